@@ -1,0 +1,57 @@
+# Every target that needs Python first makes sure that the environment exists and is up to date (scripts/env.py).
+# `make VENV=/some/where test` uses another folder than .venv; EVSYS_PYTHON chooses the interpreter.
+
+VENV ?= $(or $(EVSYS_VENV),.venv)
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal -q
+
+export EVSYS_VENV := $(VENV)
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Without bytecode every `evsys` that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test unit lint format types docs bench constraints clean core dev
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+quickstart: core ## Install the SDK and run the first experiment
+	$(BIN)/evsys validate examples/quickstart/config.yaml --deep
+
+test: lint types ## Lint, check types and run every test
+	$(PYTEST)
+
+unit: dev ## Run the fast tests only
+	$(PYTEST) -m "not slow and not docs and not e2e"
+
+lint: dev ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: dev ## Repair style and formatting where that can be done safely
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: dev ## Check types
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: dev ## Generate the reference pages from the code
+	$(BIN)/python scripts/generate_docs.py
+
+bench: dev ## Measure against peers and update benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/run.py
+
+constraints: ## Pin the newest versions of what `make test` installs (needs uv)
+	uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints.txt
+
+clean: ## Remove the environments in this folder, caches and build results
+	rm -rf .venv .venv.lock .venvs build dist .hypothesis .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+core:
+	@bash scripts/env.sh main >/dev/null
+
+dev:
+	@bash scripts/env.sh main dev >/dev/null

@@ -1,0 +1,145 @@
+"""What every recipe shares: hyperparameters with good defaults, and the plumbing around `build_batch`.
+
+A new algorithm overrides `build_batch(step_idx)`; optionally `setup` (once, before the first step, with the weights the
+stage begins with) and `step_metrics`. The loss rides on the batch it returns.
+
+    @register_algorithm("focal_sft")
+    class FocalSFT(SFT):
+        async def build_batch(self, step_idx):
+            batch = await super().build_batch(step_idx)
+            batch.loss_fn = focal_loss
+            return batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ..config.base import Strict
+from ..training.batch import TrainingBatch
+from ..training.order import BatchOrder
+from ..training.schedule import Schedule, ScheduleKind
+
+if TYPE_CHECKING:
+    from ..backends.client import ForwardBackwardOutput, TrainingClient
+    from ..inference.renderer import Renderer
+    from ..protocols import Row, RunContext, RunResult
+    from ..training.loop import LoopSettings
+
+
+class TrainingConfig(Strict):
+    """Hyperparameters every recipe has; the defaults are meant to be a good run."""
+
+    learning_rate: float | None = Field(default=None, gt=0, le=1, json_schema_extra={"scale": "log"})
+    """Peak learning rate; by default what suits the model and a LoRA adapter of any rank."""
+    num_epochs: int = Field(default=1, ge=1)
+    """How often the data is visited; ignored when `max_steps` is set."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Train exactly this many steps, visiting the data as often as that takes."""
+    batch_size: int = Field(default=16, ge=1, json_schema_extra={"scale": "log"})
+    """Examples per optimiser step."""
+    lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra={"scale": "log"})
+    """Rank of the adapter."""
+    lr_schedule: ScheduleKind = "linear"
+    """How the learning rate falls after the warm-up: not at all, linearly, or along a cosine."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to its peak."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
+    grad_clip_norm: float = Field(default=1.0, ge=0)
+    """Largest norm of the gradient; 0 does not clip."""
+    save_every: int | None = Field(default=50, ge=1)
+    """Write a checkpoint after every this many steps; the last step is always saved."""
+    save_at_fractions: list[float] = []
+    """Also write checkpoints at these fractions of the run, e.g. [0.25, 0.5]."""
+    eval_every: int | None = Field(default=None, ge=1)
+    """Score the live model on `eval.eval_data` every this many steps."""
+    selection_metric: str | None = None
+    """Metric that decides which checkpoint is the best; by default the first eval metric, else the training loss."""
+    selection_mode: Literal["min", "max"] | None = None
+    """Whether less or more of it is better; by default less for losses, more for everything else."""
+
+
+class BaseAlgorithm:
+    """Base of recipes: owns the plumbing, leaves the maths to `build_batch`."""
+
+    name: ClassVar[str] = "base"
+    Config: ClassVar[type[TrainingConfig]] = TrainingConfig
+    builds_ahead: bool = True
+    """Whether batches may be built before earlier steps have finished; on-policy recipes say no."""
+
+    client: TrainingClient
+    renderer: Renderer
+    rows: Sequence[Row]
+    seed: int
+    run_dir: Path
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    def bind(
+        self, *, client: TrainingClient, renderer: Renderer, rows: Sequence[Row], seed: int, run_dir: Path
+    ) -> None:
+        """Receive what the run provides; called once, before `setup`."""
+        self.client, self.renderer, self.rows, self.seed, self.run_dir = client, renderer, rows, seed, run_dir
+
+    async def setup(self) -> None:
+        """Prepare what `build_batch` needs. The client still holds the weights that training begins with."""
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        """The data and the loss of one step. This is the algorithm."""
+        raise NotImplementedError(f"algorithm '{self.name}' must define build_batch(step_idx)")
+
+    def step_metrics(self, step_idx: int, batch: TrainingBatch, output: ForwardBackwardOutput) -> Mapping[str, float]:
+        """More metrics of a finished step."""
+        return {}
+
+    def n_examples(self) -> int:
+        """How many examples an epoch has."""
+        return len(self.rows)
+
+    def order(self) -> BatchOrder:
+        """Which examples each step visits."""
+        return BatchOrder(self.n_examples(), self.cfg.batch_size, self.seed)
+
+    def total_steps(self) -> int:
+        """How many steps the recipe takes; exact once `setup` has run."""
+        return self.cfg.max_steps or self.order().steps_per_epoch * self.cfg.num_epochs
+
+    def planned_steps(self, ctx: RunContext) -> int:
+        """How many steps are to be expected, before `setup` has looked at the rows."""
+        order = BatchOrder(len(ctx.extras["train_rows"]), self.cfg.batch_size, 0)
+        return self.cfg.max_steps or order.steps_per_epoch * self.cfg.num_epochs
+
+    def settings(self) -> LoopSettings:
+        """The hyperparameters as the loop wants them."""
+        from ..backends.client import AdamParams
+        from ..training.loop import LoopSettings
+
+        cfg = self.cfg
+        return LoopSettings(
+            total_steps=self.total_steps(),
+            learning_rate=cfg.learning_rate or self.client.capabilities.suggested_learning_rate,
+            schedule=Schedule(cfg.lr_schedule, cfg.warmup_steps),
+            adam=AdamParams(weight_decay=cfg.weight_decay, grad_clip_norm=cfg.grad_clip_norm),
+            save_every=cfg.save_every,
+            save_at_fractions=tuple(cfg.save_at_fractions),
+            eval_every=cfg.eval_every,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Data cursor and random state; none is needed where batches are a function of the step."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+
+    def train(self, ctx: RunContext) -> RunResult:
+        """Train one run from its rows to its final checkpoint."""
+        from .stages import Stage, train_stages
+
+        return train_stages(ctx, [Stage(self.name, self, ctx.extras["train_rows"])])

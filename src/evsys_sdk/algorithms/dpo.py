@@ -1,0 +1,121 @@
+"""Direct preference optimisation: prefer the chosen answer to the rejected one, relative to the starting model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from ..backends.datum import Datum
+from ..backends.losses import numpy_loss
+from ..errors import DataError
+from ..protocols import Row
+from ..training.batch import TrainingBatch
+from .base import BaseAlgorithm, TrainingConfig
+from .examples import LengthLimit, TooLong, to_datums, write_preview
+
+if TYPE_CHECKING:
+    from ..backends.losses import LossCallable
+    from ..inference.renderer import Rendered
+
+type Array = np.ndarray[Any, np.dtype[np.float32]]
+
+_FORWARD_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to one prompt, and how probable the starting model finds each."""
+
+    chosen: Datum
+    rejected: Datum
+    reference_margin: float
+    """log p(chosen) - log p(rejected) under the starting model."""
+
+
+class DPO(BaseAlgorithm):
+    """Direct preference optimisation on rows with a prompt, a chosen and a rejected answer."""
+
+    name: ClassVar[str] = "dpo"
+
+    class Config(TrainingConfig):
+        """Parameters of `dpo`."""
+
+        beta: float = Field(default=0.1, gt=0, json_schema_extra={"scale": "log"})
+        """How far the model may move from the starting one: smaller is further."""
+        max_length: int | None = Field(default=None, ge=2)
+        """Longest example in tokens; by default what the model can take."""
+        too_long: TooLong = "error"
+        """What to do with a longer one; a pair is kept or left out as a whole."""
+
+    cfg: Config
+
+    async def setup(self) -> None:
+        limit = LengthLimit.of(self.cfg.max_length, self.cfg.too_long, self.client.capabilities)
+        rendered: list[tuple[Rendered, Rendered]] = []
+        for number, row in enumerate(self.rows, start=1):
+            both = [limit.apply(self._render(row, key, number), number) for key in ("chosen", "rejected")]
+            if both[0] is not None and both[1] is not None:
+                rendered.append((both[0], both[1]))
+        if not rendered:
+            raise DataError("no row gives a preference pair to learn from. Check data.path and data.transforms.")
+        write_preview(self.run_dir, [example for pair in rendered for example in pair], self.client)
+        datums = to_datums([example for pair in rendered for example in pair])
+        reference = await self._sequence_logprobs(datums)
+        self.pairs = [Pair(datums[i], datums[i + 1], reference[i] - reference[i + 1]) for i in range(0, len(datums), 2)]
+
+    def n_examples(self) -> int:
+        return len(self.pairs)
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        pairs = [self.pairs[index] for index in self.order().indices(step_idx)]
+        data = [datum for pair in pairs for datum in (pair.chosen, pair.rejected)]
+        loss = dpo_loss(np.array([pair.reference_margin for pair in pairs]), self.cfg.beta)
+        return TrainingBatch(data, loss_fn=loss, metrics={"epoch": self.order().epoch(step_idx)})
+
+    def _render(self, row: Row, key: str, number: int) -> Rendered:
+        missing = [field for field in ("prompt", "chosen", "rejected") if field not in row]
+        if missing:
+            raise DataError(
+                f"row {number} has no '{missing[0]}'; its keys are {', '.join(row)}. "
+                "A preference row has 'prompt', 'chosen' and 'rejected', each a text or a list of messages."
+            )
+        messages = _messages(row["prompt"], "user") + _messages(row[key], "assistant")
+        return self.renderer.render(messages, "last_assistant")[0]
+
+    async def _sequence_logprobs(self, datums: Sequence[Datum]) -> list[float]:
+        """log p(answer) of each sequence under the live weights, which at this point are the starting ones."""
+        found: list[float] = []
+        for start in range(0, len(datums), _FORWARD_BATCH):
+            batch = datums[start : start + _FORWARD_BATCH]
+            output = await self.client.forward(batch)
+            found += [float((lp * d.weights).sum()) for lp, d in zip(output.logprobs, batch, strict=True)]
+        return found
+
+
+def dpo_loss(reference_margins: np.ndarray, beta: float) -> LossCallable:
+    """The mean over pairs of -log sigmoid(beta * (margin - reference margin)); data alternate chosen, rejected."""
+
+    @numpy_loss
+    def loss(data: Sequence[Datum], logprobs: Sequence[Array]) -> tuple[float, Mapping[str, float], list[Array]]:
+        sums = np.array([(lp * d.weights).sum() for lp, d in zip(logprobs, data, strict=True)], dtype=np.float64)
+        margins = beta * (sums[0::2] - sums[1::2] - reference_margins)
+        # d/dm of mean(-log sigmoid(m)) = -sigmoid(-m) / n
+        slopes = -beta * _sigmoid(-margins) / len(margins)
+        signed = np.stack([slopes, -slopes], axis=1).reshape(-1)
+        gradients = [(slope * datum.weights).astype(np.float32) for slope, datum in zip(signed, data, strict=True)]
+        metrics = {"dpo/margin": float(margins.mean()), "dpo/accuracy": float((margins > 0).mean())}
+        return float(np.logaddexp(0.0, -margins).mean()), metrics, gradients
+
+    return loss
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def _messages(value: Any, role: str) -> list[dict[str, Any]]:
+    return value if isinstance(value, list) else [{"role": role, "content": value}]  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,99 @@
+"""Chat rows -> datums, and the page of the record that shows what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..backends.datum import Datum
+from ..data import ChatMessagesRow, has_images
+from ..errors import DataError
+from ..files import write_text
+from ..inference.renderer import Rendered, Renderer, Supervise, preview, row_messages
+from ..log import get_logger
+
+if TYPE_CHECKING:
+    from ..backends.client import Capabilities, TrainingClient
+
+PREVIEW_FILE = "rendered_examples.md"
+_PREVIEWED = 3
+
+type TooLong = Literal["error", "skip", "truncate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLimit:
+    """The longest example the run accepts, and what happens to longer ones."""
+
+    max_length: int
+    too_long: TooLong
+
+    @classmethod
+    def of(cls, max_length: int | None, too_long: TooLong, capabilities: Capabilities) -> LengthLimit:
+        longest = capabilities.context_length
+        return cls(min(max_length or longest, longest), too_long)
+
+    def apply(self, rendered: Rendered, row_number: int) -> Rendered | None:
+        """The example as it will be trained on, or None when it is left out."""
+        if len(rendered.tokens) <= self.max_length:
+            return rendered
+        if self.too_long == "error":
+            raise DataError(
+                f"row {row_number} has {len(rendered.tokens)} tokens, more than the {self.max_length} allowed. "
+                "Shorten the row, raise max_length if the model allows it, or set too_long to 'skip' or 'truncate'."
+            )
+        if self.too_long == "skip":
+            return None
+        return Rendered(rendered.tokens[: self.max_length], rendered.weights[: self.max_length])
+
+
+def render_chats(
+    chats: Iterable[ChatMessagesRow],
+    *,
+    client: TrainingClient,
+    renderer: Renderer,
+    supervise: Supervise,
+    limit: LengthLimit,
+) -> list[Rendered]:
+    """All supervised sequences of the rows, in order; says how many were left out."""
+    kept: list[Rendered] = []
+    left_out = 0
+    for number, chat in enumerate(chats, start=1):
+        _refuse_images(chat, number, client)
+        for rendered in renderer.render(row_messages(chat), supervise):
+            example = limit.apply(rendered, number)
+            if example is None or not any(example.weights):
+                left_out += 1
+            else:
+                kept.append(example)
+    if left_out:
+        get_logger(__name__).warning("%d examples were left out: too long, or nothing left to learn from", left_out)
+    if not kept:
+        raise DataError(
+            "no row gives anything to learn from. Check data.path and data.transforms with `evsys dataset show`."
+        )
+    return kept
+
+
+def to_datums(examples: Sequence[Rendered]) -> list[Datum]:
+    """Rendered sequences shifted by one: position i predicts token i+1."""
+    return [Datum.supervised(example.tokens, example.weights) for example in examples]
+
+
+def write_preview(run_dir: Path, examples: Sequence[Rendered], client: TrainingClient) -> None:
+    """Put the first examples into the record, so that a person can see exactly what was trained on."""
+    pages = [
+        f"## Example {number}\n\n{preview(example, client.tokenizer)}\n"
+        for number, example in enumerate(examples[:_PREVIEWED], 1)
+    ]
+    write_text(run_dir / PREVIEW_FILE, "\n".join(["# What was trained on\n", *pages]))
+
+
+def _refuse_images(chat: ChatMessagesRow, number: int, client: TrainingClient) -> None:
+    if has_images(chat) and not client.capabilities.vision:
+        raise DataError(
+            f"row {number} holds an image, and {client.model_name} on this backend reads only text. "
+            "Choose a model with vision, or remove the images with a transform."
+        )

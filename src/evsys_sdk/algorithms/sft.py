@@ -1,0 +1,50 @@
+"""Supervised fine-tuning: raise the probability of the assistant's turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from ..data import TargetFormat, parse_rows
+from ..training.batch import TrainingBatch
+from .base import BaseAlgorithm, TrainingConfig
+from .examples import LengthLimit, render_chats, to_datums, write_preview
+
+
+class SFT(BaseAlgorithm):
+    """Supervised fine-tuning on chat rows."""
+
+    name: ClassVar[str] = "sft"
+
+    class Config(TrainingConfig):
+        """Parameters of `sft`."""
+
+        supervise: Literal["all_assistant", "last_assistant"] = "all_assistant"
+        """Which turns carry loss."""
+        max_length: int | None = Field(default=None, ge=2)
+        """Longest example in tokens; by default what the model can take."""
+        too_long: Literal["error", "skip", "truncate"] = "error"
+        """What to do with an example that is longer."""
+
+    cfg: Config
+
+    async def setup(self) -> None:
+        chats = parse_rows(self.rows, TargetFormat.CHAT_MESSAGES)
+        limit = LengthLimit.of(self.cfg.max_length, self.cfg.too_long, self.client.capabilities)
+        rendered = render_chats(
+            chats, client=self.client, renderer=self.renderer, supervise=self.cfg.supervise, limit=limit
+        )
+        write_preview(self.run_dir, rendered, self.client)
+        self.examples = to_datums(rendered)
+
+    def n_examples(self) -> int:
+        return len(self.examples)
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        chosen = [self.examples[index] for index in self.order().indices(step_idx)]
+        supervised = float(sum(example.weights.sum() for example in chosen))
+        # Backends sum over tokens. Dividing here makes the loss a mean, and a learning rate mean the same everywhere.
+        data = [replace(example, weights=example.weights / supervised) for example in chosen]
+        return TrainingBatch(data, metrics={"epoch": self.order().epoch(step_idx), "supervised_tokens": supervised})

@@ -1,0 +1,197 @@
+"""The protocol between recipes and weights: one training client, on every backend.
+
+Every call returns an `Operation` at once and the backend works through them in order, so a recipe can submit a backward
+pass and an optimiser step together. Losses are **sums over tokens**; recipes normalise through weights and advantages,
+so that a learning rate means the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from .datum import Datum, Floats, Ints
+    from .future import Operation
+    from .losses import LossCallable
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which model to prepare, and how: the run's model config, with what recipe and seed decide."""
+
+    name: str
+    load_checkpoint_path: str | None = None
+    """Continue from here, optimizer included."""
+    init_from_checkpoint: str | None = None
+    """Start from these weights with a fresh optimizer."""
+    renderer_name: str | None = None
+    lora_rank: int = 32
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdamParams:
+    """One optimiser step."""
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+    """Largest norm of the gradient; 0 does not clip."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 takes the most probable token."""
+    top_k: int = -1
+    """Sample among this many tokens only; -1 among all."""
+    top_p: float = 1.0
+    """Sample among the most probable tokens that hold this much probability."""
+    seed: int | None = None
+    """The same seed gives the same samples; without one, the client counts on from its own."""
+    stop: Sequence[str] | Sequence[int] | None = None
+    """Stop after one of these texts or tokens; None stops at the end-of-text token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One continuation."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    """Of each token, under the model at temperature 1."""
+    stop_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackwardOutput:
+    """What a pass over the data gave."""
+
+    loss: float
+    """The sum over all tokens."""
+    logprobs: list[Floats]
+    """Of each datum's targets."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class OptimStepOutput:
+    """What an optimiser step gave, e.g. `grad_norm` before clipping."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """The most probable tokens at each position."""
+
+    tokens: Ints
+    """(N, K), most probable first."""
+    logprobs: Floats
+    """(N, K)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do; what it cannot is refused before anything is spent."""
+
+    backend: str
+    vocab_size: int
+    context_length: int
+    losses: frozenset[str]
+    suggested_learning_rate: float
+    """A good peak rate for an adapter on this model."""
+    custom_loss: bool = True
+    soft_targets: bool = True
+    top_k_logprobs: int = 0
+    """How many alternatives per position a sampler can report."""
+    vision: bool = False
+    summed_losses: bool = True
+    """Whether losses are sums over tokens, as the protocol says."""
+    frozen_samplers: bool = True
+    """Whether a sampler keeps the weights it was made with."""
+
+
+@runtime_checkable
+class SamplingClient(Protocol):
+    """A frozen copy of the weights, to sample from."""
+
+    @property
+    def ref(self) -> str:
+        """How `open_sampler` finds it again; empty for one that was not given a name."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        """Continue a prompt several times."""
+        ...
+
+    def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
+        """Of each token given those before it, (N,); the first has none and is nan."""
+        ...
+
+    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+        """The most probable tokens for the place of each token; nothing precedes the first, so its row is nan."""
+        ...
+
+
+@runtime_checkable
+class TrainingClient(Protocol):
+    """Weights that are being trained."""
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def forward(
+        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Loss and log-probabilities, without a gradient."""
+        ...
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
+        ...
+
+    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
+        """The same for a loss of your own."""
+        ...
+
+    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
+        """Apply the accumulated gradient and forget it."""
+        ...
+
+    def save_state(self, name: str) -> Operation[str]:
+        """Store weights and optimizer under a name; returns the reference that `load_state` takes."""
+        ...
+
+    def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
+        """Go back to a stored state; without its optimizer, start the optimizer afresh."""
+        ...
+
+    def sampler(self, name: str | None = None) -> Operation[SamplingClient]:
+        """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
+        ...
+
+    def open_sampler(self, ref: str) -> Operation[SamplingClient]:
+        """A sampler that was stored earlier."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; closing twice does nothing."""
+        ...

@@ -1,0 +1,64 @@
+"""What is trained on: one sequence of tokens, and for each position what it should predict and how much that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+
+type Ints = NDArray[np.int64]
+type Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Datum:
+    """One sequence. Position i, having read tokens[0..i], predicts target_tokens[i]."""
+
+    tokens: Ints
+    """What the model reads, (N,)."""
+    target_tokens: Ints
+    """What it should predict, (N,); or (N, K) for soft targets."""
+    weights: Floats
+    """How much each prediction counts, shaped like the targets; 0 where nothing is learned."""
+    advantages: Floats | None = None
+    """(N,), for policy-gradient losses."""
+    logprobs: Floats | None = None
+    """(N,), log-probabilities of the targets when they were sampled, for policy-gradient losses."""
+
+    @classmethod
+    def supervised(cls, tokens: Sequence[int], weights: Sequence[float]) -> Datum:
+        """From a whole sequence and the weight of predicting each of its tokens: shifted by one position."""
+        if len(tokens) != len(weights) or len(tokens) < 2:
+            raise DataError(
+                f"{len(tokens)} tokens and {len(weights)} weights: a sequence needs two tokens or more, each with a weight."
+            )
+        full = np.asarray(tokens, dtype=np.int64)
+        return cls(full[:-1], full[1:], np.asarray(weights[1:], dtype=np.float32))
+
+    @classmethod
+    def policy(
+        cls,
+        prompt: Sequence[int],
+        completion: Sequence[int],
+        logprobs: Sequence[float],
+        advantage: float | Sequence[float],
+    ) -> Datum:
+        """From a prompt and what was sampled after it; the prompt's positions count for nothing."""
+        full = np.asarray([*prompt, *completion], dtype=np.int64)
+        sampled = slice(len(prompt) - 1, None)
+        n = len(full) - 1
+
+        def over_completion(values: Any) -> Floats:
+            array = np.zeros(n, dtype=np.float32)
+            array[sampled] = values
+            return array
+
+        return cls(full[:-1], full[1:], over_completion(1.0), over_completion(advantage), over_completion(logprobs))
+
+    def __len__(self) -> int:
+        return len(self.tokens)

@@ -1,0 +1,198 @@
+"""What each named loss means: formulas on the log-probabilities of the targets, with their gradients.
+
+All are **sums over tokens and data**. With r = exp(logprob - logprob at sampling time) and A the advantage:
+
+    cross_entropy         -sum w * logprob
+    importance_sampling   -sum r * A
+    ppo                   -sum min(r * A, clip(r, low, high) * A)
+    cispo                 -sum stop_gradient(clip(r, low, high)) * A * logprob
+    dro                   -sum logprob * A - beta / 2 * (log r)^2
+
+A backend that can differentiate a weighted cross-entropy can therefore train with any of them: the weights are minus
+the gradient computed here. So it is for losses of your own, see `LossCallable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import BackendError, closest
+from .datum import Datum, Floats
+
+type LossCallable = Callable[[Sequence[Datum], Sequence[Any]], Any]
+"""(data, logprobs) -> (loss, metrics).
+
+Where torch is installed, logprobs are torch tensors and the gradient is derived from the loss. A function marked with
+`numpy_loss` gets numpy arrays and returns (loss, metrics, gradients) itself.
+"""
+
+type LossResult = tuple[float, dict[str, float], list[Floats]]
+"""Loss, metrics, and the gradient with respect to each datum's logprobs."""
+
+type _Formula = Callable[[Datum, Floats, Mapping[str, float]], tuple[float, Floats]]
+
+_CONFIG: dict[str, dict[str, float]] = {
+    "cross_entropy": {},
+    "importance_sampling": {},
+    "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+    "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
+    "dro": {"beta": 0.05},
+}
+"""Named losses and the parameters each takes, with their defaults."""
+
+LOSSES: frozenset[str] = frozenset(_CONFIG)
+
+
+def numpy_loss[F: LossCallable](function: F) -> F:
+    """Mark a loss that works on numpy arrays and returns its own gradients."""
+    function.returns_gradients = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+def named_loss(
+    name: str, config: Mapping[str, Any] | None = None
+) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
+    """The loss of a name, ready to be applied to data and their logprobs."""
+    params = _params(name, config)
+    formula = _FORMULAS[name]
+
+    def apply(data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
+        parts = [formula(datum, lp, params) for datum, lp in zip(data, logprobs, strict=True)]
+        metrics = _policy_metrics(data, logprobs, params) if name != "cross_entropy" else {}
+        return float(sum(part[0] for part in parts)), metrics, [part[1] for part in parts]
+
+    return apply
+
+
+def custom_loss(function: LossCallable) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
+    """A loss of the user's own in the same form, with the gradient from torch or from the function itself."""
+    if getattr(function, "returns_gradients", False) or not _has_torch():
+        return lambda data, logprobs: _from_numpy(function, data, logprobs)
+    return lambda data, logprobs: _from_torch(function, data, logprobs)
+
+
+def _from_numpy(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
+    returned: Any = function(data, [lp.copy() for lp in logprobs])
+    if not isinstance(returned, tuple) or len(returned) != 3:  # pyright: ignore[reportUnknownArgumentType]
+        name = getattr(function, "__name__", "the loss")
+        raise BackendError(
+            f"{name} returned no gradients. Return (loss, metrics, gradients) and mark it with @numpy_loss, or install "
+            "torch, which derives them."
+        )
+    loss, metrics, gradients = returned  # pyright: ignore[reportUnknownVariableType]
+    return _checked(float(loss), dict(metrics), [np.asarray(g, dtype=np.float32) for g in gradients], logprobs)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    tensors: Any = [torch.tensor(lp, requires_grad=True) for lp in logprobs]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    returned: Any = function(data, tensors)
+    if len(returned) == 3:
+        return _from_numpy(lambda *_: returned, data, logprobs)
+    loss, metrics = returned
+    loss.backward()
+    gradients = [
+        np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
+    ]
+    return _checked(float(loss), dict(metrics), gradients, logprobs)
+
+
+def _checked(loss: float, metrics: dict[str, Any], gradients: list[Floats], logprobs: Sequence[Floats]) -> LossResult:
+    shapes = [g.shape for g in gradients]
+    if shapes != [lp.shape for lp in logprobs]:
+        raise BackendError(f"the loss returned gradients shaped {shapes}; they must be shaped like the logprobs.")
+    if not np.isfinite(loss) or not all(np.isfinite(g).all() for g in gradients):
+        raise BackendError(f"the loss is {loss} or its gradient is not finite. Check it for log(0) and division by 0.")
+    return loss, {key: float(value) for key, value in metrics.items()}, gradients
+
+
+def _cross_entropy(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    return -float((datum.weights * lp).sum(dtype=np.float64)), -datum.weights
+
+
+def _importance_sampling(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    surrogate = _ratio(datum, lp) * _advantages(datum)
+    return -float(surrogate.sum(dtype=np.float64)), -surrogate
+
+
+def _ppo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    ratio, advantages = _ratio(datum, lp), _advantages(datum)
+    clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * advantages
+    surrogate = np.minimum(ratio * advantages, clipped)
+    gradient = np.where(ratio * advantages <= clipped, -ratio * advantages, 0.0)
+    return -float(surrogate.sum(dtype=np.float64)), gradient.astype(np.float32)
+
+
+def _cispo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    factor = np.clip(_ratio(datum, lp), params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(
+        datum
+    )
+    return -float((factor * lp).sum(dtype=np.float64)), -factor
+
+
+def _dro(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    log_ratio = lp - _sampled(datum)
+    # Positions with no advantage at all are the prompt's; the penalty must not touch them.
+    active = datum.weights > 0
+    penalty = np.where(active, 0.5 * params["beta"] * log_ratio**2, 0.0)
+    gradient = -_advantages(datum) + np.where(active, params["beta"] * log_ratio, 0.0)
+    loss = -float((_advantages(datum) * lp - penalty).sum(dtype=np.float64))
+    return loss, gradient.astype(np.float32)
+
+
+_FORMULAS: dict[str, _Formula] = {
+    "cross_entropy": _cross_entropy,
+    "importance_sampling": _importance_sampling,
+    "ppo": _ppo,
+    "cispo": _cispo,
+    "dro": _dro,
+}
+
+
+def _params(name: str, config: Mapping[str, Any] | None) -> dict[str, float]:
+    if name not in _CONFIG:
+        guess = closest(name, _CONFIG)
+        hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(sorted(_CONFIG))}."
+        raise BackendError(f"there is no loss called '{name}'. {hint}")
+    unknown = sorted(set(config or {}) - set(_CONFIG[name]))
+    if unknown:
+        takes = ", ".join(_CONFIG[name]) or "no parameters"
+        raise BackendError(f"the loss '{name}' does not take '{unknown[0]}'; it takes {takes}.")
+    return {**_CONFIG[name], **(config or {})}
+
+
+def _ratio(datum: Datum, lp: Floats) -> Floats:
+    return np.exp(lp - _sampled(datum))
+
+
+def _sampled(datum: Datum) -> Floats:
+    assert datum.logprobs is not None  # checks.py has seen to it
+    return datum.logprobs
+
+
+def _advantages(datum: Datum) -> Floats:
+    assert datum.advantages is not None  # checks.py has seen to it
+    return datum.advantages
+
+
+def _policy_metrics(data: Sequence[Datum], logprobs: Sequence[Floats], params: Mapping[str, float]) -> dict[str, float]:
+    """How far the policy has moved from the one that sampled, over the sampled positions."""
+    log_ratio = np.concatenate([(lp - _sampled(d))[d.weights > 0] for d, lp in zip(data, logprobs, strict=True)])
+    if not log_ratio.size:
+        return {}
+    ratio = np.exp(log_ratio)
+    metrics = {"policy/ratio": float(ratio.mean()), "policy/kl": float((ratio - 1 - log_ratio).mean())}
+    if "clip_low_threshold" in params:
+        outside = (ratio < params["clip_low_threshold"]) | (ratio > params["clip_high_threshold"])
+        metrics["policy/clip_fraction"] = float(outside.mean())
+    return metrics
+
+
+def _has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None

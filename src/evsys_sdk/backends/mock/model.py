@@ -1,0 +1,158 @@
+"""A small language model in numpy: hashed features -> hidden layer -> logits, plus a copy head over the context.
+
+    z = sum of active n-gram rows + pooled rows of the context's words + pooled rows of the previous message's words
+    h = silu(layer_norm(z) * gain + shift)
+    logits = OUTPUT_SCALE * (h @ output + bias) + copy head
+
+It is no imitation: it is trained by its true gradient, written out below by hand and checked against finite differences
+in the tests. It is small enough to learn a task in seconds on one core and says nothing about how well a large model
+would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import copying, features
+from .embedding import embed, embed_backward
+from .packing import Ints, Packed
+from .weights import COPY_SCALE, OUTPUT_SCALE, TABLE, Floats, Weights
+
+_ROWS_AT_ONCE = 8192
+_ROW_BLOCK = 64
+"""Matrix products run on a multiple of this many rows: a row then gets the same bits whatever it is batched with."""
+_NORM_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The gradient of a loss: dense for every parameter but the table, of which only some rows are touched."""
+
+    dense: Weights
+    rows: Ints
+    """Distinct table rows with a gradient, ascending."""
+    row_values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The hidden layer at some positions and what its backward pass needs."""
+
+    normed: Floats
+    inverse_deviation: Floats
+    activation: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass over packed sequences, kept until its backward pass."""
+
+    packed: Packed
+    queries: Ints
+    features: features.Features
+    matches: copying.Matches
+    hidden: Hidden
+
+    def logits(self, weights: Weights, queries: Ints | None = None) -> Floats:
+        """Logits at all query positions, or at the given ones (indices into the queries)."""
+        hidden = self.hidden.activation if queries is None else self.hidden.activation[queries]
+        logits = OUTPUT_SCALE * (_matmul(hidden, weights["output"]) + weights["bias"])
+        matches = self.matches if queries is None else _restrict(self.matches, queries, len(self.hidden.activation))
+        copying.add_proposals(logits, matches, *_copy_weights(weights))
+        return logits
+
+
+def forward(weights: Weights, sequences: Sequence[Ints], *, last_only: bool = False) -> Pass:
+    """Run the model at every position of `sequences`, or only at the last position of each."""
+    packed = Packed.of(sequences)
+    queries = packed.ends - 1 if last_only else np.arange(len(packed))
+    extracted = features.extract(packed, queries)
+    z = embed(weights[TABLE], extracted, packed, queries)
+    return Pass(packed, queries, extracted, copying.find_matches(packed, queries), _activate(z, weights))
+
+
+def target_logprobs(weights: Weights, run: Pass, targets: Ints) -> Floats:
+    """Log-probabilities of `targets`, (positions,) or (positions, K), in the weights' precision."""
+    out = np.empty(targets.shape, weights["output"].dtype)
+    for begin in range(0, len(targets), _ROWS_AT_ONCE):
+        rows = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(targets)))
+        logprobs = log_softmax(run.logits(weights, rows))
+        out[rows] = np.take_along_axis(logprobs, targets[rows].reshape(len(rows), -1), axis=1).reshape(targets[rows].shape)
+    return out
+
+
+def backward(weights: Weights, run: Pass, targets: Ints, grad_logprobs: Floats) -> Gradient:
+    """The gradient of the loss whose derivative with respect to the targets' log-probabilities is given."""
+    grad_logprobs = grad_logprobs.reshape(len(targets), -1).astype(weights["output"].dtype)
+    active = np.flatnonzero(grad_logprobs.any(axis=1))
+    grad_logprobs, targets = grad_logprobs[active], targets.reshape(len(targets), -1)[active]
+    grad_logits = -np.exp(log_softmax(run.logits(weights, active))) * grad_logprobs.sum(axis=1, keepdims=True)
+    np.add.at(grad_logits, (np.arange(len(active))[:, None], targets), grad_logprobs)
+
+    matches = _restrict(run.matches, active, len(run.hidden.activation))
+    grad_scores, grad_strengths = copying.backward(matches, *_copy_weights(weights), grad_logits)
+    scaled = OUTPUT_SCALE * grad_logits
+    hidden = Hidden(*(getattr(run.hidden, name)[active] for name in Hidden.__slots__))
+    grad_z, grad_gain, grad_shift = _activate_backward(scaled @ weights["output"].T, hidden, weights)
+    rows, row_values = embed_backward(grad_z, active, run.features, run.packed, run.queries)
+    dense = {
+        "gain": grad_gain,
+        "shift": grad_shift,
+        "output": hidden.activation.T @ scaled,
+        "bias": scaled.sum(axis=0),
+        "copy_scores": COPY_SCALE * grad_scores,
+        "copy_strengths": COPY_SCALE * grad_strengths,
+    }
+    return Gradient(dense, rows, row_values)
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Row by row, without overflow."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def _matmul(rows: Floats, matrix: Floats) -> Floats:
+    missing = -len(rows) % _ROW_BLOCK
+    if missing:
+        rows = np.concatenate((rows, np.zeros((missing, rows.shape[1]), rows.dtype)))
+    product = rows @ matrix
+    return product[:-missing] if missing else product
+
+
+def _copy_weights(weights: Weights) -> tuple[Floats, Floats]:
+    return COPY_SCALE * weights["copy_scores"], COPY_SCALE * weights["copy_strengths"]
+
+
+def _restrict(matches: copying.Matches, queries: Ints, total: int) -> copying.Matches:
+    place = np.full(total, -1)
+    place[queries] = np.arange(len(queries))
+    kept = place[matches.query] >= 0
+    return copying.Matches(place[matches.query[kept]], matches.token[kept], matches.kind[kept])
+
+
+def _activate(z: Floats, weights: Weights) -> Hidden:
+    centred = z - z.mean(axis=1, keepdims=True)
+    inverse_deviation = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + z.dtype.type(_NORM_EPSILON))
+    normed = centred * inverse_deviation
+    a = normed * weights["gain"] + weights["shift"]
+    return Hidden(normed, inverse_deviation, a * _sigmoid(a))
+
+
+def _activate_backward(grad_h: Floats, hidden: Hidden, weights: Weights) -> tuple[Floats, Floats, Floats]:
+    a = hidden.normed * weights["gain"] + weights["shift"]
+    gate = _sigmoid(a)
+    grad_a = grad_h * (gate * (1 + a * (1 - gate)))
+    grad_normed = grad_a * weights["gain"]
+    along = (grad_normed * hidden.normed).mean(axis=1, keepdims=True)
+    grad_z = hidden.inverse_deviation * (grad_normed - grad_normed.mean(axis=1, keepdims=True) - hidden.normed * along)
+    return grad_z, (grad_a * hidden.normed).sum(axis=0), grad_a.sum(axis=0)
+
+
+def _sigmoid(values: Floats) -> Floats:
+    return 0.5 * (1 + np.tanh(0.5 * values))
+
+

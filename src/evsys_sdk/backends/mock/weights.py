@@ -1,0 +1,78 @@
+"""The model's parameters and where they start.
+
+The base weights are a function of the model's name, so the same YAML gives the same base model in every process and on
+every machine. They are made by an integer hash, not a random generator, so no library upgrade can change them. A small
+part depends on the run's seed, as the start of a LoRA adapter does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import copying
+from .features import TABLE_ROWS
+from .packing import mixed
+from .tokenizer import MESSAGE_END, VOCABULARY
+
+type Floats = NDArray[np.floating[Any]]
+type Weights = dict[str, Floats]
+"""Parameter name -> array. Arrays are replaced, never changed in place, so holding one is a snapshot."""
+
+TABLE: Final = "table"
+"""The hashed embedding table; the only parameter whose gradient is sparse (few rows)."""
+
+OUTPUT_SCALE: Final = 12.0
+COPY_SCALE: Final = 30.0
+"""Logits are this many times the stored numbers, so that learning rates customary for LoRA suit this model too."""
+
+_EMBEDDING_SPREAD: Final = 0.03
+_WORD_SPREAD = 0.0
+_OUTPUT_SPREAD: Final = 0.002
+_SEED_SHARE: Final = 0.1
+
+_TYPICAL_TEXT: Final = (
+    "The quick answer is often the best one. People ask about many things, such as the time of a train, the price "
+    "of a ticket, or the weather in another city, and they like to be told at once.\n"
+)
+"""Byte frequencies of this sentence are all the untrained model knows about language."""
+
+
+def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
+    """The weights before any training."""
+    base, run = _Noise(f"base:{model_name}"), _Noise(f"seed:{seed}")
+    table = base.uniform("table", (TABLE_ROWS, hidden)) + _SEED_SHARE * run.uniform("table", (TABLE_ROWS, hidden))
+    table[TABLE_ROWS // 2 :] *= _WORD_SPREAD / _EMBEDDING_SPREAD
+    return {
+        TABLE: (_EMBEDDING_SPREAD * table).astype(np.float32),
+        "gain": np.ones(hidden, np.float32),
+        "shift": np.zeros(hidden, np.float32),
+        "output": _OUTPUT_SPREAD * base.uniform("output", (hidden, VOCABULARY)),
+        "bias": (_log_frequencies() / OUTPUT_SCALE).astype(np.float32),
+        "copy_scores": np.array(copying.INITIAL_SCORES, np.float32) / np.float32(COPY_SCALE),
+        "copy_strengths": np.array(copying.INITIAL_STRENGTHS, np.float32) / np.float32(COPY_SCALE),
+    }
+
+
+def _log_frequencies() -> NDArray[np.float64]:
+    counts = np.full(VOCABULARY, 0.02)
+    counts += np.bincount(np.frombuffer(_TYPICAL_TEXT.encode(), np.uint8), minlength=VOCABULARY)
+    counts[MESSAGE_END] = counts.sum() / 30  # an untrained answer is about thirty bytes long
+    return np.log(counts / counts.sum())
+
+
+class _Noise:
+    """Uniform numbers in [-1, 1) that depend on a label only."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def uniform(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        digest = hashlib.sha256(f"{self._label}/{name}".encode()).digest()
+        start = np.uint64(int.from_bytes(digest[:8], "little"))
+        counter = np.arange(int(np.prod(shape)), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start
+        steps = (mixed(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
+        return (steps * np.float32(2.0**-23) - np.float32(1)).reshape(shape)

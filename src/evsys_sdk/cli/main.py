@@ -1,0 +1,103 @@
+"""The `evsys` command: finds the verb, runs it, and turns every expected error into a sentence and an exit code.
+
+Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by budget, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from .._version import __version__
+from ..errors import EvsysError
+
+COMMANDS = {
+    "validate": ("validate", "Check a config and say everything that is wrong with it."),
+    "run": ("run", "Train and score every arm of an experiment."),
+    "list": ("registry", "List what can be named in a config."),
+    "schema": ("registry", "Print the JSON schema of one extension's params."),
+    "dataset": ("dataset", "List, inspect, add and verify datasets."),
+    "benchmark": ("benchmark", "List, inspect, add and verify benchmarks."),
+    "completion": ("completion", "Print the shell completion script."),
+}
+"""Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
+
+
+class LazyGroup(click.Group):
+    """A click group that knows its verbs' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        return getattr(module, cmd_name if cmd_name != "list" else "list_")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from ..errors import closest
+
+        name = args[0]
+        if name not in COMMANDS and not ctx.resilient_parsing:
+            guess = closest(name, COMMANDS)
+            hint = f" Did you mean '{guess}'?" if guess else f" Commands: {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command '{name}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "--version", prog_name="evsys", message="%(prog)s %(version)s")
+@click.option(
+    "--log-level", envvar="EVSYS_LOGGING_LEVEL", default="warning", show_default=True, help="How much to log to stderr."
+)
+def evsys(log_level: str) -> None:
+    """Turn a coding agent into a model lab: one YAML file is one LLM-training experiment."""
+    from ..log import configure_logger
+
+    try:
+        configure_logger(log_level)
+    except ValueError:
+        raise click.BadParameter(
+            f"'{log_level}' is not a log level. Choose debug, info, warning or error.", param_hint="--log-level"
+        ) from None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; the only place where errors become output."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except EvsysError as error:
+        _report(error, as_json="--json" in arguments)
+        return error.exit_code
+    except click.UsageError as error:
+        error.show()
+        return 1
+    except click.ClickException as error:
+        error.show()
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return 130
+    except BrokenPipeError:  # the reader (head, less) has gone: nothing to say, and nowhere to say it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _report(error: EvsysError, *, as_json: bool) -> None:
+    click.echo(f"{error}", err=True)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(error.to_dict(), indent=2, ensure_ascii=False, default=str))

@@ -1,0 +1,82 @@
+"""`evsys run`: train and score every arm of an experiment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ..config import ExperimentConfig
+    from ..experiment import ExperimentResult
+    from ..protocols import RunResult
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option("--dry", is_flag=True, help="Rehearse on the mock backend for a few steps; nothing is spent.")
+@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of what the config says.")
+@click.option("--resume", is_flag=True, help="Go on with the latest attempt where it stopped.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Also write the JSON summary to this file.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@json_option
+@import_option
+def run(path: str, dry: bool, steps: int | None, resume: bool, output: str | None, quiet: bool, as_json: bool) -> int:
+    """Run the experiment in PATH: validate, expand, train, score, record."""
+    from pathlib import Path
+
+    from ..config import validate_yaml
+    from ..experiment import Experiment
+    from ..files import write_json
+
+    config = _adapted(validate_yaml(path, deep=True), dry=dry, steps=steps)
+    result = Experiment(config, callbacks=[] if quiet else _progress(config)).run(resume=resume)
+    if output is not None:
+        write_json(Path(output), result.to_dict())
+    emit(result.to_dict(), as_json, lambda: _render(result))
+    return result.exit_code
+
+
+def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
+    """The config with what the command line overrides."""
+    from ..experiment.overrides import rehearsal, with_steps
+
+    if dry:
+        return rehearsal(config, steps=steps)
+    return with_steps(config, steps) if steps else config
+
+
+def _progress(config: ExperimentConfig) -> list[type]:
+    """The live display, unless the config brings its own."""
+    from ..registry import get_callback
+
+    shown = any(spec.kind == "print_progress" for spec in config.callbacks)
+    return [] if shown else [get_callback("print_progress")]
+
+
+def _render(result: ExperimentResult) -> None:
+    rows = [(run.run_id, _status(run), _shown(run.metrics)) for run in result.runs]
+    click.echo(table(("run", "status", "metrics"), rows))
+    click.echo(f"record: {result.path}")
+    for run in result.runs:
+        problem = run.error or run.extras.get("unscored")
+        if problem:
+            click.echo(f"{run.run_id}: {problem}", err=True)
+    if result.interrupted:
+        click.echo("Interrupted. Go on with the same command and --resume.", err=True)
+
+
+def _status(run: RunResult) -> str:
+    return f"{run.status}, unscored" if "unscored" in run.extras else run.status
+
+
+def _shown(metrics: dict[str, float]) -> str:
+    """The few numbers a person looks for first."""
+    wanted = [
+        "steps",
+        "final_loss",
+        *sorted(key for key in metrics if key.startswith(("eval/", "train_fit/", "retention/"))),
+    ]
+    return "  ".join(f"{key}={metrics[key]:.4g}" for key in wanted if key in metrics)

@@ -1,0 +1,102 @@
+"""What all config models share: strict, frozen, cheap to import, and documented under each field."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
+
+NAME_PATTERN = r"^[^\s/\\\x00-\x1f.][^/\\\x00-\x1f]*$"
+
+_LONGEST_NAME = 200
+"""In bytes of UTF-8; file systems allow 255, and suffixes are added to names."""
+
+
+def _fits_a_folder(name: str) -> str:
+    size = len(name.encode("utf-8", errors="replace"))
+    if size > _LONGEST_NAME:
+        raise ValueError(f"this name has {size} bytes and may have {_LONGEST_NAME}. Shorten it.")
+    return name
+
+
+type Name = Annotated[str, StringConstraints(min_length=1, pattern=NAME_PATTERN), AfterValidator(_fits_a_folder)]
+"""A name that is also a folder name: no slashes, no control characters, no leading dot."""
+
+
+class MisplacedValue(ValueError):
+    """Raised by a check across fields that knows which of them is wrong; `path` leads there."""
+
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class Strict(BaseModel):
+    """Base of every config model: unknown keys are refused, values cannot change after loading.
+
+    The text under each field becomes its description in the JSON schema. It is read from the source only when a schema
+    is asked for, because reading it for every model would cost each command more than all of its own work.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,  # "3" is not 3 and true is not 1: what was meant must not be guessed
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",  # params may hold infinity, and must not lose it when dumped
+        protected_namespaces=(),
+        defer_build=True,
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        properties: dict[str, Any] = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in field_docs(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return schema
+
+
+@functools.cache
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """The text under each field of a model and of the models it inherits from."""
+    import ast
+    import inspect
+    import textwrap
+
+    docs: dict[str, str] = {}
+    for cls in reversed(model.__mro__):
+        if not issubclass(cls, BaseModel) or cls is BaseModel:
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        except (OSError, TypeError, SyntaxError):  # made at run time: its fields may still be described by Field(...)
+            continue
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for field, text in itertools.pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match text:
+                    case ast.Expr(value=ast.Constant(value=str() as found)):
+                        docs[field.target.id] = inspect.cleandoc(found)
+                    case _:
+                        pass
+    return docs
+
+
+class KindSpec(Strict):
+    """A pluggable block: the name of a registered extension and its params."""
+
+    registry: ClassVar[str]
+    """Kind of extension whose registry `kind` is looked up in."""
+
+    kind: str = Field(min_length=1)
+    """Name in the registry of this block; `evsys list` shows what exists."""
+    params: dict[str, Any] = {}
+    """Passed to the extension and checked against its own schema; see `evsys schema`."""

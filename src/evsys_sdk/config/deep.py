@@ -1,0 +1,135 @@
+"""Deep validation: every `kind` exists here and every `params` block fits it.
+
+Runs before anything is spent. Works on configs and on the raw data of files that are not valid configs yet, so that
+a user hears about everything at once. Equal blocks of many arms are checked once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from ..errors import EvsysError, Problem
+from ..registry import config_model, registry
+from .base import KindSpec
+from .experiment import ExperimentConfig
+from .fields import Path, dotted, models_in
+from .problems import problems_in
+from .run import RunConfig
+from .specs import AlgorithmConfig
+
+_RUN_INDEX = re.compile(r"^runs\[\d+\]")
+
+
+def deep_problems(config: ExperimentConfig) -> list[Problem]:
+    """What is wrong with the kinds and params of a config that is well-formed as such."""
+    once: dict[tuple[str, str], Problem] = {}
+    for problem in KindCheck().problems(ExperimentConfig, config):
+        # The same mistake in a thousand arms of a matrix is one mistake.
+        once.setdefault((_RUN_INDEX.sub("runs", problem.path), problem.message), problem)
+    return list(once.values())
+
+
+class KindCheck:
+    """Checks the `{kind, params}` blocks of models or raw data, and remembers what it has seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], list[Problem]] = {}
+
+    def problems(self, model: type[BaseModel], node: Any) -> Iterator[Problem]:
+        """Everything wrong with the blocks below `node`, which is a `model` or the data of one."""
+        for path, spec in _specs(model, node, ()):
+            yield from _placed(self._check(spec), path)
+        for path, run in _runs(model, node):
+            yield from self._stage_problems(path, run)
+
+    def _check(self, spec: KindSpec) -> list[Problem]:
+        """Problems of one block, with paths relative to it."""
+        key = (spec.registry, spec.kind, repr(spec.params))
+        if key not in self._seen:
+            self._seen[key] = _spec_problems(spec)
+        return self._seen[key]
+
+    def _stage_problems(self, path: Path, run: Any) -> Iterator[Problem]:
+        """Params of a continual stage, which are checked together with those of the algorithm they change."""
+        algorithm = _instance(AlgorithmConfig, _field(run, "algorithm"))
+        stages = _field(_field(run, "continual"), "stages")
+        for index, stage in enumerate(cast("list[Any]", stages) if isinstance(stages, list) else ()):
+            params = _field(stage, "params")
+            if algorithm is None or not isinstance(params, dict):
+                continue
+            merged = algorithm.model_copy(update={"params": {**algorithm.params, **cast("dict[str, Any]", params)}})
+            new = [problem for problem in self._check(merged) if problem not in self._check(algorithm)]
+            yield from _placed(new, (*path, "continual", "stages", index))
+
+
+def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path, KindSpec]]:
+    """Every `{kind, params}` block below `node` that is valid as such, with its place."""
+    if isinstance(node, list):
+        for index, item in enumerate(cast("list[Any]", node)):
+            yield from _specs(model, item, (*path, index))
+    elif issubclass(model, KindSpec):
+        spec = _instance(model, node)
+        if spec is not None:
+            yield path, spec
+    elif isinstance(node, dict | model):
+        for name, field in model.model_fields.items():
+            for inner in models_in(field.annotation):
+                yield from _specs(inner, _field(node, name, field.default), (*path, name))
+
+
+def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:
+    if model is RunConfig:
+        yield (), node
+    else:
+        yield ("run",), _field(node, "run")
+        runs = _field(node, "runs")
+        for index, run in enumerate(cast("list[Any]", runs) if isinstance(runs, list) else ()):
+            yield ("runs", index), run
+
+
+def _field(node: Any, name: str, default: Any = None) -> Any:
+    """A field of a model, or of the data of one that may be wrong."""
+    if isinstance(node, BaseModel):
+        return getattr(node, name)
+    return cast("Mapping[str, Any]", node).get(name, default) if isinstance(node, Mapping) else default
+
+
+def _instance[S: KindSpec](model: type[S], node: Any) -> S | None:
+    """The block itself; None when it is not valid, which is reported elsewhere."""
+    try:
+        return model.model_validate(node)
+    except ValidationError:
+        return None
+
+
+def _placed(problems: list[Problem], path: Path) -> Iterator[Problem]:
+    return (replace(problem, path=f"{dotted(path)}{problem.path}") for problem in problems)
+
+
+def _spec_problems(spec: KindSpec) -> list[Problem]:
+    try:
+        extension = registry(spec.registry).get(spec.kind)
+    except EvsysError as error:
+        message, _, hint = str(error).partition("; " if "; did you mean" in str(error) else ". ")
+        return [Problem(message.rstrip("."), path=".kind", hint=hint[:1].upper() + hint[1:])]
+    model = config_model(extension)
+    if model is None:
+        return _no_params_expected(spec) if isinstance(extension, type) else []
+    try:
+        model.model_validate(spec.params)
+    except ValidationError as error:
+        problems = problems_in(error, model=model, data=spec.params)
+        return [replace(problem, path=f".params.{problem.path}" if problem.path else ".params") for problem in problems]
+    return []
+
+
+def _no_params_expected(spec: KindSpec) -> list[Problem]:
+    if not spec.params:
+        return []
+    message = f"{spec.registry} '{spec.kind}' takes no params"
+    return [Problem(message, path=".params", value=spec.params, hint="Remove them.")]

@@ -1,0 +1,108 @@
+"""The root of the YAML file: one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from .base import MisplacedValue, Name, Strict
+from .matrix import MatrixSpec, expand_matrix
+from .metadata import Metadata
+from .run import RunConfig, refuse_repeated_names
+from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
+
+
+def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
+    """What is wrong with the choice between `run`, `runs` and `matrix`."""
+    given = [field for field in ("run", "runs", "matrix") if fields.get(field) is not None]
+    if fields.get("base_run") is not None and "matrix" not in given:
+        remedy = "Remove it." if given else "Add 'matrix' with its axes, or rename 'base_run' to 'run'."
+        return MisplacedValue(f"'base_run' belongs to a matrix, and there is none. {remedy}", "base_run")
+    if not given:
+        return MisplacedValue("the experiment has no runs. Add 'run', 'runs' or 'matrix'.")
+    if len(given) > 1:
+        message = f"set exactly one of 'run', 'runs' and 'matrix'; found {' and '.join(given)}. Keep one of them."
+        return MisplacedValue(message, given[-1])
+    return None
+
+
+class Budget(Strict):
+    """Limits that stop an experiment cleanly when the first of them is reached."""
+
+    usd: float | None = Field(default=None, gt=0)
+    """Money, by the price table of the backend."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Tokens trained on and sampled."""
+    wall_s: float | None = Field(default=None, gt=0)
+    """Seconds since the experiment started."""
+    gpu_s: float | None = Field(default=None, gt=0)
+    """Seconds of GPU time."""
+
+
+class ExperimentConfig(Strict):
+    """One experiment: hypothesis, data, recipe and evaluation. Set exactly one of `run`, `runs` and `matrix`."""
+
+    version: int = 1
+    """Version of this schema."""
+    name: Name
+    """Name of the experiment; also the name of its folder below `output_dir`."""
+    description: str = ""
+    """Free text for readers of the record."""
+    output_dir: str = "./outputs"
+    """Where the record of the experiment is written."""
+    data_store: DataStoreSpec = DataStoreSpec()
+    """Where data files are read from."""
+    log_store: LogStoreSpec = LogStoreSpec()
+    """Where metrics go."""
+    callbacks: list[CallbackSpec] = []
+    """Observers of training: progress, loggers, early stopping."""
+    run: RunConfig | None = None
+    """A single run."""
+    runs: list[RunConfig] | None = Field(default=None, min_length=1)
+    """Several runs, written out."""
+    matrix: MatrixSpec | None = None
+    """Several runs, as the product of some axes; expanded into `runs` when the file is loaded."""
+    base_run: dict[str, Any] | None = None
+    """What all runs of a matrix share; may also stand inside `matrix`."""
+    n_repeats: int = Field(default=1, ge=1, le=1000)
+    """How many seeds each run is trained with."""
+    base_seed: int | None = Field(default=None, ge=0, lt=2**62)
+    """First seed of the repeats; by default each run's own `seed`."""
+    max_concurrent_arms: int = Field(default=1, ge=1)
+    """How many arms may run at the same time."""
+    launcher: LauncherSpec | None = None
+    """Where the arms are executed; by default in this process."""
+    budget: Budget | None = None
+    """When to stop early."""
+    parent_experiment_id: str | None = None
+    """The experiment this one was derived from."""
+    metadata: Metadata = Metadata()
+    """Hypothesis, success metric, benchmarks, tags, and free-form keys."""
+
+    @field_validator("version")
+    @classmethod
+    def _is_known(cls, version: int) -> int:
+        if version != 1:
+            raise ValueError("this evsys-sdk reads version 1 of the schema. Write 1, or install the evsys-sdk it is for.")
+        return version
+
+    @model_validator(mode="after")
+    def _has_exactly_one_source_of_runs(self) -> Self:
+        if problem := source_problem(vars(self)):
+            raise problem
+        refuse_repeated_names([run.name for run in self.runs or ()], "runs")
+        return self
+
+    def expanded(self) -> ExperimentConfig:
+        """The same experiment with its matrix written out as `runs`."""
+        if self.matrix is None:
+            return self
+        cells = expand_matrix(self.matrix, beside=self.base_run, experiment=self.name)
+        runs = [RunConfig.model_validate(cell) for cell in cells]
+        return self.model_copy(update={"runs": runs, "matrix": None, "base_run": None})
+
+    def all_runs(self) -> list[RunConfig]:
+        """Every run of the experiment, however it was written."""
+        return [self.run] if self.run is not None else list(self.expanded().runs or ())

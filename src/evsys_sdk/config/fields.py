@@ -1,0 +1,118 @@
+"""Looking up what may stand at a dotted path, from the config models themselves.
+
+Serves the matrix (does an axis address a real field?), deep validation (where are the kinds?) and error messages (which
+key was probably meant?).
+"""
+
+from __future__ import annotations
+
+from types import UnionType
+from typing import Any, TypeAliasType, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel
+
+from ..errors import MISSING
+
+type Path = tuple[str | int, ...]
+
+
+def dotted(path: Path) -> str:
+    """A path as people write it: `run.data.transforms[0].kind`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def split_dotted(path: str) -> Path:
+    """`data.transforms.0.kind` or `data.transforms[0].kind` as its parts."""
+    parts = path.replace("[", ".").replace("]", "").split(".")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
+
+
+def child(node: Any, part: str | int) -> Any:
+    """What stands at `part` of plain data, or MISSING."""
+    if isinstance(node, dict):
+        return cast("dict[Any, Any]", node).get(part, MISSING)
+    if isinstance(node, list) and isinstance(part, int):
+        items = cast("list[Any]", node)
+        return items[part] if part < len(items) else MISSING
+    return MISSING
+
+
+def resolve(data: Any, text: str) -> Path:
+    """The parts of a dotted path in `data`, whose keys may hold dots themselves; ends where `data` has no such key."""
+    path: list[str | int] = []
+    node = data
+    while text:
+        parts = [part for part in _parts(node) if text.startswith(part) and text[len(part) :][:1] in ("", ".", "[")]
+        if not parts:
+            break
+        part = max(parts, key=len)
+        path.append(part if isinstance(node, dict) else int(part[1:-1]))
+        node = child(node, path[-1])
+        text = text[len(part) :].removeprefix(".")
+    return tuple(path)
+
+
+def _parts(node: Any) -> list[str]:
+    """How the keys or items of `node` are written in a dotted path."""
+    if isinstance(node, dict):
+        return [key for key in cast("dict[Any, Any]", node) if isinstance(key, str)]
+    return [f"[{index}]" for index in range(len(cast("list[Any]", node)))] if isinstance(node, list) else []
+
+
+def models_at(root: type[BaseModel], path: Path) -> list[type[BaseModel]]:
+    """The models whose fields may stand below `path`; empty where anything may."""
+    candidates: list[Any] = [root]
+    for part in path:
+        candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
+    return [model for candidate in candidates for model in models_in(candidate)]
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field of this type holds: itself, the members of a union, the items of a list."""
+    found: list[type[BaseModel]] = []
+    for inner in _alternatives(annotation):
+        if _is_model(inner):
+            found.append(inner)
+        elif get_origin(inner) is list:
+            found += models_in(get_args(inner)[0])
+    return found
+
+
+def unknown_part(root: type[BaseModel], path: Path) -> int | None:
+    """Index of the first part of `path` that no config could have, or None if the path is possible."""
+    candidates: list[Any] = [root]
+    for index, part in enumerate(path):
+        candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
+        if not candidates:
+            return index
+    return None
+
+
+def _step(annotation: Any, part: str | int) -> list[Any]:
+    """What may stand below `annotation` at `part`, with unions taken apart."""
+    if _is_model(annotation):
+        field = annotation.model_fields.get(part)
+        if field is None:
+            return [Any] if annotation.model_config.get("extra") == "allow" else []
+        return _alternatives(field.annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        return _alternatives(arguments[0]) if isinstance(part, int) else []
+    if origin is dict:
+        return _alternatives(arguments[1])
+    return [Any] if annotation is Any else []
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    if isinstance(annotation, TypeAliasType):
+        return _alternatives(annotation.__value__)
+    if get_origin(annotation) in (Union, UnionType):
+        return [inner for member in get_args(annotation) for inner in _alternatives(member)]
+    return [annotation]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

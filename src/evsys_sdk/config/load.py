@@ -1,0 +1,107 @@
+"""YAML file -> ExperimentConfig, with every problem of the file in one error.
+
+cfg = load_yaml("config.yaml")     # matrix expanded into runs
+text = dump_yaml(cfg)              # loads back to the same config
+validate_yaml("config.yaml", deep=True)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from ..errors import ConfigError, Problem
+from .expansion import Expansion, expand_file
+from .experiment import ExperimentConfig, source_problem
+from .fields import dotted, resolve
+from .problems import problems_in
+from .run import RunConfig
+from .yaml_text import Document, read_yaml_file, write_yaml
+
+
+def load_yaml(path: str | FilePath) -> ExperimentConfig:
+    """Read an experiment from a YAML file; its matrix, if any, is expanded into `runs`."""
+    return load_document(read_yaml_file(FilePath(path)))
+
+
+def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> str:
+    """The experiment as YAML text, without what equals a default; written to `path` when one is given."""
+    text = write_yaml(config.model_dump(mode="json", exclude_defaults=True))
+    if path is not None:
+        from ..files import write_text
+
+        write_text(FilePath(path), text)
+    return text
+
+
+def validate_yaml(path: str | FilePath, *, deep: bool = False) -> ExperimentConfig:
+    """Load a file and, with `deep`, also check every kind and its params; raises with all problems."""
+    return load_document(read_yaml_file(FilePath(path)), deep=deep)
+
+
+def load_document(document: Document, *, deep: bool = False) -> ExperimentConfig:
+    """Turn a parsed YAML document into a config, or report all its problems with their lines."""
+    data = document.data
+    if not isinstance(data, dict):
+        message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
+        raise ConfigError(Problem(message, value=data, hint=hint, file=document.file, line=1))
+    config, problems = _load(cast("dict[str, Any]", data), deep=deep)
+    if problems or config is None:
+        located = [_locate(problem, document) for problem in problems]
+        raise ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
+    return config
+
+
+def _load(data: dict[str, Any], *, deep: bool) -> tuple[ExperimentConfig | None, list[Problem]]:
+    problems: list[Problem] = []
+    config = _validated(data, problems)
+    expansion = expand_file(data, problems)
+    if expansion is not None:
+        runs, found = _expanded_runs(expansion, deep=deep)
+        problems += found
+        config = config and config.model_copy(update={"runs": runs, "matrix": None, "base_run": None})
+    if deep:
+        from .deep import KindCheck
+
+        problems += KindCheck().problems(ExperimentConfig, data)
+    return config, problems
+
+
+def _validated(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig | None:
+    try:
+        return ExperimentConfig.model_validate(data)
+    except ValidationError as error:
+        problems += problems_in(error, model=ExperimentConfig, data=data)
+    misplaced = source_problem(data)  # pydantic looks at the whole only when every part of it is right
+    if misplaced and misplaced.path and all(str(misplaced).startswith(problem.message) is False for problem in problems):
+        message, _, hint = str(misplaced).partition(". ")
+        problems.append(Problem(message, path=dotted(misplaced.path), hint=hint))
+    return None
+
+
+def _expanded_runs(expansion: Expansion, *, deep: bool) -> tuple[list[RunConfig], list[Problem]]:
+    """The runs of a matrix, and what is wrong with them: once, however many cells show it."""
+    from .deep import KindCheck
+
+    check = KindCheck()
+    runs: list[RunConfig] = []
+    found: dict[tuple[str, str], Problem] = {}
+    for cell, position in zip(expansion.cells, expansion.positions(), strict=True):
+        problems: list[Problem] = []
+        try:
+            runs.append(RunConfig.model_validate(cell))
+        except ValidationError as error:
+            problems += problems_in(error, model=RunConfig, data=cell)
+        if deep:
+            problems += check.problems(RunConfig, cell)
+        for problem in problems:
+            moved = expansion.in_file(problem, position)
+            found.setdefault((moved.path, moved.message), moved)
+    return runs, list(found.values())
+
+
+def _locate(problem: Problem, document: Document) -> Problem:
+    line, column = document.position(resolve(document.data, problem.path)) or (None, None)
+    return problem.located(file=document.file, line=line, column=column)

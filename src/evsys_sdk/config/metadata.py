@@ -1,0 +1,116 @@
+"""What an experiment says about itself: why it runs, how success is measured, and on which benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from ..errors import closest
+from .base import MisplacedValue, Strict
+
+type Split = Literal["val", "test"]
+_ROLES: tuple[Split, Split] = ("val", "test")
+
+
+class Hypothesis(Strict):
+    """A claim precise enough to be refuted."""
+
+    claim: str = Field(min_length=1)
+    """The claim in one sentence."""
+    metric: str | None = None
+    """Metric it is about; by default the success metric."""
+    direction: Literal["increase", "decrease"] = "increase"
+    """Which way the metric should move."""
+    min_effect: float = Field(default=0.0, ge=0)
+    """Smallest difference that would matter."""
+    baseline: str | None = None
+    """Name of the run it is compared with."""
+
+
+class SuccessMetric(Strict):
+    """The metric that decides which arm is best."""
+
+    name: str = Field(min_length=1)
+    """Name of the metric, e.g. `pass@1`."""
+    mode: Literal["max", "min"] = "max"
+    """Whether more or less of it is better."""
+
+
+class BenchmarkEntry(Strict):
+    """One set of tasks that runs are scored on."""
+
+    name: str | None = None
+    """Label in the metrics; alone, it also names the benchmark, at its latest version."""
+    id: str | None = None
+    """Id of a benchmark in the workspace; the same id is always the same tasks."""
+    path: str | None = None
+    """Folder or JSONL file of tasks, for work without a workspace."""
+    split: Split | None = None
+    """Label that separates metrics: `val` scores may select, `test` scores only report."""
+    tags: list[str] = []
+    """Labels; `val` or `test` here is another spelling of `split`."""
+    run_every: int | None = Field(default=None, ge=1)
+    """Score the live model every this many steps; without it, once after training."""
+    metrics: list[str] = []
+    """Which registered metrics to report."""
+    breakdown_keys: list[str] = []
+    """Metadata keys of the tasks to report separate scores for."""
+    engine: str | None = None
+    """Rollout engine that runs the tasks, e.g. `inline` or `harbor`."""
+    models: list[str] = []
+    """Other models to score as baselines."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if not self.label:
+            raise ValueError("a benchmark needs 'id', 'name' or 'path'. Add the one that says where its tasks are.")
+        roles = {role for role in _ROLES if role in self.tags or role == self.split}
+        if len(roles) > 1:
+            raise ValueError("split and tags disagree about val and test. Keep one of the two labels.")
+        return self
+
+    @property
+    def label(self) -> str | None:
+        """What its metrics are called after."""
+        return self.name or self.id or self.path
+
+    @property
+    def role(self) -> Split | None:
+        """`val` or `test`, however it was spelled."""
+        return self.split or next((role for role in _ROLES if role in self.tags), None)
+
+
+class Metadata(Strict):
+    """Typed keys the SDK reads, and any other key you like."""
+
+    model_config = ConfigDict(extra="allow")
+
+    hypothesis: str | Hypothesis | None = None
+    """Why the experiment runs: a sentence, or a claim with metric, direction and smallest effect."""
+    success_metric: str | SuccessMetric | None = None
+    """Which metric decides; a name, or `{name, mode}` where less is better."""
+    tags: list[str] = []
+    """Labels for filtering the record."""
+    benchmark: list[BenchmarkEntry] = []
+    """What runs are scored on: one mapping or a list of them."""
+
+    @field_validator("benchmark", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _is_unmistakable(self) -> Self:
+        for key in self.model_extra or ():
+            if guess := closest(key, type(self).model_fields, cutoff=0.85):
+                message = f"the free key '{key}' looks like '{guess}', and nothing reads it. Write '{guess}', or use another word."
+                raise MisplacedValue(message, key)
+        labels: set[tuple[Split | None, str | None]] = set()
+        for index, entry in enumerate(self.benchmark):
+            label = (entry.role, entry.label)
+            if label in labels:
+                message = f"two benchmarks would report their scores as '{entry.label}'. Give each a 'name' of its own."
+                raise MisplacedValue(message, "benchmark", index)
+            labels.add(label)
+        return self

@@ -1,0 +1,82 @@
+"""The data surface: raw rows -> typed rows.
+
+In the order of the flow: `sources` (where rows come from), `stores/`, `transforms/` and `pipeline` (what happens to
+them), `rows` and `types` (what they become), `workspace` and `lineage` (where versions of them are kept). Names are
+loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .blocks import block_to_image_src, has_images, image_base64_block, image_url_block, text_block
+    from .pipeline import apply_transforms, build_transforms
+    from .rows import detect_format, from_dict, iter_jsonl, parse_rows, read_jsonl, to_dict
+    from .sources import describe_source, load_rows
+    from .transform import BaseTransform, NoParams, RowTransform, TransformConfig
+    from .types import (
+        ChatMessagesRow,
+        E2BVerifier,
+        HarborTask,
+        InProcessVerifier,
+        LLMJudgeVerifier,
+        PromptExample,
+        TargetFormat,
+        TypedRow,
+        VerifierPayload,
+    )
+    from .workspace import Workspace
+
+__all__ = [
+    "BaseTransform",
+    "ChatMessagesRow",
+    "E2BVerifier",
+    "HarborTask",
+    "InProcessVerifier",
+    "LLMJudgeVerifier",
+    "NoParams",
+    "PromptExample",
+    "RowTransform",
+    "TargetFormat",
+    "TransformConfig",
+    "TypedRow",
+    "VerifierPayload",
+    "Workspace",
+    "apply_transforms",
+    "block_to_image_src",
+    "build_transforms",
+    "describe_source",
+    "detect_format",
+    "from_dict",
+    "has_images",
+    "image_base64_block",
+    "image_url_block",
+    "iter_jsonl",
+    "load_rows",
+    "parse_rows",
+    "read_jsonl",
+    "text_block",
+    "to_dict",
+]
+
+_NAMES: dict[str, str] = {
+    "blocks": "block_to_image_src has_images image_base64_block image_url_block text_block",
+    "pipeline": "apply_transforms build_transforms",
+    "rows": "detect_format from_dict iter_jsonl parse_rows read_jsonl to_dict",
+    "sources": "describe_source load_rows",
+    "transform": "BaseTransform NoParams RowTransform TransformConfig",
+    "types": "ChatMessagesRow E2BVerifier HarborTask InProcessVerifier LLMJudgeVerifier PromptExample TargetFormat "
+    "TypedRow VerifierPayload",
+    "workspace": "Workspace",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'evsys_sdk.data' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,153 @@
+"""Transforms in order: built from their specs, then applied to a stream of rows.
+
+Nothing is held in memory unless a transform asks for all rows at once (`shuffle`, or one of your own that returns a
+list).
+
+    transforms = build_transforms(config.data.transforms, path="run.data.transforms")
+    rows = apply_transforms(rows, transforms)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from ..errors import ConfigError, DataError, EvsysError, Problem, show
+from ..protocols import Row, Transform
+from ..registry import config_model, registry
+
+
+class _Spec(Protocol):
+    """What a `TransformSpec` looks like."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def params(self) -> dict[str, Any]: ...
+
+
+def build_transforms(specs: Sequence[_Spec], *, path: str = "transforms") -> list[Transform]:
+    """The transforms of a pipeline; all problems of all specs are reported at once, below `path`."""
+    built: list[Transform] = []
+    problems: list[Problem] = []
+    for index, spec in enumerate(specs):
+        try:
+            built.append(_build(spec))
+        except ConfigError as error:
+            problems += [replace(problem, path=f"{path}[{index}]{problem.path}") for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return built
+
+
+def apply_transforms(rows: Iterable[Row], transforms: Iterable[Transform]) -> Iterator[Row]:
+    """Rows after all transforms, lazily. A failure names the transform and, where it is known, the row."""
+    from .transform import is_rowwise
+
+    stream: Iterable[Row] = rows
+    for transform in transforms:
+        # Row-wise transforms number and check their rows themselves; only the others need a guard around them.
+        stream = transform(stream) if is_rowwise(transform) else _guarded(transform, stream)
+    return iter(stream)
+
+
+class _Stream:
+    """The rows handed to a transform: read once and counted, or all at once where a list is asked for.
+
+    It also remembers its own failure, so that a transform is not blamed for what happened before it.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+        self._list: list[Row] | None = None
+        self._begun = False
+        self.current: int | None = None
+        """Number of the row being worked on; None before the first and after the last."""
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Row]:
+        if self._begun and self._list is None:
+            raise DataError("it reads its rows twice. Write 'rows = list(rows)' at its start.")
+        self._begun = True
+        return self._stream(self._list if self._list is not None else self._rows)
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __getitem__(self, index: int) -> Row:
+        return self._all()[index]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"rows is a stream and has no '{name}'. Write 'rows = list(rows)' first")
+
+    def _all(self) -> list[Row]:
+        if self._list is None:
+            rows: list[Row] = []
+            rows.extend(iter(self))
+            self._list = rows
+        return self._list
+
+    def _stream(self, rows: Iterable[Row]) -> Iterator[Row]:
+        try:
+            for self.current, row in enumerate(rows, 1):
+                yield row
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        self.current = None
+
+
+def _guarded(transform: Transform, rows: Iterable[Row]) -> Iterator[Row]:
+    from .transform import as_row, transform_failed
+
+    stream = _Stream(rows)
+    try:
+        for row in _iterable(transform(cast(Iterable[Row], stream))):
+            yield row if row.__class__ is dict else as_row(row)
+    except Exception as error:
+        if error is stream.error:
+            raise
+        raise transform_failed(_name(transform), error, stream.current) from error
+
+
+def _iterable(result: Any) -> Iterable[Any]:
+    if result is None:
+        raise DataError("it returned None instead of rows. Return the rows, or use yield.")
+    if isinstance(result, dict | str) or not hasattr(result, "__iter__"):
+        raise DataError(f"it returned {show(cast(Any, result))} instead of rows. Return a list of rows, or use yield.")
+    return cast(Iterable[Any], result)
+
+
+def _build(spec: _Spec) -> Transform:
+    """One transform; problems have paths relative to its spec."""
+    from pydantic import ValidationError
+
+    from ..config.problems import problems_in
+
+    try:
+        cls = registry("transform").get(spec.kind)
+    except EvsysError as error:
+        raise ConfigError(Problem(str(error).rstrip("."), path=".kind")) from error
+    model = config_model(cls)
+    try:
+        if model is not None:
+            model.model_validate(spec.params)
+        transform = cls(**spec.params)
+    except ValidationError as error:
+        found = problems_in(error, model=model, data=spec.params) if model else [Problem(str(error))]
+        below = [replace(one, path=f".params.{one.path}" if one.path else ".params") for one in found]
+        raise ConfigError(below) from error
+    except Exception as error:
+        message = f"transform '{spec.kind}' could not be built: {type(error).__name__}: {error}"
+        hint = "Give it a Config model, so that its params are checked." if model is None else ""
+        raise ConfigError(Problem(message, path=".params", value=spec.params, hint=hint)) from error
+    if not callable(transform):
+        raise ConfigError(Problem(f"transform '{spec.kind}' has no __call__(rows)", path=".kind", hint="Add one."))
+    return cast(Transform, transform)
+
+
+def _name(transform: Any) -> str:
+    return str(getattr(transform, "name", None) or getattr(transform, "__name__", None) or type(transform).__name__)

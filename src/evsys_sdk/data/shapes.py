@@ -1,0 +1,150 @@
+"""Are the parts of a row what they should be? Messages, content blocks, verifiers and metadata.
+
+Every refusal says what stands there, what should, and where inside the row; the caller adds the file and the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeGuard
+
+from ..errors import MISSING, DataError, closest, show
+from .types import Content, E2BVerifier, InProcessVerifier, LLMJudgeVerifier, Message, VerifierPayload
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+_VERIFIERS: dict[str, type[VerifierPayload]] = {
+    "in_process": InProcessVerifier,
+    "e2b": E2BVerifier,
+    "llm_judge": LLMJudgeVerifier,
+}
+_REQUIRED = {"in_process": ("fn_name",), "e2b": ("dockerfile", "test_sh"), "llm_judge": ("judge_model", "rubric")}
+_OPTIONAL = {"in_process": ("expected", "params"), "e2b": ("test_state_py",), "llm_judge": ()}
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether a JSON value is a list; unlike a bare isinstance, it also tells the type checker of what."""
+    return isinstance(value, list)
+
+
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def checked_messages(value: Any) -> list[Message]:
+    """A non-empty list of messages, as it came."""
+    if value.__class__ is list and value:
+        try:
+            for message in value:
+                # Plain text is nearly every message there is; anything else is looked at more closely.
+                if message["role"] not in ROLES or message["content"].__class__ is not str:
+                    break
+            else:
+                return value
+        except (LookupError, TypeError):
+            pass
+    return _messages_closely(value)
+
+
+def checked_content(value: Any, where: str) -> Content:
+    """Text, or a list of content blocks."""
+    if isinstance(value, str):
+        return value
+    if not is_list(value) or not value:
+        raise DataError(f"'{where}' must be text or a non-empty list of content blocks, not {show(value)}.")
+    for index, block in enumerate(value):
+        if not is_object(block) or not isinstance(block.get("type"), str):
+            raise DataError(
+                f"{where}[{index}] must be a block with a 'type', as text_block() makes, not {show(block)}."
+            )
+        if block["type"] == "text" and not isinstance(block.get("text"), str):
+            raise DataError(f"{where}[{index}] is a text block without 'text': {show(block)}.")
+    return value
+
+
+def checked_mapping(value: Any, where: str) -> dict[str, Any]:
+    """An object; null means an empty one, because exports of column stores write null for what is not there."""
+    if value is None:
+        return {}
+    if not is_object(value):
+        raise DataError(f"'{where}' must be an object, not {show(value)}. Rename the field with rename_fields.")
+    return value
+
+
+def checked_text(value: Any, where: str) -> str:
+    """Text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise DataError(f"'{where}' must be non-empty text, not {show(value)}.")
+    return value
+
+
+def verifier_from_dict(value: Any) -> VerifierPayload:
+    """A verifier spec from its JSON form."""
+    if isinstance(value, InProcessVerifier | E2BVerifier | LLMJudgeVerifier):
+        return value
+    if not is_object(value):
+        raise DataError(f"'verifier' must be an object with a 'kind', not {show(value)}.")
+    kind = value.get("kind", MISSING)
+    if not isinstance(kind, str) or kind not in _VERIFIERS:
+        guess = closest(kind, _VERIFIERS) if isinstance(kind, str) else None
+        got = "is missing" if kind is MISSING else f"is {show(kind)}"
+        hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(_VERIFIERS)}."
+        raise DataError(f"'verifier.kind' {got}; {hint}")
+    fields = {name: part for name, part in value.items() if name != "kind"}
+    required, optional = _REQUIRED[kind], _OPTIONAL[kind]
+    refuse_keys(fields, known=(*required, *optional), where="verifier.")
+    for name in required:
+        checked_text(fields.get(name), f"verifier.{name}")
+    if "params" in fields:
+        fields["params"] = checked_mapping(fields["params"], "verifier.params")
+    if not isinstance(fields.get("test_state_py", ""), str):
+        raise DataError(f"'verifier.test_state_py' must be text, not {show(fields['test_state_py'])}.")
+    return _VERIFIERS[kind](**fields)
+
+
+def refuse_keys(row: Mapping[str, Any], *, known: tuple[str, ...], where: str = "") -> None:
+    """Raise when a row has a key beside the known ones."""
+    unknown = [key for key in row if key not in known]
+    if not unknown:
+        return
+    key = unknown[0]
+    guess = closest(str(key), [name for name in known if name not in row])
+    hint = f"did you mean '{where}{guess}'?" if guess else f"known here: {', '.join(known)}."
+    others = f" (also unknown: {', '.join(map(str, unknown[1:6]))})" if unknown[1:] else ""
+    remedy = "" if where else " Anything else belongs under 'metadata'."
+    raise DataError(f"unknown key '{where}{key}'{others}; {hint}{remedy}")
+
+
+def _messages_closely(value: Any) -> list[Message]:
+    if not is_list(value) or not value:
+        raise DataError(f"'messages' must be a non-empty list of {{role, content}}, not {show(value)}.")
+    for index, message in enumerate(value):
+        if not is_object(message):
+            raise DataError(f"messages[{index}] must be an object with role and content, not {show(message)}.")
+        role = message.get("role")
+        if not isinstance(role, str) or role not in ROLES:
+            raise DataError(_bad_role(message, index))
+        content = message.get("content")
+        if not isinstance(content, str):
+            _check_other_content(message, content, f"messages[{index}].content")
+    return value
+
+
+def _bad_role(message: Message, index: int) -> str:
+    role: Any = message.get("role", MISSING)
+    where = f"messages[{index}].role"
+    if role is MISSING:
+        extra = " Rows with 'from' and 'value' are read by the transform sharegpt_to_chat." if "from" in message else ""
+        return f"'{where}' is missing; the message has the keys {', '.join(map(str, message)) or 'none'}.{extra}"
+    guess = closest(role, ROLES) if isinstance(role, str) else None
+    hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(sorted(ROLES))}."
+    return f"'{where}' is {show(role)}; {hint}"
+
+
+def _check_other_content(message: Message, content: Any, where: str) -> None:
+    if content is not None:
+        checked_content(content, where)
+    elif not message.get("tool_calls") and not message.get("function_call"):
+        state: Literal["null", "missing"] = "null" if "content" in message else "missing"
+        raise DataError(f"'{where}' is {state}; a message without tool_calls needs text or content blocks.")

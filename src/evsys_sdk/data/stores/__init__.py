@@ -1,0 +1,1 @@
+"""The built-in data stores, one module each; the file name is the `kind`."""

@@ -1,0 +1,91 @@
+"""`in_memory`: files that exist only in this process, for tests and small examples.
+
+What is written is kept as JSON text, so that rows come back equal and nobody shares them, and what cannot be written
+to a real file cannot be written here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from ...config.base import Strict
+from ...errors import DataError, closest
+from ...protocols import Row
+from ..jsonl import dump_json, dump_line, not_an_object, parse_json
+from ..shapes import is_object
+
+
+class InMemoryDataStoreConfig(Strict):
+    """What is there at the start."""
+
+    files: dict[str, list[dict[str, Any]]] = {}
+    """Path -> rows."""
+
+
+class InMemoryDataStore:
+    """Files in this process's memory; gone when it ends."""
+
+    name: ClassVar[str] = "in_memory"
+    Config = InMemoryDataStoreConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+        self._files: dict[str, Sequence[bytes]] = {}
+        self._lock = threading.Lock()
+        for path, rows in self.cfg.files.items():
+            self.write_jsonl(path, rows)
+
+    def read_jsonl(self, path: str) -> Iterator[Row]:
+        """The rows of a file, one at a time."""
+        lines = self._existing(path)
+        for number, line in enumerate(lines, 1):
+            row = parse_json(line, f"{path}:{number}")
+            if not is_object(row):
+                raise not_an_object(row, f"{path}:{number}")
+            yield row
+
+    def write_jsonl(self, path: str, rows: Iterable[Row]) -> int:
+        """Replace a file by rows; says how many there were."""
+        lines = [dump_line(row, f"{path}: row {number}") for number, row in enumerate(rows, 1)]
+        with self._lock:
+            self._files[_checked(path)] = lines
+        return len(lines)
+
+    def read_json(self, path: str) -> Any:
+        """The value a file holds."""
+        return parse_json(b"".join(self._existing(path)), path)
+
+    def write_json(self, path: str, value: Any) -> None:
+        """Replace a file by a value."""
+        text = dump_json(value, path)
+        with self._lock:
+            self._files[_checked(path)] = [text]
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        with self._lock:
+            return path in self._files
+
+    def list(self, prefix: str = "") -> Sequence[str]:
+        """Files whose path begins with `prefix`, sorted."""
+        with self._lock:
+            return sorted(path for path in self._files if path.startswith(prefix))
+
+    def _existing(self, path: str) -> Sequence[bytes]:
+        with self._lock:
+            if path in self._files:
+                return self._files[path]
+            known = sorted(self._files)
+        guess = closest(path, known)
+        hint = f"Did you mean '{guess}'?" if guess else "Write it first, or give it in data_store.params.files."
+        raise DataError(
+            f"{path}: the in_memory data store has no such file. It has: {', '.join(known) or 'none'}. {hint}"
+        )
+
+
+def _checked(path: str) -> str:
+    if not path:
+        raise DataError("a path in the data store must not be empty.")
+    return path

@@ -1,0 +1,112 @@
+"""`local`: a folder on this machine.
+
+Paths are relative to the root and may not leave it, not by `..` and not by a symbolic link. Absolute paths can be
+read but not written. Every write replaces its file in one step, so that a crash leaves the old content or the new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from ...config.base import Strict
+from ...errors import DataError, show
+from ...files import atomic_write
+from ...protocols import Row
+from ..jsonl import dump_json, read_json, read_jsonl, write_jsonl
+
+
+class LocalDataStoreConfig(Strict):
+    """Where the folder is."""
+
+    root: str = "."
+    """Folder that relative paths start from; itself relative to where the process was started."""
+
+
+class LocalDataStore:
+    """Files below a folder on this machine."""
+
+    name: ClassVar[str] = "local"
+    Config = LocalDataStoreConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+        self.root = Path(os.path.abspath(Path(self.cfg.root).expanduser()))
+
+    def read_jsonl(self, path: str) -> Iterator[Row]:
+        """The rows of a file, one at a time."""
+        return read_jsonl(self._existing(path))
+
+    def write_jsonl(self, path: str, rows: Iterable[Row]) -> int:
+        """Replace a file by rows; says how many there were."""
+        return write_jsonl(self._writable(path), rows)
+
+    def read_json(self, path: str) -> Any:
+        """The value a file holds."""
+        return read_json(self._existing(path))
+
+    def write_json(self, path: str, value: Any) -> None:
+        """Replace a file by a value."""
+        target = self._writable(path)
+        text = dump_json(value, str(target), indent=2) + b"\n"
+        with atomic_write(target) as file:
+            file.write(text)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return self._resolve(path).is_file()
+
+    def list(self, prefix: str = "") -> Sequence[str]:
+        """Files whose path below the root begins with `prefix`, sorted; hidden ones only if the prefix names them."""
+        folder = PurePosixPath(prefix if prefix.endswith("/") or not prefix else PurePosixPath(prefix).parent)
+        start = self._inside(str(folder))
+        found: list[str] = []
+        for here, folders, files in os.walk(start):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            below = Path(here).relative_to(start).as_posix()
+            found += [str(folder / below / name) for name in files if _shown(name, prefix)]
+        return sorted(path for path in found if path.startswith(prefix))
+
+    def _existing(self, path: str) -> Path:
+        found = self._resolve(path)
+        if not found.exists():
+            raise DataError(
+                f"{found}: there is no such file (path {show(path)}, data store root {self.root}). "
+                "Correct the path, or set data_store.params.root to the folder that paths start from."
+            )
+        return found
+
+    def _resolve(self, path: str) -> Path:
+        expanded = self._checked(path)
+        return expanded if expanded.is_absolute() else self._inside(path)
+
+    def _writable(self, path: str) -> Path:
+        expanded = self._checked(path)
+        if expanded.is_absolute() and not expanded.resolve().is_relative_to(self.root.resolve()):
+            raise DataError(
+                f"{path}: writing outside the data store's root {self.root} is refused. Use a path below it."
+            )
+        return expanded if expanded.is_absolute() else self._inside(path)
+
+    def _inside(self, path: str) -> Path:
+        found = self.root / path
+        if not found.resolve().is_relative_to(self.root.resolve()):
+            raise DataError(
+                f"{path}: this leads out of the data store's root {self.root}, to {found.resolve()}. "
+                "Use a path below the root, or an absolute path to read a file elsewhere."
+            )
+        return found
+
+    def _checked(self, path: str) -> Path:
+        if not path or "\x00" in path:
+            raise DataError(f"{show(path)} is not a path. Name a file, relative to the data store's root {self.root}.")
+        try:
+            return Path(path).expanduser()
+        except RuntimeError as error:
+            raise DataError(f"{path}: {error}. Write the path out.") from error
+
+
+def _shown(name: str, prefix: str) -> bool:
+    return not name.startswith(".") or PurePosixPath(prefix).name.startswith(".")

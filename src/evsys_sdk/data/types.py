@@ -1,0 +1,100 @@
+"""The typed rows every algorithm consumes, and the verifier specs they carry.
+
+These are data only: nothing here runs a verifier, validates a shape (`rows.py` does) or copies what it is given. Rows
+are treated as immutable; whoever wants to change a message makes a new one.
+
+    ChatMessagesRow([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
+    HarborTask("t1", "What is 2+2?", InProcessVerifier("exact_match", expected="4"))
+    PromptExample({"question": "2+2?"}, expected="4")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+type Message = dict[str, Any]
+"""One chat turn: `role`, `content` and whatever else its provider adds (`tool_calls`, `name` ...)."""
+
+type Block = dict[str, Any]
+"""One part of multimodal content, see `blocks.py`."""
+
+type Content = str | list[Block]
+
+
+class TargetFormat(StrEnum):
+    """Which typed row an algorithm consumes."""
+
+    CHAT_MESSAGES = "chat_messages"
+    """`ChatMessagesRow`: supervised fine-tuning."""
+    HARBOR_TASK = "harbor_task"
+    """`HarborTask`: reinforcement learning, validation and benchmarks."""
+    PROMPT_DATASET = "prompt_dataset"
+    """`PromptExample`: prompt tuning and self-distillation."""
+
+
+@dataclass(frozen=True, slots=True)
+class InProcessVerifier:
+    """Scored by a registered Python function in this process."""
+
+    fn_name: str
+    expected: Any = None
+    params: dict[str, Any] = field(default_factory=dict[str, Any])
+    kind: Literal["in_process"] = field(default="in_process", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class E2BVerifier:
+    """Scored by running tests next to the model's output inside a sandbox; the exit code decides."""
+
+    dockerfile: str
+    test_sh: str
+    test_state_py: str = ""
+    kind: Literal["e2b"] = field(default="e2b", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LLMJudgeVerifier:
+    """Scored by a model that reads the completion and a rubric."""
+
+    judge_model: str
+    rubric: str
+    kind: Literal["llm_judge"] = field(default="llm_judge", init=False)
+
+
+type VerifierPayload = InProcessVerifier | E2BVerifier | LLMJudgeVerifier
+"""How a task is verified; told apart by `kind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessagesRow:
+    """One conversation to learn from."""
+
+    messages: list[Message]
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    target_assistant: str | None = None
+    """The answer wanted after `messages`, for rows that keep it apart from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarborTask:
+    """One task to attempt and to verify."""
+
+    task_id: str
+    instruction: Content
+    verifier: VerifierPayload
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class PromptExample:
+    """Named inputs of a prompt and the output expected for them."""
+
+    inputs: dict[str, Any]
+    expected: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+type TypedRow = ChatMessagesRow | HarborTask | PromptExample
+"""What `parse_rows` yields."""

@@ -1,0 +1,162 @@
+"""Every error the SDK raises on purpose.
+
+    EvsysError
+    ├── ConfigError            (ValueError)    a YAML file or config, all problems at once
+    ├── UnknownNameError       (KeyError)      a registry has no such name
+    ├── DuplicateNameError     (ValueError)    a registry name is taken by another class
+    ├── MissingExtraError      (ImportError)   a built-in needs an optional dependency
+    ├── DataError              (ValueError)    a row, a file of rows or a store path
+    ├── WorkspaceError         (RuntimeError)  a cached dataset or benchmark
+    ├── BackendError           (RuntimeError)  a backend refused or failed an operation
+    ├── TrainingError          (RuntimeError)  a run stopped itself, with a diagnosis
+    └── EvsysAuthError         (RuntimeError)  credentials are missing or refused
+
+Each message names the place, the value and the remedy. The command line prints it without a traceback and exits
+with `exit_code`. All of them survive pickling, because arms run in other processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+
+class _Missing(Enum):
+    MISSING = "missing"  # an enum member is still itself after pickling
+
+
+MISSING: Final = _Missing.MISSING
+"""Stands for "no value was involved", so that `None` remains a reportable value."""
+
+_LONGEST_VALUE = 120
+
+
+def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name most like `name`, if any is similar enough to be a plausible typo."""
+    import difflib  # here, because errors.py is on the start-up path of every command
+
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=cutoff)
+    return by_folded[matches[0]] if matches else None
+
+
+def show(value: object) -> str:
+    """`value` as a reader of an error message wants to see it: one line, not endless."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a config, and what to do about it."""
+
+    message: str
+    path: str = ""
+    """Dotted path into the config, e.g. `run.algorithm.kind`."""
+    value: Any = MISSING
+    hint: str = ""
+    """The remedy, as a sentence."""
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def located(self, *, file: str | None, line: int | None = None, column: int | None = None) -> Problem:
+        return replace(self, file=self.file or file, line=self.line or line, column=self.column or column)
+
+    def __str__(self) -> str:
+        where = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        head = ": ".join(part for part in (where, self.path) if part)
+        got = "" if self.value is MISSING else f" (got {show(self.value)})"
+        tail = f" {self.hint}" if self.hint else ""
+        sentence = f"{self.message.rstrip('.')}{got}.{tail}"
+        return f"{head}: {sentence}" if head else sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form printed under `--json`."""
+        found: dict[str, Any] = {"message": self.message, "path": self.path, "hint": self.hint}
+        found |= {"file": self.file, "line": self.line, "column": self.column}
+        if self.value is not MISSING:
+            found["value"] = self.value if _is_json_scalar(self.value) else show(self.value)
+        return found
+
+
+def _is_json_scalar(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)  # JSON has no word for infinity
+    return isinstance(value, str | int | None)
+
+
+class EvsysError(Exception):
+    """Base of every error the SDK raises on purpose."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:  # KeyError would show its argument in quotes
+        return str(self.args[0]) if self.args else type(self).__name__
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form printed under `--json`."""
+        return {"error": type(self).__name__, "message": str(self)}
+
+
+class ConfigError(EvsysError, ValueError):
+    """A config that cannot be used; carries every problem found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
+        if isinstance(problems, str):
+            problems = Problem(problems)
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "problems": [problem.to_dict() for problem in self.problems]}
+
+
+class UnknownNameError(EvsysError, KeyError):
+    """A registry was asked for a name it does not have."""
+
+
+class DuplicateNameError(EvsysError, ValueError):
+    """Two different classes want the same name in one registry."""
+
+
+class MissingExtraError(EvsysError, ImportError):
+    """An optional dependency is not installed; the message says how to install it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(what, extra)
+        self.what, self.extra = what, extra
+
+    def __str__(self) -> str:
+        return f"{self.what} needs the extra '{self.extra}'. {install_hint(self.extra)}"
+
+
+class DataError(EvsysError, ValueError):
+    """A row, a file of rows or a store path cannot be used."""
+
+
+class WorkspaceError(EvsysError, RuntimeError):
+    """A cached dataset or benchmark is missing, half-written or altered."""
+
+
+class BackendError(EvsysError, RuntimeError):
+    """A backend refused an operation or failed while doing it."""
+
+
+class TrainingError(EvsysError, RuntimeError):
+    """A run stopped itself; the message is the diagnosis."""
+
+
+class EvsysAuthError(EvsysError, RuntimeError):
+    """Credentials are missing or were refused."""
+
+
+def install_hint(extra: str) -> str:
+    """How to install an optional dependency, as a sentence."""
+    return f"Install it with: pip install 'evsys-sdk[{extra}]'"

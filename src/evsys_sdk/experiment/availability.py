@@ -1,0 +1,25 @@
+"""Fields that the schema accepts and this version does not act on: refused in one sentence, never ignored."""
+
+from __future__ import annotations
+
+from ..config import ExperimentConfig
+from ..errors import ConfigError, Problem
+
+
+def refuse_unavailable(config: ExperimentConfig) -> None:
+    """Raise with every field that asks for something this version cannot do."""
+    asked = {
+        "launcher": (config.launcher is not None, "launchers"),
+        "max_concurrent_arms": (config.max_concurrent_arms > 1, "concurrent arms"),
+        "budget": (config.budget is not None, "budgets"),
+        "metadata.benchmark": (bool(config.metadata.benchmark), "benchmarks"),
+    }
+    problems = [
+        Problem(
+            f"this version does not support {what} yet", path=path, hint="Remove the field to run the experiment now."
+        )
+        for path, (wanted, what) in asked.items()
+        if wanted
+    ]
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,98 @@
+"""The folder of an experiment: never overwritten, numbered when it is repeated, taken up again on resume.
+
+<output_dir>/<experiment>/            first attempt; <experiment>.2, .3 ... later ones
+    config.json                       the resolved config
+    <run>/                            one folder per arm
+        config.json  starts.jsonl  checkpoints.jsonl  run_result.json  logs/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import ExperimentConfig
+from ..errors import ConfigError, Problem
+from ..files import write_json
+
+CONFIG_FILE = "config.json"
+RESULT_FILE = "run_result.json"
+STARTS_FILE = "starts.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentDir:
+    """One attempt at an experiment, on disk."""
+
+    path: Path
+
+    def run_dir(self, arm_id: str) -> Path:
+        return self.path / arm_id
+
+
+def open_experiment_dir(config: ExperimentConfig, *, resume: bool) -> ExperimentDir:
+    """A fresh numbered folder, or with `resume` the latest one, if it belongs to the same config."""
+    base = Path(config.output_dir) / config.name
+    resolved = config.model_dump(mode="json")
+    latest = _latest(base)
+    if resume and latest is not None:
+        _check_same(latest, resolved)
+        return ExperimentDir(latest)
+    path = base if latest is None else _next(base)
+    path.mkdir(parents=True, exist_ok=False)
+    write_json(path / CONFIG_FILE, resolved)
+    return ExperimentDir(path)
+
+
+def begin_run(run_dir: Path, config: dict[str, Any]) -> int:
+    """Note that a run starts, and return how often it has by now."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_json(run_dir / CONFIG_FILE, config)
+    starts = run_dir / STARTS_FILE
+    with starts.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": time.time(), "pid": os.getpid()}) + "\n")
+    return len(starts.read_bytes().splitlines())
+
+
+def read_result(run_dir: Path) -> dict[str, Any] | None:
+    """The result a run ended with, if it has."""
+    path = run_dir / RESULT_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _attempts(base: Path) -> dict[int, Path]:
+    """Attempts on disk by number; only a folder with its config written counts as one."""
+    found = {1: base} if (base / CONFIG_FILE).exists() else {}
+    for path in base.parent.glob(f"{_escape(base.name)}.*"):
+        suffix = path.name.removeprefix(f"{base.name}.")
+        if suffix.isdecimal() and (path / CONFIG_FILE).exists():
+            found[int(suffix)] = path
+    return found
+
+
+def _latest(base: Path) -> Path | None:
+    attempts = _attempts(base)
+    if not attempts and base.exists() and any(base.iterdir()):
+        hint = "Choose another output_dir or name, or move that folder away."
+        raise ConfigError(Problem(f"the folder {base} exists and is not the record of an experiment", hint=hint))
+    return attempts[max(attempts)] if attempts else None
+
+
+def _next(base: Path) -> Path:
+    return base.with_name(f"{base.name}.{max(_attempts(base)) + 1}")
+
+
+def _check_same(path: Path, resolved: dict[str, Any]) -> None:
+    recorded = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
+    changed = sorted(key for key in {*recorded, *resolved} if recorded.get(key) != resolved.get(key))
+    if changed:
+        hint = "Change it back to resume, or run without --resume to start a new attempt."
+        raise ConfigError(Problem(f"the config differs from the one in {path} in: {', '.join(changed)}", hint=hint))
+
+
+def _escape(name: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -1,0 +1,171 @@
+"""One arm, from its config to its result. Read `run_arm` to know what a run is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..algorithms.continual import Continual
+from ..backends.client import ModelSpec
+from ..config import ExperimentConfig, RunConfig
+from ..errors import EvsysError
+from ..eval.run_eval import RunEvaluator
+from ..files import write_json
+from ..inference.renderer import get_renderer
+from ..log import get_logger
+from ..protocols import Algorithm, Backend, DataStore, RunContext, RunResult
+from ..registry import get_algorithm, get_backend, get_data_store, get_log_store
+from ..training.callback import Callback, Observers, RunControl, RunInfo
+from ..training.checkpoints import CheckpointLog
+from .arms import Arm
+from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
+from .record_dir import RESULT_FILE, begin_run
+from .rows import RowLoader
+
+@dataclass(frozen=True, slots=True)
+class ArmOptions:
+    """How an arm is run, apart from what it is."""
+
+    run_dir: Path
+    resume: bool = False
+    callbacks: Sequence[Callback] = ()
+    control: RunControl = field(default_factory=RunControl)
+
+
+def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResult:
+    """Train and score one arm; whatever goes wrong inside it becomes its result."""
+    attempt = begin_run(options.run_dir, arm.run.model_dump(mode="json"))
+    observers = Observers(options.callbacks)
+    try:
+        result = _train_and_score(arm, config, options, observers, attempt)
+    except Exception as error:
+        result = _failure(arm.id, error)
+    _record(options.run_dir, arm.run, result)
+    observers.on_run_end(result)
+    observers.close()
+    return result
+
+
+def _train_and_score(
+    arm: Arm, config: ExperimentConfig, options: ArmOptions, observers: Observers, attempt: int
+) -> RunResult:
+    run, run_dir = arm.run, options.run_dir
+    data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
+    log_store = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
+    observers.add(LogStoreCallback(log_store))
+    rows_of = RowLoader(data_store, run_dir)
+    rows = rows_of(run.data) if run.data else []
+    algorithm = build_algorithm(run)
+    backend = build_backend(run, algorithm)
+    handles = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
+    try:
+        ctx = RunContext(arm.id, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
+        ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
+        ctx.extras |= {"model_name": run.model.name, "tags": run.tags, "seed": run.seed, "attempt": attempt}
+        ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
+        evaluator = _attach_evaluator(ctx, run)
+        observers.on_run_start(_run_info(ctx, config, run, algorithm), options.control)
+        ctx.log_store.log_hyperparams(_hyperparams(config, run))
+        observers.on_data(rows)
+        result = algorithm.train(ctx)
+        if evaluator is not None and evaluator.wanted and result.status == "completed":
+            _score(evaluator, result)
+        return result
+    finally:
+        backend.teardown(handles)
+
+
+def build_algorithm(run: RunConfig) -> Algorithm:
+    """The recipe of a run, wrapped by the continual modifier where the run asks for it."""
+    return Continual(run) if run.continual else get_algorithm(run.algorithm.kind)(**run.algorithm.params)
+
+
+def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
+    """The backend of a run, or the one its recipe insists on."""
+    pinned = getattr(algorithm, "pinned_backend", None)
+    if pinned is None or pinned == run.backend.kind:
+        return get_backend(run.backend.kind)(**run.backend.params)
+    return get_backend(pinned)()
+
+
+def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
+    rank = getattr(getattr(algorithm, "cfg", None), "lora_rank", None)
+    return ModelSpec(**run.model.model_dump(), seed=run.seed, **({"lora_rank": rank} if rank else {}))
+
+
+def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
+    """Give the recipe its renderer and its scorer, where the backend trains through a client."""
+    client = ctx.extras["backend_handles"].get("training_client")
+    if client is None:
+        return None
+    renderer = get_renderer(client.tokenizer, run.model.renderer_name)
+    evaluator = RunEvaluator(
+        run.eval, client, renderer, ctx.extras["observers"], ctx.extras["load_rows"], ctx.extras["train_rows"]
+    )
+    ctx.extras["renderer"] = renderer
+    ctx.extras["selection_metric"] = evaluator.selection_metric
+    if evaluator.wanted:
+        ctx.extras["evaluate"] = evaluator
+        ctx.extras["score_stage"] = lambda stage, step: evaluator.score_data(
+            stage.eval_data, step=step, name=stage.name
+        )
+    return evaluator
+
+
+def _run_info(ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm) -> RunInfo:
+    last = CheckpointLog.in_dir(ctx.output_dir).last() if ctx.extras["resume"] else None
+    planned = getattr(algorithm, "planned_steps", None)
+    hypothesis = config.metadata.hypothesis
+    return RunInfo(
+        experiment=config.name,
+        run_id=ctx.run_id,
+        run_dir=ctx.output_dir,
+        config=run.model_dump(mode="json"),
+        total_steps=planned(ctx) if planned else None,
+        steps_done=last.next_step if last else 0,
+        hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
+    )
+
+
+def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
+    return {
+        "experiment": config.name,
+        "run": run.name,
+        "model": run.model.name,
+        "backend": run.backend.kind,
+        "algorithm": run.algorithm.kind,
+        **run.algorithm.params,
+        "seed": run.seed,
+        "tags": run.tags,
+    }
+
+
+def _score(evaluator: RunEvaluator, result: RunResult) -> None:
+    """Score the trained model. A failed evaluation does not undo the training, and does not vanish either."""
+    try:
+        result.metrics |= asyncio.run(_final_scores(evaluator, int(result.metrics.get("steps", 0))))
+    except Exception as error:
+        get_logger(__name__).error("run '%s' is unscored: %s: %s", result.run_id, type(error).__name__, error)
+        result.extras["unscored"] = f"{type(error).__name__}: {error}"
+
+
+async def _final_scores(evaluator: RunEvaluator, step: int) -> Mapping[str, float]:
+    return await evaluator(step)
+
+
+def _failure(run_id: str, error: Exception) -> RunResult:
+    """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
+    get_logger(__name__).error("run '%s' failed: %s", run_id, error)
+    extras = {} if isinstance(error, EvsysError) else {"traceback": traceback.format_exc()}
+    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", extras=extras)
+
+
+def _record(run_dir: Path, run: RunConfig, result: RunResult) -> None:
+    if result.status == "cancelled":
+        return  # not an end: the run can be resumed
+    write_json(run_dir / RESULT_FILE, {**asdict(result), "hparams": run.model_dump(mode="json"), "ts": time.time()})

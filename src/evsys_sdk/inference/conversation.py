@@ -1,0 +1,99 @@
+"""What a conversation is before it is rendered: plain text in every message, and at least one turn to learn from.
+
+Rows are checked when they are read (`data/rows.py`); here they become what a chat template understands. Images and
+other blocks that are not text are refused, never dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+from ..data.blocks import block_to_image_src
+from ..data.types import ChatMessagesRow, Message
+from ..errors import DataError, show
+
+_THINKING = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
+
+type Supervise = Literal["all_assistant", "last_assistant"]
+"""Which assistant turns carry loss."""
+
+
+def row_messages(row: ChatMessagesRow) -> list[Message]:
+    """The conversation of a row, with `target_assistant` as its last turn where the messages do not end with one."""
+    target, last = row.target_assistant, row.messages[-1] if row.messages else {}
+    if target is None:
+        return list(row.messages)
+    if last.get("role") != "assistant":
+        return [*row.messages, {"role": "assistant", "content": target}]
+    said = message_text(last, len(row.messages) - 1)
+    if said != target:
+        raise DataError(
+            f"messages end with the assistant turn {show(said)}, but target_assistant is {show(target)}. "
+            "Remove one of the two, so that it is clear which answer to learn."
+        )
+    return list(row.messages)
+
+
+def text_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages with plain text as content, everything else (`tool_calls`, `name` ...) as it came."""
+    found: list[Message] = []
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            raise DataError(f"messages[{index}] has no role (got {show(role)}). Use system, user, assistant or tool.")
+        found.append({**message, "content": message_text(message, index)})
+    return found
+
+
+def message_text(message: Mapping[str, Any], index: int) -> str:
+    """The text of a message; nothing for one that only calls tools, text blocks joined, and anything else refused."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence):
+        raise DataError(f"messages[{index}].content must be text or a list of content blocks, not {show(content)}.")
+    blocks = cast(Sequence[Any], content)
+    return "".join(_block_text(block, f"messages[{index}].content[{at}]") for at, block in enumerate(blocks))
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """What a text thinks aloud at its start, and the answer after it; newlines around the two belong to neither."""
+    found = _THINKING.fullmatch(text)
+    return (found[1].strip("\n"), found[2].lstrip("\n")) if found else ("", text)
+
+
+def join_thinking(thinking: str, answer: str) -> str:
+    """The text that `split_thinking` splits."""
+    return f"<think>\n{thinking}\n</think>\n\n{answer}" if thinking else answer
+
+
+def supervised_turns(messages: Sequence[Message], supervise: Supervise) -> list[int]:
+    """Where the assistant turns are that carry loss."""
+    if supervise not in ("all_assistant", "last_assistant"):
+        raise DataError(f"supervise is {show(supervise)}; use all_assistant or last_assistant.")
+    turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if not turns:
+        roles = ", ".join(message["role"] for message in messages)
+        raise DataError(
+            f"there is no assistant turn to learn from (roles: {roles or 'none, the conversation is empty'}). "
+            "Add an assistant message, set target_assistant, or drop the row."
+        )
+    return turns if supervise == "all_assistant" else turns[-1:]
+
+
+def _block_text(block: Any, where: str) -> str:
+    fields = cast(Mapping[str, Any], block if isinstance(block, Mapping) else {"type": block})
+    kind = fields.get("type")
+    if kind == "text" and isinstance(text := fields.get("text"), str):
+        return text
+    if block_to_image_src(fields) is not None or kind in ("image", "image_url", "input_image"):
+        raise DataError(
+            f"{where} is an image, and the model has no vision here: only text is rendered. "
+            "Remove the image blocks or drop rows that have them (has_images tells which)."
+        )
+    raise DataError(
+        f"{where} is a block of type {show(kind)}, and only text blocks can be rendered. "
+        "Write it as text, or as tool_calls and tool messages."
+    )

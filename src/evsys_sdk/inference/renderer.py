@@ -1,0 +1,135 @@
+"""The contract of a renderer: conversations -> tokens with loss weights, and sampled tokens -> a message.
+
+Training and sampling must agree token for token, so one object does both: what `render` puts before a supervised turn
+is what `prompt` gives for the messages before it. Which renderer it is follows from the tokenizer and
+`model.renderer_name`.
+
+    renderer = get_renderer(tokenizer, config.run.model.renderer_name)
+    for row in rows:
+        for rendered in renderer.render(row_messages(row), "last_assistant"): ...
+
+Nothing here trains, batches or truncates; `Rendered` is the whole sequence, not yet shifted by one position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol, cast, runtime_checkable
+
+from ..data.types import Message
+from ..errors import DataError
+from ..log import get_logger
+from .conversation import Supervise, row_messages
+
+__all__ = ["Rendered", "Renderer", "Supervise", "Tokenizer", "decode", "get_renderer", "preview", "row_messages"]
+
+_log = get_logger(__name__)
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that rendering needs."""
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+    def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
+    def decode(self, ids: Any, skip_special_tokens: bool = ...) -> str: ...
+    def apply_chat_template(self, messages: Any, tokenize: bool = ..., add_generation_prompt: bool = ...) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One sequence to train on."""
+
+    tokens: list[int]
+    """The whole sequence; it ends with the last supervised token."""
+    weights: list[float]
+    """One per token: 1.0 where predicting that token is trained, else 0.0."""
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.weights):
+            raise DataError(f"{len(self.tokens)} tokens need as many weights, not {len(self.weights)}.")
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """Conversations -> tokens and back, for one tokenizer."""
+
+    @property
+    def name(self) -> str:
+        """What was really used, `chat_template` or e.g. `cookbook:qwen3`; recorded, and compared at resume."""
+        ...
+
+    @property
+    def stop(self) -> list[str] | list[int]:
+        """Where a sampler must stop."""
+        ...
+
+    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
+        """The sequences to train on.
+
+        One, when every supervised turn stands in it as it stood when it was sampled; otherwise (a template rewrites
+        earlier turns, for instance to drop their thinking) one for each supervised turn.
+        """
+        ...
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """What the model is given to produce the next assistant turn."""
+        ...
+
+    def parse(self, tokens: Sequence[int]) -> Message:
+        """The assistant message that sampled tokens stand for, without the mark that ends it."""
+        ...
+
+
+def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Renderer:
+    """The renderer for a tokenizer; `renderer_name` names a tinker-cookbook renderer and is a hint.
+
+    Without a name, without that package, or for a tokenizer that only knows its own template, the tokenizer's chat
+    template is used.
+    """
+    from .renderers.chat_template import CHAT_TEMPLATE, ChatTemplateRenderer
+    from .renderers.cookbook import CookbookRenderer, cookbook_renderers, warn_not_installed
+
+    if not renderer_name or renderer_name == CHAT_TEMPLATE:
+        return ChatTemplateRenderer(tokenizer)
+    if getattr(tokenizer, "own_template_only", False):
+        _log.info("renderer '%s' is not used: this tokenizer only knows its own chat template.", renderer_name)
+        return ChatTemplateRenderer(tokenizer)
+    package = cookbook_renderers()
+    if package is None:
+        warn_not_installed(renderer_name)
+        return ChatTemplateRenderer(tokenizer)
+    return CookbookRenderer(package, renderer_name, tokenizer)
+
+
+def decode(tokenizer: Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    """The exact text of `ids`."""
+    # Some Hugging Face tokenizers are set to tidy decoded text ("Hi ." -> "Hi."), which is not what was sampled.
+    exact = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "clean_up_tokenization_spaces") else {}
+    return cast(Any, tokenizer).decode(list(ids), skip_special_tokens=skip_special_tokens, **exact)
+
+
+def preview(rendered: Rendered, tokenizer: Tokenizer) -> str:
+    """What is trained on, for people: lines with loss start with `+`, lines that are only context with `|`.
+
+    A newline of the text is shown as `↵`; where a line ends without one, the next line continues it. Since every line
+    starts with its mark, nothing inside can close a fence around the preview.
+    """
+    with_loss = sum(weight > 0 for weight in rendered.weights)
+    lines = [f"{len(rendered.tokens)} tokens, {with_loss} with loss (lines marked +)"]
+    pairs = zip(rendered.tokens, rendered.weights, strict=True)
+    for trained, span in groupby(pairs, key=lambda pair: pair[1] > 0):
+        text = decode(tokenizer, [token for token, _ in span])
+        lines += [f"{'+' if trained else '|'} {_visible(line)}" for line in text.splitlines(keepends=True)]
+    return "\n".join(lines)
+
+
+def _visible(line: str) -> str:
+    """A line without anything that a terminal would act on."""
+    shown = "".join(
+        character if character.isprintable() and character not in "\\↵" else ascii(character)[1:-1]
+        for character in line.removesuffix("\n")
+    )
+    return f"{shown}↵" if line.endswith("\n") else shown

@@ -1,0 +1,1 @@
+"""The built-in renderers: the tokenizer's own chat template, and those of tinker-cookbook."""

@@ -1,0 +1,212 @@
+"""Rendering with tinker-cookbook, which knows the formats of many model families exactly.
+
+The package is optional and heavy (it imports torch), so it is imported only when `model.renderer_name` asks for it.
+Added here: one sequence for all turns where they fit into one, thinking given as text, and errors that say what to
+change.
+
+    renderer = CookbookRenderer(cookbook_renderers(), "qwen3", tokenizer)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, cast
+
+from ...data.types import Message
+from ...errors import ConfigError, DataError, EvsysError, Problem, closest
+from ...log import get_logger
+from ..conversation import Supervise, join_thinking, split_thinking, supervised_turns, text_messages
+from ..renderer import Rendered, Tokenizer
+
+_log = get_logger(__name__)
+
+_PASSED_ON = ("role", "tool_call_id", "name")
+
+
+def cookbook_renderers() -> Any:
+    """The module `tinker_cookbook.renderers`; None when it cannot be imported."""
+    try:
+        return import_module("tinker_cookbook.renderers")
+    except ImportError as error:
+        _log.debug("tinker_cookbook cannot be imported: %s", error)
+        return None
+
+
+@cache
+def warn_not_installed(renderer_name: str) -> None:
+    """Say once that a named renderer cannot be had and what is used in its place."""
+    _log.warning(
+        "renderer '%s' needs the package tinker-cookbook, which cannot be imported here; the tokenizer's own chat "
+        "template is used. Install it with: pip install tinker-cookbook, or remove model.renderer_name.",
+        renderer_name,
+    )
+
+
+class CookbookRenderer:
+    """Renders with a named tinker-cookbook renderer."""
+
+    def __init__(self, package: Any, renderer_name: str, tokenizer: Tokenizer) -> None:
+        self.name = f"cookbook:{renderer_name}"
+        self._package = package
+        self._renderer, self.stop = _build(package, renderer_name, tokenizer)
+        self._knows_thinking = self._accepts_thinking()
+
+    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
+        conversation = text_messages(messages)
+        wanted = supervised_turns(conversation, supervise)
+        found: list[Rendered] = []
+        with self._refusals():
+            converted = [self._converted(message) for message in conversation]
+            for index in wanted:
+                found.append(self._example(converted[: index + 1]))
+                if "tool_calls" in converted[index]:
+                    self._refuse_lost_calls(converted[: index + 1], found[-1])
+        return merged(found)
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        conversation = text_messages(messages)
+        with self._refusals():
+            converted = [self._converted(message) for message in conversation]
+            return list(self._renderer.build_generation_prompt(converted).to_ints())
+
+    def parse(self, tokens: Sequence[int]) -> Message:
+        end = next((at for at, token in enumerate(tokens, 1) if token in self.stop), len(tokens))
+        with self._refusals():
+            message, _ = self._renderer.parse_response(list(tokens[:end]))
+        return _plain_message(message)
+
+    def _example(self, converted: list[Message]) -> Rendered:
+        """The conversation with loss on its last message."""
+        last = self._package.TrainOnWhat.LAST_ASSISTANT_MESSAGE
+        return _rendered(*self._renderer.build_supervised_example(converted, train_on_what=last))
+
+    def _refuse_lost_calls(self, converted: list[Message], example: Rendered) -> None:
+        without = {key: value for key, value in converted[-1].items() if key != "tool_calls"}
+        if self._example([*converted[:-1], without]) == example:
+            raise DataError(
+                f"messages[{len(converted) - 1}] calls tools, and renderer {self.name} does not write tool_calls. "
+                "Name a renderer that does, or write the calls into the content."
+            )
+
+    def _converted(self, message: Message) -> Message:
+        """A message as the package types it."""
+        found = {key: message[key] for key in _PASSED_ON if message.get(key) is not None}
+        found["content"] = message["content"]
+        if message["role"] == "assistant":
+            found["content"] = self._content(message)
+        if message.get("tool_calls"):
+            found["tool_calls"] = [self._tool_call(call) for call in message["tool_calls"]]
+        return found
+
+    def _content(self, message: Message) -> Any:
+        """Thinking apart from the answer, for renderers that treat the two differently."""
+        thinking, answer = split_thinking(message["content"])
+        thinking = message.get("reasoning_content") or thinking
+        if not thinking or not self._knows_thinking:
+            return join_thinking(thinking, answer)
+        return [_thinking_part(thinking), {"type": "text", "text": answer}]
+
+    def _tool_call(self, call: Mapping[str, Any]) -> Any:
+        function = call.get("function", call)
+        arguments = function.get("arguments", {})
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        body = {"name": function.get("name"), "arguments": text}
+        return self._package.ToolCall.model_validate({"id": call.get("id"), "function": body})
+
+    def _accepts_thinking(self) -> bool:
+        turn = {"role": "assistant", "content": [_thinking_part("b"), {"type": "text", "text": "c"}]}
+        question = {"role": "user", "content": "a"}
+        try:
+            self._renderer.build_generation_prompt([question, turn, question])
+        except Exception:  # whatever it is: this renderer wants plain text
+            return False
+        return True
+
+    @contextmanager
+    def _refusals(self) -> Generator[None]:
+        try:
+            yield
+        except EvsysError:
+            raise
+        except Exception as error:  # the package raises its own errors, pydantic's and assertions for bad conversations
+            raise DataError(
+                f"renderer {self.name} refuses this conversation: {_reason(error)}. Change the "
+                "messages, name another renderer, or remove model.renderer_name to use the tokenizer's own chat "
+                "template."
+            ) from error
+
+
+def merged(examples: Sequence[Rendered]) -> list[Rendered]:
+    """One sequence for all, when each is how the next one starts; otherwise the examples as they are."""
+    for example, following in pairwise(examples):
+        if following.tokens[: len(example.tokens)] != example.tokens:
+            return list(examples)
+    weights = [0.0] * len(examples[-1].tokens)
+    for example in examples:
+        weights[: len(example.weights)] = map(max, weights, example.weights)
+    return [Rendered(examples[-1].tokens, weights)]
+
+
+def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any, list[str] | list[int]]:
+    """The named renderer, and where sampling with it stops."""
+    try:
+        renderer = package.get_renderer(renderer_name, tokenizer, model_name=getattr(tokenizer, "name_or_path", ""))
+        return renderer, list(renderer.get_stop_sequences())
+    except Exception as error:  # an unknown name, or a tokenizer without the tokens the renderer relies on
+        known = _known_names(package)
+        if renderer_name in known or not known:
+            message = f"the renderer cannot be used with this tokenizer ({type(tokenizer).__name__}): {_reason(error)}"
+            hint = "Name another one, or none to use the tokenizer's own chat template."
+        else:
+            guess = closest(renderer_name, known)
+            message = "tinker-cookbook has no such renderer" + (f"; did you mean '{guess}'?" if guess else "")
+            hint = f"Known: {', '.join(known)}. Without a name the tokenizer's own chat template is used."
+        raise ConfigError(Problem(message, path="run.model.renderer_name", value=renderer_name, hint=hint)) from error
+
+
+def _known_names(package: Any) -> list[str]:
+    """Names that `get_renderer` compares with, read from its source: the package keeps no list of them."""
+    import inspect
+
+    try:
+        built_in = re.findall(r'name == "([^"]+)"', inspect.getsource(package.get_renderer))
+    except (OSError, TypeError):
+        built_in = []
+    return sorted({*built_in, *package.get_registered_renderer_names()})
+
+
+def _rendered(model_input: Any, weights: Any) -> Rendered:
+    """Tokens and weights up to the last token that carries loss."""
+    tokens, values = list(model_input.to_ints()), [float(weight) for weight in weights.tolist()]
+    if not any(values):
+        raise DataError("an assistant turn renders to no token to learn. Fill its content or drop the turn.")
+    end = max(at for at, weight in enumerate(values, 1) if weight)
+    return Rendered(tokens[:end], values[:end])
+
+
+def _plain_message(message: Mapping[str, Any]) -> Message:
+    content: Any = message["content"]
+    if not isinstance(content, str):
+        parts = cast(Sequence[Mapping[str, Any]], content)
+        content = "".join(join_thinking(part["thinking"], "") if "thinking" in part else part["text"] for part in parts)
+    # Calls that are not well-formed stay in the text, so that whoever scores the sample sees them.
+    for call in message.get("unparsed_tool_calls", ()):
+        content += "" if call.raw_text in content else call.raw_text
+    found: Message = {"role": "assistant", "content": content}
+    if message.get("tool_calls"):
+        found["tool_calls"] = [call.model_dump(exclude_none=True) for call in message["tool_calls"]]
+    return found
+
+
+def _thinking_part(thinking: str) -> dict[str, str]:
+    return {"type": "thinking", "thinking": thinking}
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,0 +1,31 @@
+"""Logging: results go to stdout, log lines to stderr, and the library never configures the root logger."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+ROOT = "evsys_sdk"
+_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+def get_logger(name: str = ROOT) -> logging.Logger:
+    """A logger below `evsys_sdk`."""
+    return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
+
+
+def configure_logger(level: str | int = "WARNING") -> logging.Logger:
+    """Send the SDK's log lines to stderr; calling it again only changes the level."""
+    logger = logging.getLogger(ROOT)
+    if not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    set_level(level)
+    return logger
+
+
+def set_level(level: str | int) -> None:
+    """Change how much is logged, e.g. `set_level("DEBUG")`."""
+    logging.getLogger(ROOT).setLevel(level.upper() if isinstance(level, str) else level)

@@ -1,0 +1,1 @@
+"""The built-in callbacks; the file name is the kind."""

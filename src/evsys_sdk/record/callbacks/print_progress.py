@@ -1,0 +1,101 @@
+"""Shows how a run is getting on: a live bar on a terminal, plain lines everywhere else, always on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...protocols import RunResult
+from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
+from ..progress import story
+from ..progress.display import Display, Style, is_live_terminal
+from ..progress.plain import PlainDisplay
+from ..progress.state import ProgressState, Snapshot
+
+_SECONDS_BETWEEN_EVENTS = 1.0
+"""A quick run that saves or scores at every step must not flood the screen."""
+
+
+class PrintProgressConfig(Strict):
+    """Params of the `print_progress` callback."""
+
+    style: Style = "auto"
+    """`live` redraws a bar, `plain` writes lines; `auto` is live only on a terminal that a person watches."""
+    every_seconds: float = Field(default=10.0, gt=0)
+    """Plain lines are at least this far apart, and further as the run gets longer."""
+    every_steps: int | None = Field(default=None, ge=1)
+    """Write a plain line every this many steps instead."""
+    metrics: list[str] = []
+    """Further metrics to show beside the loss (or reward), e.g. [grad_norm]."""
+
+
+class PrintProgress(Callback):
+    """Shows steps, loss, speed, scores and checkpoints while the run goes on."""
+
+    name = "print_progress"
+    Config = PrintProgressConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = PrintProgressConfig(**params)
+        self._clock = time.monotonic
+        self._control = RunControl()
+        self._display: Display | None = None
+        self._state = ProgressState(total=None)
+        self._snapshot = Snapshot()
+        self._began = 0.0
+        self._scores: dict[str, Mapping[str, float]] = {}
+        self._events: dict[str, float] = {}
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        self._control = control
+        self._began = self._clock()
+        self._state = ProgressState(info.total_steps, info.steps_done, self.cfg.metrics)
+        self._snapshot = self._state.start(self._began)
+        self._display = self._choose_display(info.run_id)
+        self._display.start(story.opening(info), self._snapshot)
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = self._clock()
+        self._snapshot = self._state.observe(step, metrics, now)
+        if self._display is not None:
+            self._display.update(self._snapshot, now)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        label = story.eval_label(record)
+        before, self._scores[label] = self._scores.get(label, {}), record.metrics
+        self._event("eval", label, story.scores(record, before), record.step)
+
+    def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        self._event("checkpoint", str(checkpoint.get("name", "")), "", int(checkpoint.get("step", self._snapshot.done)))
+
+    def on_run_end(self, result: RunResult) -> None:
+        if self._display is not None:
+            seconds = self._clock() - self._began
+            text = story.closing(result, self._snapshot, seconds, self._control.stop_reason, self._display.arrow)
+            self._display.end(result.status, text)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._display is not None:
+            self._display.stop()
+
+    def _choose_display(self, label: str) -> Display:
+        if self.cfg.style == "live" or (self.cfg.style == "auto" and is_live_terminal()):
+            from ..progress.live import LiveDisplay  # imports rich
+
+            if live := LiveDisplay.open(label):
+                return live
+        return PlainDisplay(label, self.cfg.every_seconds, self.cfg.every_steps)
+
+    def _event(self, kind: str, label: str, text: str, step: int) -> None:
+        """Show a moment, unless one of its kind has just been shown; the last one of a run always is."""
+        key = label if kind == "eval" else kind
+        now = self._clock()
+        is_last = self._snapshot.total is not None and step >= self._snapshot.total
+        if self._display is not None and (is_last or now - self._events.get(key, -1e9) >= _SECONDS_BETWEEN_EVENTS):
+            self._events[key] = now
+            self._display.event(kind, label, text, step)

@@ -1,0 +1,1 @@
+"""The built-in log stores; the file name is the kind."""

@@ -1,0 +1,109 @@
+"""Several log stores as one.
+
+log_store:
+  kind: multiplex
+  params: { children: [{ kind: jsonl }, { kind: tensorboard }] }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...config.specs import LogStoreSpec
+from ...errors import EvsysError
+from ...log import get_logger
+from ...protocols import LogStore
+from ...registry import config_model, get_log_store
+
+_NOTED_FAILURES = 3
+
+
+class MultiplexConfig(Strict):
+    """Params of the `multiplex` log store."""
+
+    children: list[LogStoreSpec] = Field(min_length=1)
+    """The log stores that each record goes to."""
+    log_dir: str | None = None
+    """Children without a folder of their own get `<log_dir>/<kind>`; by default `logs` in the run's own folder."""
+
+
+class MultiplexLogStore:
+    """Hands each record to several log stores; one that fails does not keep the others from getting it."""
+
+    name = "multiplex"
+    Config = MultiplexConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = MultiplexConfig(**params)
+        self._children: dict[str, LogStore] = {}
+        for spec in self.cfg.children:
+            label = _unused(spec.kind, self._children)
+            self._children[label] = _build(spec, self.cfg.log_dir, label)
+        self.failures: dict[str, list[str]] = {label: [] for label in self._children}
+        """What went wrong first, by child."""
+
+    def log_scalar(self, key: str, value: float, step: int) -> None:
+        """Record one number everywhere."""
+        self._tell(lambda child: child.log_scalar(key, value, step))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record the numbers of one step everywhere."""
+        self._tell(lambda child: child.log_metrics(metrics, step))
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Record everywhere what the run was started with."""
+        self._tell(lambda child: child.log_hyperparams(params))
+
+    def log_artifact(self, name: str, path: str) -> None:
+        """Record everywhere where something can be found."""
+        self._tell(lambda child: child.log_artifact(name, path))
+
+    def rewind(self, next_step: int) -> None:
+        """Let every child that can forget the steps from `next_step` on."""
+        self._tell(lambda child: getattr(child, "rewind", _cannot_rewind)(next_step))
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._tell(lambda child: child.close())
+
+    def _tell(self, message: Callable[[LogStore], None]) -> None:
+        """Call every child; only when none of them took the record is that an error of the whole."""
+        errors: dict[str, Exception] = {}
+        for label, child in self._children.items():
+            try:
+                message(child)
+            except Exception as error:
+                errors[label] = error
+                self._note(label, error)
+        if len(errors) == len(self._children):
+            reasons = "; ".join(f"{label}: {error}" for label, error in errors.items())
+            raise EvsysError(f"no log store took the record. {reasons}") from next(iter(errors.values()))
+
+    def _note(self, label: str, error: Exception) -> None:
+        if len(self.failures[label]) < _NOTED_FAILURES:  # a full disk would otherwise be reported at every step
+            self.failures[label].append(f"{type(error).__name__}: {error}")
+            get_logger(__name__).warning("log store '%s' failed, the others go on: %s", label, self.failures[label][-1])
+
+
+def _build(spec: LogStoreSpec, log_dir: str | None, label: str) -> LogStore:
+    store = get_log_store(spec.kind)
+    params = dict(spec.params)
+    config = config_model(store)
+    if log_dir is not None and config is not None and "log_dir" in config.model_fields:
+        params["log_dir"] = params.get("log_dir") or str(Path(log_dir) / label)
+    return store(**params)
+
+
+def _unused(kind: str, taken: Mapping[str, object]) -> str:
+    """`jsonl`, and `jsonl-2` for a second child of the same kind."""
+    names = [kind, *(f"{kind}-{number}" for number in range(2, len(taken) + 2))]
+    return next(name for name in names if name not in taken)
+
+
+def _cannot_rewind(next_step: int) -> None:
+    """Some stores cannot forget; what they show twice is the same number twice."""

@@ -1,0 +1,79 @@
+"""Metrics as they are recorded: plain JSON numbers, one object a step, and one name for each score.
+
+JSON has no NaN and no infinity. Such a value is written as null, and the key `_nonfinite` says which one it was:
+
+    {"step": 3, "loss": null, "lr": 0.1, "_nonfinite": {"loss": "NaN"}}
+
+Readers that know nothing of it see a missing value; `restore_nonfinite` gives back the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError, show
+
+if TYPE_CHECKING:
+    from ..training.callback import EvalRecord
+
+NONFINITE = "_nonfinite"
+"""Key of a recorded line that tells which of its nulls are not missing, and what they are."""
+
+TIMING = "time/"
+"""Prefix of the metrics that differ each time the same run is repeated."""
+
+
+def metrics_record(step: int, metrics: Mapping[str, float], **labels: str) -> dict[str, Any]:
+    """One recorded line: the step, what identifies it, and the numbers."""
+    record: dict[str, Any] = {"step": int(step), **labels}
+    nonfinite: dict[str, str] = {}
+    for name, value in metrics.items():
+        number = as_number(name, value)
+        if name in record or name == NONFINITE:
+            if name == "step" and number == record["step"]:
+                continue
+            raise DataError(
+                f"metric '{name}' ({show(value)}) has a name that recorded lines use themselves. Rename it."
+            )
+        finite = isinstance(number, int) or math.isfinite(number)
+        record[name] = number if finite else None
+        if not finite:
+            nonfinite[name] = nonfinite_text(number)
+    return record | ({NONFINITE: nonfinite} if nonfinite else {})
+
+
+def restore_nonfinite(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded line with its NaN and infinities back in place."""
+    found = {key: value for key, value in record.items() if key != NONFINITE}
+    return found | {key: float(text) for key, text in record.get(NONFINITE, {}).items()}
+
+
+def split_timing(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """The metrics that a repetition of the run would reproduce, and those that measure the machine."""
+    timing = {name: value for name, value in metrics.items() if name.startswith(TIMING)}
+    return {name: value for name, value in metrics.items() if name not in timing}, timing
+
+
+def eval_metrics(record: EvalRecord) -> dict[str, float]:
+    """Scores as they are logged: `val/pass@1`, or `val/<benchmark>/pass@1` where the benchmark has its own name."""
+    prefix = f"{record.split}/" if record.name in ("", record.split) else f"{record.split}/{record.name}/"
+    own = f"{record.split}/"
+    return {name if name.startswith(own) else prefix + name: value for name, value in record.metrics.items()}
+
+
+def as_number(name: str, value: Any) -> int | float:
+    """A metric's value as a Python number; NumPy scalars and one-element tensors are welcome."""
+    if isinstance(value, Integral):
+        return int(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise DataError(f"metric '{name}' is not a number (got {show(value)}). Log numbers only.") from None
+
+
+def nonfinite_text(number: float) -> str:
+    """`NaN`, `Infinity` or `-Infinity`: spellings that Python's `float` and JavaScript's `Number` both read."""
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

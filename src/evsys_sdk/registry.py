@@ -1,0 +1,275 @@
+"""Names in YAML -> classes: one registry per kind of extension.
+
+A registry knows three sources, looked at in this order:
+1. what was registered in this process with a `@register_*` decorator;
+2. the built-ins, a table of import paths (`builtins.py`) imported on first use;
+3. entry points of installed packages, group `evsys_sdk.<plural>`, loaded on the first miss or listing.
+
+    @register_transform("dedupe")
+    class Dedupe: ...
+
+    get_transform("dedupe")
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .builtins import BUILTINS, EXTRA_MODULES, Builtin
+from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
+
+type Extension = Any
+"""A registered class (or, for verifiers, a function); its protocol depends on the kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of `evsys list`: a name and what is known about it without running it."""
+
+    kind: str
+    name: str
+    source: str
+    """`built-in`, `registered` or the name of the package whose entry point it is."""
+    summary: str = ""
+    problem: str = ""
+    """Why it cannot be used here, with the remedy; empty when it can."""
+
+    @property
+    def available(self) -> bool:
+        return not self.problem
+
+
+class Registry:
+    """All extensions of one kind, by name."""
+
+    def __init__(self, kind: str, plural: str, builtins: Mapping[str, Builtin]) -> None:
+        self.kind = kind
+        self.plural = plural
+        self.group = f"evsys_sdk.{plural}"
+        self._builtins = builtins
+        self._registered: dict[str, Extension] = {}
+        self._packages: dict[str, str] = {}
+        self._broken: dict[str, Entry] = {}
+        self._entry_points_loaded = False
+        self._lock = threading.RLock()
+
+    @property
+    def decorator(self) -> str:
+        """The name of the decorator that adds to this registry."""
+        return f"register_{'inference' if self.kind == 'inference_client' else self.kind}"
+
+    def register[T](self, name: str) -> Callable[[T], T]:
+        """Decorator: make a class available in YAML under `name`."""
+        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"@{self.decorator} needs a name: write @{self.decorator}('my_{self.kind}') above the class."
+            )
+
+        def add(extension: T) -> T:
+            self._add(name, extension)
+            if isinstance(extension, type):
+                extension.name = name  # pyright: ignore[reportAttributeAccessIssue]
+            return extension
+
+        return add
+
+    def get(self, name: str) -> Extension:
+        """The class registered under `name`; a miss says what exists and how to add one."""
+        with self._lock:
+            if name not in self._registered:
+                if name in self._builtins:
+                    return self._load_builtin(name)
+                self._load_entry_points()
+            if name in self._registered:
+                return self._registered[name]
+            if name in self._broken:
+                raise UnknownNameError(f"{self.kind} '{name}' could not be loaded: {self._broken[name].problem}")
+            raise UnknownNameError(self._miss(name))
+
+    def names(self) -> list[str]:
+        """Every usable name, sorted."""
+        with self._lock:
+            self._load_entry_points()
+            return sorted({*self._builtins, *self._registered})
+
+    def entries(self) -> list[Entry]:
+        """What `evsys list` shows, with extensions that cannot be used here and why."""
+        with self._lock:
+            usable = [self._describe(name) for name in self.names()]
+            return sorted([*usable, *self._broken.values()], key=lambda entry: entry.name)
+
+    def __contains__(self, name: str) -> bool:
+        with self._lock:
+            if name in self._registered or name in self._builtins:
+                return True
+            self._load_entry_points()
+            return name in self._registered
+
+    def schema(self, name: str) -> dict[str, Any]:
+        """JSON schema of the `params` block that `name` takes: the legal mutation space."""
+        config = config_model(self.get(name))
+        if config is None:
+            return {"title": name, "type": "object", "properties": {}, "additionalProperties": False}
+        return config.model_json_schema()
+
+    @contextmanager
+    def isolated(self) -> Generator[Registry]:
+        """Forget, on exit, everything registered inside the block. For tests."""
+        with self._lock:
+            saved = (self._registered.copy(), self._packages.copy(), self._broken.copy(), self._entry_points_loaded)
+        try:
+            yield self
+        finally:
+            with self._lock:
+                self._registered, self._packages, self._broken, self._entry_points_loaded = saved
+
+    def _add(self, name: str, extension: Extension) -> None:
+        with self._lock:
+            taken, builtin = self._registered.get(name), self._builtins.get(name)
+            if builtin is not None and (taken is None or builtin.is_import_path_of(taken)):
+                taken = None if builtin.replaceable or builtin.is_import_path_of(extension) else builtin.target
+            if taken is not None and taken is not extension and not _same_definition(taken, extension):
+                raise DuplicateNameError(
+                    f"{self.kind} '{name}' is already registered by {_origin(taken)}; {_origin(extension)} "
+                    f"must use another name, for instance '{_package_of(extension)}/{name}'."
+                )
+            self._registered[name] = extension
+
+    def _load_builtin(self, name: str) -> Extension:
+        builtin = self._builtins[name]
+        if builtin.missing_extra:
+            raise MissingExtraError(f"{self.kind} '{name}'", builtin.missing_extra)
+        self._registered[name] = extension = builtin.load()
+        return extension
+
+    def _load_entry_points(self) -> None:
+        if self._entry_points_loaded:
+            return
+        self._entry_points_loaded = True
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=self.group):
+            package = point.dist.name if point.dist else point.value
+            try:
+                self._add(point.name, point.load())
+                self._packages[point.name] = package
+            except Exception as error:  # someone else's package must not break ours; it is reported instead
+                problem = f"entry point '{point.value}' of package '{package}' failed: {type(error).__name__}: {error}"
+                self._broken[point.name] = Entry(self.kind, point.name, package, problem=problem)
+                from .log import get_logger
+
+                get_logger(__name__).warning("%s '%s' is not available: %s", self.kind, point.name, problem)
+
+    def _describe(self, name: str) -> Entry:
+        builtin = self._builtins.get(name)
+        if builtin and name in self._registered and not builtin.is_import_path_of(self._registered[name]):
+            builtin = None  # replaced by a project's own
+        source = "built-in" if builtin else self._packages.get(name, "registered")
+        missing = builtin.missing_extra if builtin else None
+        problem = f"needs the extra '{missing}'. {install_hint(missing)}" if missing else ""
+        extension = builtin.load() if builtin else self.get(name)
+        return Entry(self.kind, name, source, summary_of(extension), problem)
+
+    def _miss(self, name: str) -> str:
+        known = self.names()
+        guess = closest(name, known)
+        return (
+            f"{self.kind} '{name}' is not registered"
+            + (f"; did you mean '{guess}'?" if guess else ".")
+            + f" Registered: {', '.join(known) or 'none'}."
+            + f' Add yours with @{self.decorator}("{name}") or an entry point in the group "{self.group}".'
+        )
+
+
+def config_model(extension: Extension) -> Any | None:
+    """The pydantic model that validates an extension's params, or None when it takes none."""
+    config = getattr(extension, "Config", None)
+    return config if hasattr(config, "model_validate") else None
+
+
+def summary_of(extension: Extension) -> str:
+    """First line of an extension's own docstring."""
+    doc = (vars(extension) if isinstance(extension, type) else {"__doc__": extension.__doc__}).get("__doc__") or ""
+    return doc.strip().split("\n", 1)[0]
+
+
+def _same_definition(one: Extension, other: Extension) -> bool:
+    """Whether both are the same source definition, as after a module reload."""
+    if isinstance(one, str):
+        return False
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
+def _origin(extension: Extension) -> str:
+    return extension if isinstance(extension, str) else f"{extension.__module__}.{extension.__qualname__}"
+
+
+def _package_of(extension: Extension) -> str:
+    return extension.__module__.partition(".")[0].strip("_")
+
+
+KINDS: dict[str, str] = {
+    "transform": "transforms",
+    "data_store": "data_stores",
+    "backend": "backends",
+    "inference_client": "inference",
+    "agent": "agents",
+    "environment": "environments",
+    "algorithm": "algorithms",
+    "verifier": "verifiers",
+    "metric": "metrics",
+    "launcher": "launchers",
+    "log_store": "log_stores",
+    "callback": "callbacks",
+    "deployer": "deployers",
+}
+"""Every extension point in the order of the data flow: singular kind -> plural (entry-point group, docs page)."""
+
+REGISTRIES: dict[str, Registry] = {
+    kind: Registry(kind, plural, BUILTINS.get(kind, {})) for kind, plural in KINDS.items()
+}
+
+
+def registry(kind: str) -> Registry:
+    """The registry of a kind; singular and plural are both understood."""
+    for found in REGISTRIES.values():
+        if kind in (found.kind, found.plural):
+            return found
+    guess = closest(kind, [*KINDS, *KINDS.values()])
+    raise UnknownNameError(
+        f"'{kind}' is not a kind of extension"
+        + (f"; did you mean '{guess}'?" if guess else ".")
+        + f" Kinds: {', '.join(KINDS)}."
+    )
+
+
+def schema_for(kind: str, name: str) -> dict[str, Any]:
+    """JSON schema of one extension's params, e.g. `schema_for("algorithm", "sft")`."""
+    return registry(kind).schema(name)
+
+
+def missing_extras() -> list[str]:
+    """Extras whose packages are not installed here."""
+    from importlib.util import find_spec
+
+    return [extra for extra, modules in EXTRA_MODULES.items() if any(find_spec(module) is None for module in modules)]
+
+
+register_transform, get_transform, list_transforms = (r := REGISTRIES["transform"]).register, r.get, r.names
+register_data_store, get_data_store, list_data_stores = (r := REGISTRIES["data_store"]).register, r.get, r.names
+register_backend, get_backend, list_backends = (r := REGISTRIES["backend"]).register, r.get, r.names
+register_inference, get_inference, list_inference = (r := REGISTRIES["inference_client"]).register, r.get, r.names
+register_agent, get_agent, list_agents = (r := REGISTRIES["agent"]).register, r.get, r.names
+register_environment, get_environment, list_environments = (r := REGISTRIES["environment"]).register, r.get, r.names
+register_algorithm, get_algorithm, list_algorithms = (r := REGISTRIES["algorithm"]).register, r.get, r.names
+register_verifier, get_verifier, list_verifiers = (r := REGISTRIES["verifier"]).register, r.get, r.names
+register_metric, get_metric, list_metrics = (r := REGISTRIES["metric"]).register, r.get, r.names
+register_launcher, get_launcher, list_launchers = (r := REGISTRIES["launcher"]).register, r.get, r.names
+register_log_store, get_log_store, list_log_stores = (r := REGISTRIES["log_store"]).register, r.get, r.names
+register_callback, get_callback, list_callbacks = (r := REGISTRIES["callback"]).register, r.get, r.names
+register_deployer, get_deployer, list_deployers = (r := REGISTRIES["deployer"]).register, r.get, r.names
+del r  # pyright: ignore[reportPossiblyUnboundVariable]

@@ -1,0 +1,167 @@
+"""Observers of a run: the contract, and the fan-out that keeps them from harming it.
+
+A callback overrides the moments it cares about. One that cannot start stops the run before anything is spent; after
+that, nothing a callback does can end the run, except by asking for it through `RunControl.stop`.
+
+    @register_callback("shout")
+    class Shout(Callback):
+        def on_step(self, step, metrics):
+            print(step, metrics["loss"])
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..log import get_logger
+from ..protocols import Row, RunResult
+
+_FAILURES_BEFORE_SILENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What is known about a run when it starts."""
+
+    experiment: str
+    run_id: str
+    run_dir: Path
+    config: Mapping[str, Any]
+    """The resolved run config, as JSON-like data."""
+    total_steps: int | None = None
+    """How many steps are planned, where the recipe knows."""
+    steps_done: int = 0
+    """Above 0 the run resumes after this step: drop whatever you recorded for later ones."""
+    hypothesis: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRecord:
+    """One scoring of a model: which set, at which step, what came out."""
+
+    name: str
+    split: str
+    """`val`, `test` or `train_fit`."""
+    step: int
+    metrics: Mapping[str, float]
+    predictions: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(slots=True)
+class RunControl:
+    """How an observer asks the loop to stop; safe to call from any thread."""
+
+    stop_reason: str | None = None
+    interrupted: bool = False
+    """Whether the run was broken off rather than finished early."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stop(self, reason: str, *, interrupted: bool = False) -> None:
+        """Ask for a clean stop after the current step; the first reason is kept."""
+        with self._lock:
+            if self.stop_reason is None:
+                self.stop_reason, self.interrupted = reason, interrupted
+
+
+class Callback:
+    """Base of observers: every moment is a no-op until overridden."""
+
+    name = "callback"
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        """Before the first step; an exception here stops the run."""
+
+    def on_data(self, rows: Sequence[Row]) -> None:
+        """The rows that will be trained on."""
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """After each optimiser step; the first one is step 1."""
+
+    def on_eval(self, record: EvalRecord) -> None:
+        """After a scoring, during training or at its end."""
+
+    def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        """After a checkpoint was written."""
+
+    def on_run_end(self, result: RunResult) -> None:
+        """Once, however the run ended."""
+
+    def close(self) -> None:
+        """Release files and connections."""
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs when the run resumes; saved with each checkpoint as JSON."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+
+
+class Observers(Callback):
+    """Several callbacks as one, each fenced off from the run and from the others."""
+
+    name = "observers"
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = list(callbacks)
+        self._failures = [0] * len(self._callbacks)
+
+    def add(self, callback: Callback) -> None:
+        """One more observer."""
+        self._callbacks.append(callback)
+        self._failures.append(0)
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        """Start all of them; the one that cannot start stops the run."""
+        for callback in self._callbacks:
+            callback.on_run_start(info, control)
+
+    def on_data(self, rows: Sequence[Row]) -> None:
+        self._tell(lambda callback: callback.on_data(rows))
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._tell(lambda callback: callback.on_step(step, metrics))
+
+    def on_eval(self, record: EvalRecord) -> None:
+        self._tell(lambda callback: callback.on_eval(record))
+
+    def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        self._tell(lambda callback: callback.on_checkpoint(checkpoint))
+
+    def on_run_end(self, result: RunResult) -> None:
+        self._tell(lambda callback: callback.on_run_end(result))
+
+    def close(self) -> None:
+        self._tell(lambda callback: callback.close(), always=True)
+
+    def state(self) -> dict[str, Any]:
+        """The states of those that have one, by position and name."""
+        states = {self._key(index): callback.state() for index, callback in enumerate(self._callbacks)}
+        return {key: state for key, state in states.items() if state}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for index, callback in enumerate(self._callbacks):
+            if self._key(index) in state:
+                callback.restore(state[self._key(index)])
+
+    def _key(self, index: int) -> str:
+        return f"{index}:{self._callbacks[index].name}"
+
+    def _tell(self, message: Callable[[Callback], None], *, always: bool = False) -> None:
+        for index, callback in enumerate(self._callbacks):
+            if self._failures[index] >= _FAILURES_BEFORE_SILENCE and not always:
+                continue
+            try:
+                message(callback)
+                self._failures[index] = 0
+            except Exception as error:
+                self._failures[index] += 1
+                silenced = self._failures[index] == _FAILURES_BEFORE_SILENCE
+                consequence = "; it will not be called again in this run" if silenced else ""
+                get_logger(__name__).warning(
+                    "callback '%s' failed: %s: %s%s", callback.name, type(error).__name__, error, consequence
+                )

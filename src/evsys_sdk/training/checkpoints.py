@@ -1,0 +1,103 @@
+"""`checkpoints.jsonl`: where a run can go on from.
+
+A line is written after the state it names is safely stored, at a point where no step is in flight. Whatever a killed
+process leaves behind, the last complete line is a state the run was really in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import TrainingError
+
+FILE_NAME = "checkpoints.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One point a run can go on from."""
+
+    name: str
+    next_step: int
+    """How many steps had been taken, over all stages; the next one has this index."""
+    state: str
+    """Reference to weights and optimizer state, as the backend understands it."""
+    sampler: str
+    """Reference to a frozen sampler with these weights."""
+    stage: int = 0
+    """Which stage of a staged run (combo, continual) it belongs to."""
+    final: bool = False
+    """Whether its stage was finished."""
+    builder: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Data cursor and random state of the recipe."""
+    observers: dict[str, Any] = field(default_factory=dict[str, Any])
+    """State of the observers that have one, e.g. the patience of early stopping."""
+    watchdog: dict[str, float] = field(default_factory=dict[str, float])
+    renderer: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """Metrics of the step it was taken after; the best checkpoint is chosen by one of them."""
+    stop_reason: str | None = None
+    """Why the run was stopped here before its planned end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLog:
+    """The checkpoints of one run, oldest first."""
+
+    path: Path
+
+    @classmethod
+    def in_dir(cls, run_dir: Path) -> CheckpointLog:
+        return cls(run_dir / FILE_NAME)
+
+    def append(self, checkpoint: Checkpoint) -> None:
+        """Add a line and force it to disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(checkpoint)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> list[Checkpoint]:
+        """Every complete line; a half-written last line is what a killed process leaves and is passed over."""
+        return [Checkpoint(**line) for line in self._lines()]
+
+    def last(self) -> Checkpoint | None:
+        """The newest checkpoint, if there is one."""
+        return (self.read() or [None])[-1]
+
+    def best(self, metric: str, mode: Literal["min", "max"], *, stage: int = 0) -> Checkpoint | None:
+        """The checkpoint with the best value of a metric; the earlier one wins a tie."""
+        scored = [found for found in self.read() if found.stage == stage and metric in found.metrics]
+        sign = 1 if mode == "min" else -1
+        return min(scored, key=lambda checkpoint: sign * checkpoint.metrics[metric], default=None)
+
+    def repair(self) -> None:
+        """Cut off a half-written last line, so that the next one starts on its own."""
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        complete = data[: data.rfind(b"\n") + 1]
+        if len(complete) < len(data):
+            with self.path.open("rb+") as file:
+                file.truncate(len(complete))
+
+    def _lines(self) -> Iterator[Mapping[str, Any]]:
+        if not self.path.exists():
+            return
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        for number, line in enumerate(lines, start=1):
+            if number == len(lines) and not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise TrainingError(
+                    f"{self.path}:{number}: this checkpoint line is damaged ({error.msg}). Remove it and all after it "
+                    "to go on from the checkpoint before."
+                ) from None

@@ -1,0 +1,115 @@
+"""The Markdown of this repository, as far as its tests need it: fenced blocks, headings and links.
+
+What a fence says about its content:
+
+    yaml                  a complete config, which passes deep validation
+    yaml at run.data      what may stand at that place of a config; `at .` is its top level
+    yaml invalid          a complete config that is refused; a `text error` fence after it holds the message
+    yaml fragment         YAML that is only parsed
+    bash                  commands that succeed, or exit as `# exits 1` at their end says
+    console               commands after `$ `, each followed by what it prints; `...` stands for anything
+    python                code that compiles
+    python runnable       code that runs
+    ... file=NAME         is saved under that name before the commands below it run
+
+A complete config without a file name is `config.yaml`; Python that registers transforms is `my_transforms.py`, and so
+on for the other kinds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.registry import REGISTRIES
+
+ROOT = Path(__file__).parents[2]
+SKIPPED = {"node_modules", "build", "dist", "outputs"}
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *$", re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """One fenced block."""
+
+    page: Path
+    line: int
+    language: str
+    words: tuple[str, ...]
+    """What follows the language."""
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def file_name(self) -> str | None:
+        """Under which name it is saved when its page is run."""
+        named = next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), None)
+        if named is not None or (self.words and self.words != ("runnable",)):
+            return named
+        if self.language == "yaml":
+            return "config.yaml" if is_complete(self) else None
+        if self.language == "python":
+            for registry in REGISTRIES.values():
+                if f"@{registry.decorator}(" in self.text:
+                    return f"my_{registry.plural}.py"
+        return None
+
+
+def pages() -> list[Path]:
+    """Every Markdown page of the repository."""
+    found = [path for path in ROOT.rglob("*.md") if not _is_hidden(path)]
+    assert found
+    return sorted(found)
+
+
+def fences(page: Path) -> list[Fence]:
+    """All fenced blocks of a page."""
+    text = page.read_text("utf-8")
+    found: list[Fence] = []
+    for match in _FENCE.finditer(text):
+        language, *words = match["info"].split() or [""]
+        lines = [line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True)]
+        found.append(Fence(page, text.count("\n", 0, match.start()) + 1, language, tuple(words), "".join(lines)))
+    return found
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCE.sub("", page.read_text("utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What `#...` may name on a page, as GitHub makes it from the headings."""
+    found: set[str] = set()
+    for match in _HEADING.finditer(prose(page)):
+        title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match["title"]).lower()
+        slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+        number = next(n for n in range(len(found) + 1) if (f"{slug}-{n}" if n else slug) not in found)
+        found.add(f"{slug}-{number}" if number else slug)
+    return found
+
+
+def links(page: Path) -> Iterator[str]:
+    """The targets of all links of a page."""
+    without_code = re.sub(r"`[^`\n]*`", "", prose(page))
+    return (match["target"] for match in _LINK.finditer(without_code))
+
+
+def is_complete(fence: Fence) -> bool:
+    """Whether a YAML block is a config of its own."""
+    data = read_yaml(fence.text).data
+    return isinstance(data, dict) and "name" in data and bool({"run", "runs", "matrix"} & set(data))
+
+
+def _is_hidden(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return any(part.startswith(".") or part in SKIPPED for part in parts)
