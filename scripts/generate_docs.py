@@ -105,28 +105,55 @@ def _kinds_line(model: type[BaseModel]) -> str:
 
 def registry_page(kind: str) -> str:
     """Every built-in of one kind."""
-    registry = REGISTRIES[kind]
+    registry, place = REGISTRIES[kind], _yaml_place(kind)
     protocol = getattr(protocols, PROTOCOLS.get(kind.replace("_", ""), ""), None)
-    place = _yaml_place(kind)
-    about = [f"{docstring(protocol)}" if protocol else "", f"In YAML: `{'.'.join(place)}`." if place else ""]
+    where = f"In YAML: `{'.'.join(place)}`. " if place else ""
     add = f"Add one of your own with `@{registry.decorator}`; see [extending](../extending.md)."
-    shown = frozenset(config_room.__all__)
-    parts = [" ".join(part for part in (*about, add) if part)]
+    parts = [docstring(protocol) if protocol else "", where + add]
+    params = ParamSections({name: config_model(found.load()) for name, found in BUILTINS[kind].items()})
     for name, builtin in BUILTINS[kind].items():
         extension = builtin.load()
         parts += [f"## `{name}`", *_description(extension, name, builtin, place[-1] if place else "")]
-        model = config_model(extension)
-        if model is not None and model.model_fields:
-            inner = [found for found in nested_models(model) if found.__name__ not in shown]
-            shown |= {found.__name__ for found in inner}
-            names = frozenset(shown - set(config_room.__all__))
-            parts.append(Schema.of(model, names).table(model, "param"))
-            for found in inner:
-                parts += [f"### {found.__name__}", docstring(found), Schema.of(found, names).table(found)]
-        else:
-            parts.append("It takes no params.")
-        parts.append(_example(kind, name, builtin, place))
-    return page(registry.plural.replace("_", " ").capitalize(), parts)
+        parts += [*params.of(name), _example(kind, name, builtin, place)]
+    return page(registry.plural.replace("_", " ").capitalize(), [*parts, *params.shared()])
+
+
+class ParamSections:
+    """The params of all kinds of a page, where what several kinds share is described once."""
+
+    def __init__(self, models: dict[str, type[BaseModel] | None]) -> None:
+        self._models = models
+        distinct = dict.fromkeys(model for model in models.values() if model)
+        bases = [base for model in distinct for base in model.__mro__[1:] if getattr(base, "model_fields", None)]
+        self._bases: list[type[BaseModel]] = [base for base in dict.fromkeys(bases) if bases.count(base) > 1]
+        self._told = {*config_room.__all__, *(base.__name__ for base in self._bases)}
+
+    def of(self, name: str) -> Iterator[str]:
+        """The params of one kind, with the models inside them."""
+        model = self._models[name]
+        if model is None or not model.model_fields:
+            yield "It takes no params."
+            return
+        same = next(other for other, found in self._models.items() if found is model)
+        if same != name:
+            yield f"It takes the params of [`{same}`](#{same})."
+            return
+        yield from self._tables(model, "param", [base for base in self._bases if issubclass(model, base)])
+
+    def shared(self) -> Iterator[str]:
+        """Sections of the models that several kinds extend."""
+        for base in self._bases:
+            yield from (f"## {base.__name__}", docstring(base), *self._tables(base, "param", ()))
+
+    def _tables(self, model: type[BaseModel], head: str, bases: Sequence[type[BaseModel]]) -> Iterator[str]:
+        inner = [found for found in nested_models(model) if found.__name__ not in self._told]
+        self._told |= {found.__name__ for found in inner}
+        schema = Schema.of(model, frozenset(self._told - set(config_room.__all__)))
+        inherited = {field for base in bases for field in base.model_fields if field not in model.__annotations__}
+        yield schema.table(model, head, without=inherited)
+        yield from (f"Also the params of [{base.__name__}](#{base.__name__.lower()})." for base in bases)
+        for found in inner:
+            yield from (f"### {found.__name__}", docstring(found), Schema.of(found, schema.here).table(found))
 
 
 def _description(extension: Any, name: str, builtin: Builtin, key: str) -> Iterator[str]:

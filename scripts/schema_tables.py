@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAliasType, get_args
 
@@ -60,11 +60,13 @@ class Schema:
         for option in spec.get("anyOf", ()):
             yield from self.bounds_of(option)
 
-    def table(self, model: type[BaseModel], head: str = "key") -> str:
-        """All fields of a model with type, default and meaning."""
+    def table(self, model: type[BaseModel], head: str = "key", without: Collection[str] = ()) -> str:
+        """The fields of a model with type, default and meaning."""
         properties = model.model_json_schema()["properties"]
         rows = [(head, "type", "default", "meaning"), ("---",) * 4]
         for name, field in model.model_fields.items():
+            if name in without:
+                continue
             spec = properties[name]
             kind = ", ".join([self.type_of(spec), *dict.fromkeys(self.bounds_of(spec))])
             default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))

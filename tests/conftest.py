@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -34,6 +35,16 @@ def _own_registries() -> Iterator[None]:
         for registry in REGISTRIES.values():
             stack.enter_context(registry.isolated())
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Undo what a command line that ran inside the test did to the logger, or `caplog` would see nothing after it."""
+    logger = logging.getLogger("evsys_sdk")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

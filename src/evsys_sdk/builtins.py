@@ -41,7 +41,7 @@ class Builtin:
 
     def is_import_path_of(self, extension: Any) -> bool:
         module, _, attribute = self.target.partition(":")
-        return (extension.__module__, extension.__qualname__) == (f"evsys_sdk.{module}", attribute)
+        return (extension.__module__, getattr(extension, "__qualname__", "")) == (f"evsys_sdk.{module}", attribute)
 
 
 BUILTINS: dict[str, dict[str, Builtin]] = {
@@ -68,6 +68,9 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     "data_store": {
         "local": Builtin("data.stores.local:LocalDataStore"),
         "in_memory": Builtin("data.stores.in_memory:InMemoryDataStore"),
+    },
+    "backend": {
+        "mock": Builtin("backends.mock.backend:MockBackend"),
     },
     "algorithm": {
         "sft": Builtin("algorithms.sft:SFT"),

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 ROOT = "evsys_sdk"
 _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+class _ToStderr(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at that moment: tests and notebooks replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def get_logger(name: str = ROOT) -> logging.Logger:
@@ -17,8 +26,8 @@ def get_logger(name: str = ROOT) -> logging.Logger:
 def configure_logger(level: str | int = "WARNING") -> logging.Logger:
     """Send the SDK's log lines to stderr; calling it again only changes the level."""
     logger = logging.getLogger(ROOT)
-    if not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
-        handler = logging.StreamHandler(sys.stderr)
+    if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
+        handler = _ToStderr()
         handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
         logger.addHandler(handler)
         logger.propagate = False

@@ -17,10 +17,13 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .builtins import BUILTINS, EXTRA_MODULES, Builtin
 from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 type Extension = Any
 """A registered class (or, for verifiers, a function); its protocol depends on the kind."""
@@ -55,7 +58,9 @@ class Registry:
         self._packages: dict[str, str] = {}
         self._broken: dict[str, Entry] = {}
         self._entry_points_loaded = False
-        self._lock = threading.RLock()
+        self._loading = threading.local()
+        # Never held while something is imported: another thread may be in the middle of that import, and register.
+        self._lock = threading.Lock()
 
     @property
     def decorator(self) -> str:
@@ -79,35 +84,31 @@ class Registry:
 
     def get(self, name: str) -> Extension:
         """The class registered under `name`; a miss says what exists and how to add one."""
-        with self._lock:
-            if name not in self._registered:
-                if name in self._builtins:
-                    return self._load_builtin(name)
-                self._load_entry_points()
-            if name in self._registered:
-                return self._registered[name]
-            if name in self._broken:
-                raise UnknownNameError(f"{self.kind} '{name}' could not be loaded: {self._broken[name].problem}")
-            raise UnknownNameError(self._miss(name))
+        if name not in self._registered:
+            if name in self._builtins:
+                return self._load_builtin(name)
+            self._load_entry_points()
+        if name in self._registered:
+            return self._registered[name]
+        if name in self._broken:
+            raise UnknownNameError(f"{self.kind} '{name}' could not be loaded: {self._broken[name].problem}")
+        raise UnknownNameError(self._miss(name))
 
     def names(self) -> list[str]:
-        """Every usable name, sorted."""
+        """Every name, sorted; also those of built-ins that need an extra."""
+        self._load_entry_points()
         with self._lock:
-            self._load_entry_points()
             return sorted({*self._builtins, *self._registered})
 
     def entries(self) -> list[Entry]:
         """What `evsys list` shows, with extensions that cannot be used here and why."""
-        with self._lock:
-            usable = [self._describe(name) for name in self.names()]
-            return sorted([*usable, *self._broken.values()], key=lambda entry: entry.name)
+        usable = [self._describe(name) for name in self.names()]
+        return sorted([*usable, *self._broken.values()], key=lambda entry: entry.name)
 
     def __contains__(self, name: str) -> bool:
-        with self._lock:
-            if name in self._registered or name in self._builtins:
-                return True
+        if name not in self._registered and name not in self._builtins:
             self._load_entry_points()
-            return name in self._registered
+        return name in self._registered or name in self._builtins
 
     def schema(self, name: str) -> dict[str, Any]:
         """JSON schema of the `params` block that `name` takes: the legal mutation space."""
@@ -127,11 +128,12 @@ class Registry:
             with self._lock:
                 self._registered, self._packages, self._broken, self._entry_points_loaded = saved
 
-    def _add(self, name: str, extension: Extension) -> None:
+    def _add(self, name: str, extension: Extension, *, may_replace: bool = True) -> None:
         with self._lock:
             taken, builtin = self._registered.get(name), self._builtins.get(name)
             if builtin is not None and (taken is None or builtin.is_import_path_of(taken)):
-                taken = None if builtin.replaceable or builtin.is_import_path_of(extension) else builtin.target
+                free = (may_replace and builtin.replaceable) or builtin.is_import_path_of(extension)
+                taken = None if free else f"the built-in evsys_sdk.{builtin.target.replace(':', '.')}"
             if taken is not None and taken is not extension and not _same_definition(taken, extension):
                 raise DuplicateNameError(
                     f"{self.kind} '{name}' is already registered by {_origin(taken)}; {_origin(extension)} "
@@ -143,26 +145,37 @@ class Registry:
         builtin = self._builtins[name]
         if builtin.missing_extra:
             raise MissingExtraError(f"{self.kind} '{name}'", builtin.missing_extra)
-        self._registered[name] = extension = builtin.load()
-        return extension
+        extension = builtin.load()
+        with self._lock:
+            return self._registered.setdefault(name, extension)
 
     def _load_entry_points(self) -> None:
-        if self._entry_points_loaded:
+        if self._entry_points_loaded or getattr(self._loading, "here", False):
             return
-        self._entry_points_loaded = True
         from importlib.metadata import entry_points
 
-        for point in entry_points(group=self.group):
-            package = point.dist.name if point.dist else point.value
-            try:
-                self._add(point.name, point.load())
-                self._packages[point.name] = package
-            except Exception as error:  # someone else's package must not break ours; it is reported instead
-                problem = f"entry point '{point.value}' of package '{package}' failed: {type(error).__name__}: {error}"
-                self._broken[point.name] = Entry(self.kind, point.name, package, problem=problem)
-                from .log import get_logger
+        self._loading.here = True  # an entry point may look something up while it is imported
+        try:
+            for point in entry_points(group=self.group):
+                self._load_entry_point(point)
+        finally:
+            self._loading.here = False
+        self._entry_points_loaded = True
 
-                get_logger(__name__).warning("%s '%s' is not available: %s", self.kind, point.name, problem)
+    def _load_entry_point(self, point: EntryPoint) -> None:
+        package = point.dist.name if point.dist else point.value
+        try:
+            extension = point.load()
+            if isinstance(extension, type) and not hasattr(extension, "name"):
+                extension.name = point.name  # pyright: ignore[reportAttributeAccessIssue]
+            self._add(point.name, extension, may_replace=False)
+            self._packages[point.name] = package
+        except (Exception, SystemExit) as error:  # someone else's package must not break ours; it is reported instead
+            problem = f"entry point '{point.value}' of package '{package}' failed: {type(error).__name__}: {error}"
+            self._broken[point.name] = Entry(self.kind, point.name, package, problem=problem)
+            from .log import get_logger
+
+            get_logger(__name__).warning("%s '%s' is not available: %s", self.kind, point.name, problem)
 
     def _describe(self, name: str) -> Entry:
         builtin = self._builtins.get(name)
@@ -171,8 +184,11 @@ class Registry:
         source = "built-in" if builtin else self._packages.get(name, "registered")
         missing = builtin.missing_extra if builtin else None
         problem = f"needs the extra '{missing}'. {install_hint(missing)}" if missing else ""
-        extension = builtin.load() if builtin else self.get(name)
-        return Entry(self.kind, name, source, summary_of(extension), problem)
+        try:
+            summary = summary_of(builtin.load() if builtin else self.get(name))
+        except ImportError as error:  # a broken installation of one library must not hide all the others
+            summary, problem = "", problem or f"cannot be imported: {error}"
+        return Entry(self.kind, name, source, summary, problem)
 
     def _miss(self, name: str) -> str:
         known = self.names()
@@ -199,13 +215,16 @@ def summary_of(extension: Extension) -> str:
 
 def _same_definition(one: Extension, other: Extension) -> bool:
     """Whether both are the same source definition, as after a module reload."""
-    if isinstance(one, str):
+    name = getattr(one, "__qualname__", "<lambda>")
+    if "<lambda>" in name:  # has no name of its own
         return False
-    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+    return (one.__module__, name) == (getattr(other, "__module__", ""), getattr(other, "__qualname__", ""))
 
 
 def _origin(extension: Extension) -> str:
-    return extension if isinstance(extension, str) else f"{extension.__module__}.{extension.__qualname__}"
+    if isinstance(extension, str):
+        return extension
+    return f"{extension.__module__}.{getattr(extension, '__qualname__', type(extension).__name__)}"
 
 
 def _package_of(extension: Extension) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import re
 import sys
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-from .errors import ConfigError, Problem
+from .errors import ConfigError, EvsysError, Problem
 
 
 def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) -> list[ModuleType]:
@@ -25,26 +28,39 @@ def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) 
 
 
 def _project_imports(root: Path) -> list[str]:
-    path = next(
-        (folder / "pyproject.toml" for folder in (root, *root.parents) if (folder / "pyproject.toml").is_file()), None
-    )
-    if path is None or b"[tool.evsys]" not in path.read_bytes():
+    """`tool.evsys.imports` of the nearest pyproject.toml; its folder becomes importable."""
+    path = next((file for folder in (root, *root.parents) if (file := folder / "pyproject.toml").is_file()), None)
+    settings = _evsys_table(path) if path else {}
+    if path is None or not settings:
         return []
-    import tomllib
-
-    try:
-        settings: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["evsys"]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
-        raise ConfigError(Problem(f"cannot be read: {error}", file=str(path), hint="Correct the TOML.")) from None
-    imports = settings.get("imports", [])
-    if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):  # pyright: ignore[reportUnknownVariableType]
+    for key in settings:
+        if key != "imports":
+            raise _problem(path, f"tool.evsys.{key}", f"unknown key '{key}'", hint="The only key here is 'imports'.")
+    imports: Any = settings.get("imports", [])
+    if not isinstance(imports, list) or not all(isinstance(item, str) for item in cast("list[Any]", imports)):
         message = "should be a list of module names"
-        raise ConfigError(
-            Problem(message, path="tool.evsys.imports", value=imports, file=str(path), hint='Write ["src"].')
-        )
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    return imports  # pyright: ignore[reportUnknownVariableType]
+        raise _problem(path, "tool.evsys.imports", message, value=imports, hint='Write it like this: ["src"].')
+    _make_importable(path.parent)
+    return cast("list[str]", imports)
+
+
+def _evsys_table(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+        if b"evsys" not in content:  # reading TOML takes longer than everything else here
+            return {}
+        import tomllib
+
+        found = tomllib.loads(content.decode("utf-8")).get("tool", {}).get("evsys", {})
+    except (OSError, ValueError) as error:
+        raise _problem(path, "", f"cannot be read: {error}", hint="Correct the file.") from None
+    if not isinstance(found, dict):
+        raise _problem(path, "tool.evsys", "should be a table", value=found, hint="Write [tool.evsys].")
+    return cast("dict[str, Any]", found)
+
+
+def _problem(path: Path, key: str, message: str, *, hint: str, **value: Any) -> ConfigError:
+    return ConfigError(Problem(message, path=key, file=str(path), hint=hint, **value))
 
 
 def _import(reference: str, root: Path) -> ModuleType:
@@ -52,30 +68,54 @@ def _import(reference: str, root: Path) -> ModuleType:
     try:
         if reference.endswith(".py"):
             return _import_file((root / reference).resolve())
-        if str(root) not in sys.path:
-            sys.path.insert(0, str(root))
+        _make_importable(root)
         return importlib.import_module(reference)
-    except ModuleNotFoundError as error:
-        hint = "Give a module name that Python can import from here, or the path of a .py file."
-        raise ConfigError(Problem(f"cannot import '{reference}': {error}", hint=hint)) from error
-    except (ConfigError, KeyboardInterrupt):
+    except EvsysError:
         raise
-    except Exception as error:
-        message = f"importing '{reference}' failed with {type(error).__name__}: {error}"
-        raise ConfigError(Problem(message, hint="Correct that module; it is the project's own code.")) from error
+    except ModuleNotFoundError as error:
+        if error.name and f"{reference}.".startswith(f"{error.name}."):
+            hint = f"Give a module that can be imported from {root}, or the path of a .py file."
+            raise ConfigError(Problem(f"there is no module '{reference}'", hint=hint)) from error
+        raise _failed(reference, error, "Install what is missing, or correct that module.") from error
+    except (Exception, SystemExit) as error:
+        raise _failed(reference, error, "Correct that module; it is the project's own code.") from error
+
+
+def _failed(reference: str, error: BaseException, hint: str) -> ConfigError:
+    """The error of a module that cannot be imported, at the last line of the project's own code that was running."""
+    message = f"importing '{reference}' failed: {type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return ConfigError(Problem(message, hint=hint, file=error.filename, line=error.lineno))
+    import traceback
+
+    libraries = ("<frozen", __file__, sys.prefix, sys.base_prefix)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
+    file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
+    return ConfigError(Problem(message, hint=hint, file=file, line=line))
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(Problem("there is no such file to import", value=str(path), hint="Check the path."))
-    name = path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
+    # Its own name might be that of another module, of the standard library even.
+    name = f"{re.sub(r'\W', '_', path.stem)}_{zlib.crc32(os.fsencode(path)):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(Problem("cannot be imported", value=str(path), hint="Give the path of a .py file."))
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses and pickle look a class up by the name of its module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for modules beside it; last, so that none of them hides a library
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

@@ -18,6 +18,7 @@ on for the other kinds.
 
 from __future__ import annotations
 
+import doctest
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +109,12 @@ def is_complete(fence: Fence) -> bool:
     """Whether a YAML block is a config of its own."""
     data = read_yaml(fence.text).data
     return isinstance(data, dict) and "name" in data and bool({"run", "runs", "matrix"} & set(data))
+
+
+def looks_like(shown: str, real: str) -> bool:
+    """Whether a page shows what really appears; `...` stands for anything, and amounts of white space do not count."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(shown.strip(), real.strip(), flags)
 
 
 def _is_hidden(path: Path) -> bool:

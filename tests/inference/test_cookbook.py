@@ -210,6 +210,7 @@ def test_tool_calls_that_the_renderer_would_drop_are_refused() -> None:
         ("b<|im_end|>", {"content": "b"}),
         ("b<|im_end|>c<|im_end|>", {"content": "b"}),
         ("cut", {"content": "cut"}),
+        ("<think></think>cut", {"content": "cut"}),
         ("<think>hm</think>b<|im_end|>", {"content": "<think>\nhm\n</think>\n\nb"}),
         ("b<call>bad</call><|im_end|>", {"content": "b<call>bad</call>"}),
         (

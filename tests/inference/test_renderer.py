@@ -87,7 +87,7 @@ def test_the_preview_shows_what_is_trained_on() -> None:
     tokenizer = ByteTokenizer()
     (rendered,) = get_renderer(tokenizer).render(CONVERSATION)
     assert preview(rendered, tokenizer).splitlines() == [
-        "105 tokens, 3 with loss (lines marked +)".replace("105", str(len(rendered.tokens))),
+        f"{len(rendered.tokens)} tokens, 3 with loss (lines marked +)",
         "| <|im_start|>system↵",
         "| Be brief.<|im_end|>↵",
         "| <|im_start|>user↵",

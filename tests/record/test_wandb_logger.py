@@ -29,7 +29,6 @@ needs_wandb = pytest.mark.skipif(
 
 RUN = """
 import sys
-import threading
 from pathlib import Path
 from evsys_sdk.errors import EvsysError
 from evsys_sdk.protocols import RunResult
@@ -61,7 +60,9 @@ def run(tmp_path: Path, mode: str, done: int = 0, **more: str) -> subprocess.Com
     (tmp_path / "home").mkdir(exist_ok=True)
     command = [sys.executable, "-c", RUN, str(tmp_path / "run"), mode, str(done)]
     environ = environment(tmp_path / "home", **more)
-    return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False)
+    return subprocess.run(
+        command, env=environ, stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False, timeout=100
+    )
 
 
 def records(path: Path) -> list[Any]:

@@ -58,7 +58,8 @@ class SamplingParams:
     seed: int | None = None
     """The same seed gives the same samples; without one, the client counts on from its own."""
     stop: Sequence[str] | Sequence[int] | None = None
-    """Stop after one of these texts or tokens; None stops at the end-of-text token."""
+    """Stop after one of these texts or tokens, which stay in the sample; None stops at the end-of-text token, an empty
+    list only at `max_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,10 @@ class Capabilities:
     vision: bool = False
     summed_losses: bool = True
     """Whether losses are sums over tokens, as the protocol says."""
-    frozen_samplers: bool = True
+    snapshot_samplers: bool = True
     """Whether a sampler keeps the weights it was made with."""
+    seeds: bool = True
+    """Whether the same sampling seed gives the same samples."""
 
 
 @runtime_checkable

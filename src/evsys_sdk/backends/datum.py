@@ -35,7 +35,8 @@ class Datum:
         """From a whole sequence and the weight of predicting each of its tokens: shifted by one position."""
         if len(tokens) != len(weights) or len(tokens) < 2:
             raise DataError(
-                f"{len(tokens)} tokens and {len(weights)} weights: a sequence needs two tokens or more, each with a weight."
+                f"{len(tokens)} tokens and {len(weights)} weights: a sequence needs two tokens or more, "
+                "each with a weight."
             )
         full = np.asarray(tokens, dtype=np.int64)
         return cls(full[:-1], full[1:], np.asarray(weights[1:], dtype=np.float32))

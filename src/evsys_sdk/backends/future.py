@@ -47,6 +47,7 @@ class Operation[T]:
     def then[U](self, convert: Callable[[T], U]) -> Operation[U]:
         """The same operation with its result converted."""
         converted: concurrent.futures.Future[U] = concurrent.futures.Future()
+        converted.set_running_or_notify_cancel()  # from here on a cancelled task cannot cancel the operation
 
         def finish(future: concurrent.futures.Future[T]) -> None:
             try:

@@ -6,7 +6,11 @@ All are **sums over tokens and data**. With r = exp(logprob - logprob at samplin
     importance_sampling   -sum r * A
     ppo                   -sum min(r * A, clip(r, low, high) * A)
     cispo                 -sum stop_gradient(clip(r, low, high)) * A * logprob
-    dro                   -sum logprob * A - beta / 2 * (log r)^2
+    dro                   -sum (logprob * A - beta / 2 * (log r)^2), over the sampled positions
+    gspo                  ppo with one ratio per sequence, the geometric mean of r over its sampled positions; the
+                          gradient is that of the token's own logprob
+
+For the policy losses a position is sampled where its weight is not 0; scale them through the advantages.
 
 A backend that can differentiate a weighted cross-entropy can therefore train with any of them: the weights are minus
 the gradient computed here. So it is for losses of your own, see `LossCallable`.
@@ -19,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BackendError, closest
+from ..errors import BackendError, closest, show
 from .datum import Datum, Floats
 
 type LossCallable = Callable[[Sequence[Datum], Sequence[Any]], Any]
@@ -40,10 +44,15 @@ _CONFIG: dict[str, dict[str, float]] = {
     "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
     "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
     "dro": {"beta": 0.05},
+    "gspo": {"clip_low_threshold": 1 - 3e-4, "clip_high_threshold": 1 + 4e-4},
 }
 """Named losses and the parameters each takes, with their defaults."""
 
 LOSSES: frozenset[str] = frozenset(_CONFIG)
+
+
+_LARGEST_LOG_RATIO = 60.0
+"""Beyond this a ratio has lost all meaning, and its product with an advantage of 0 must stay 0."""
 
 
 def numpy_loss[F: LossCallable](function: F) -> F:
@@ -56,7 +65,7 @@ def named_loss(
     name: str, config: Mapping[str, Any] | None = None
 ) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
     """The loss of a name, ready to be applied to data and their logprobs."""
-    params = _params(name, config)
+    params = check_config(name, config)
     formula = _FORMULAS[name]
 
     def apply(data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
@@ -76,14 +85,18 @@ def custom_loss(function: LossCallable) -> Callable[[Sequence[Datum], Sequence[F
 
 def _from_numpy(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
     returned: Any = function(data, [lp.copy() for lp in logprobs])
-    if not isinstance(returned, tuple) or len(returned) != 3:  # pyright: ignore[reportUnknownArgumentType]
+    if len(returned) != 3:
         name = getattr(function, "__name__", "the loss")
         raise BackendError(
             f"{name} returned no gradients. Return (loss, metrics, gradients) and mark it with @numpy_loss, or install "
             "torch, which derives them."
         )
-    loss, metrics, gradients = returned  # pyright: ignore[reportUnknownVariableType]
-    return _checked(float(loss), dict(metrics), [np.asarray(g, dtype=np.float32) for g in gradients], logprobs)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return _with_gradients(returned, logprobs)
+
+
+def _with_gradients(returned: Any, logprobs: Sequence[Floats]) -> LossResult:
+    loss, metrics, gradients = returned
+    return _checked(float(loss), dict(metrics), [np.asarray(g, dtype=np.float32) for g in gradients], logprobs)
 
 
 def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
@@ -92,7 +105,7 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
     tensors: Any = [torch.tensor(lp, requires_grad=True) for lp in logprobs]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     returned: Any = function(data, tensors)
     if len(returned) == 3:
-        return _from_numpy(lambda *_: returned, data, logprobs)
+        return _with_gradients(returned, logprobs)
     loss, metrics = returned
     loss.backward()
     gradients = [
@@ -127,6 +140,16 @@ def _ppo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, 
     return -float(surrogate.sum(dtype=np.float64)), gradient.astype(np.float32)
 
 
+def _gspo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    sampled = datum.weights != 0
+    log_ratio = (lp - _sampled(datum))[sampled]
+    ratio = np.exp(log_ratio.mean()) if log_ratio.size else np.float32(1)
+    unclipped = ratio * _advantages(datum)
+    clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(datum)
+    gradient = np.where(unclipped <= clipped, -unclipped, 0.0)
+    return -float(np.minimum(unclipped, clipped).sum(dtype=np.float64)), gradient.astype(np.float32)
+
+
 def _cispo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     factor = np.clip(_ratio(datum, lp), params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(
         datum
@@ -136,8 +159,7 @@ def _cispo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float
 
 def _dro(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     log_ratio = lp - _sampled(datum)
-    # Positions with no advantage at all are the prompt's; the penalty must not touch them.
-    active = datum.weights > 0
+    active = datum.weights != 0  # the penalty must not touch the prompt
     penalty = np.where(active, 0.5 * params["beta"] * log_ratio**2, 0.0)
     gradient = -_advantages(datum) + np.where(active, params["beta"] * log_ratio, 0.0)
     loss = -float((_advantages(datum) * lp - penalty).sum(dtype=np.float64))
@@ -150,23 +172,32 @@ _FORMULAS: dict[str, _Formula] = {
     "ppo": _ppo,
     "cispo": _cispo,
     "dro": _dro,
+    "gspo": _gspo,
 }
 
 
-def _params(name: str, config: Mapping[str, Any] | None) -> dict[str, float]:
+def check_config(name: str, config: Mapping[str, Any] | None = None) -> dict[str, float]:
+    """The parameters of a named loss with the defaults filled in; refuses what it does not take."""
     if name not in _CONFIG:
         guess = closest(name, _CONFIG)
         hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(sorted(_CONFIG))}."
         raise BackendError(f"there is no loss called '{name}'. {hint}")
-    unknown = sorted(set(config or {}) - set(_CONFIG[name]))
-    if unknown:
-        takes = ", ".join(_CONFIG[name]) or "no parameters"
-        raise BackendError(f"the loss '{name}' does not take '{unknown[0]}'; it takes {takes}.")
-    return {**_CONFIG[name], **(config or {})}
+    for key, value in (config or {}).items():
+        if key not in _CONFIG[name]:
+            takes = ", ".join(_CONFIG[name]) or "no parameters"
+            raise BackendError(f"the loss '{name}' does not take '{key}'; it takes {takes}.")
+        if not isinstance(value, int | float) or not 0 <= value < np.inf:
+            raise BackendError(
+                f"the parameter '{key}' of the loss '{name}' must be a number, 0 or more (got {show(value)})."
+            )
+    params = {**_CONFIG[name], **(config or {})}
+    if params.get("clip_low_threshold", 0) > params.get("clip_high_threshold", 0):
+        raise BackendError(f"the loss '{name}' has clip_low_threshold above clip_high_threshold (got {show(params)}).")
+    return params
 
 
 def _ratio(datum: Datum, lp: Floats) -> Floats:
-    return np.exp(lp - _sampled(datum))
+    return np.exp(np.minimum(lp - _sampled(datum), _LARGEST_LOG_RATIO))
 
 
 def _sampled(datum: Datum) -> Floats:
@@ -181,11 +212,15 @@ def _advantages(datum: Datum) -> Floats:
 
 def _policy_metrics(data: Sequence[Datum], logprobs: Sequence[Floats], params: Mapping[str, float]) -> dict[str, float]:
     """How far the policy has moved from the one that sampled, over the sampled positions."""
-    log_ratio = np.concatenate([(lp - _sampled(d))[d.weights > 0] for d, lp in zip(data, logprobs, strict=True)])
+    log_ratio = np.concatenate([(lp - _sampled(d))[d.weights != 0] for d, lp in zip(data, logprobs, strict=True)])
     if not log_ratio.size:
         return {}
-    ratio = np.exp(log_ratio)
-    metrics = {"policy/ratio": float(ratio.mean()), "policy/kl": float((ratio - 1 - log_ratio).mean())}
+    ratio = np.exp(np.minimum(log_ratio, _LARGEST_LOG_RATIO))
+    metrics = {
+        "policy/ratio": float(ratio.mean()),
+        "policy/kl": float((ratio - 1 - log_ratio).mean()),
+        "policy/kl_k1": -float(log_ratio.mean()),
+    }
     if "clip_low_threshold" in params:
         outside = (ratio < params["clip_low_threshold"]) | (ratio > params["clip_high_threshold"])
         metrics["policy/clip_fraction"] = float(outside.mean())

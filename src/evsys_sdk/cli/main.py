@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -54,6 +55,13 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command '{name}'.{hint}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader (head, less) has gone: nothing to say, and nowhere to say it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "--version", prog_name="evsys", message="%(prog)s %(version)s")
@@ -75,29 +83,31 @@ def evsys(log_level: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; the only place where errors become output."""
     arguments = sys.argv[1:] if argv is None else argv
+    as_json = "--json" in arguments
     try:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except EvsysError as error:
-        _report(error, as_json="--json" in arguments)
+        click.echo(str(error), err=True)
+        _answer(error.to_dict(), as_json)
         return error.exit_code
-    except click.UsageError as error:
-        error.show()
-        return 1
     except click.ClickException as error:
         error.show()
+        _answer({"error": type(error).__name__, "message": error.format_message()}, as_json)
         return 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
-    except BrokenPipeError:  # the reader (head, less) has gone: nothing to say, and nowhere to say it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:  # a full disk, a folder that may not be written: not a bug, so no traceback
+        from ..log import get_logger
+
+        get_logger().debug("Where it happened:", exc_info=True)
+        click.echo(str(error), err=True)
+        _answer({"error": type(error).__name__, "message": str(error)}, as_json)
+        return 1
 
 
-def _report(error: EvsysError, *, as_json: bool) -> None:
-    click.echo(f"{error}", err=True)
-    if as_json:
-        import json
+def _answer(error: dict[str, Any], as_json: bool) -> None:
+    from .output import emit
 
-        click.echo(json.dumps(error.to_dict(), indent=2, ensure_ascii=False, default=str))
+    emit(error, as_json, lambda: None)

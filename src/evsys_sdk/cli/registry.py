@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ..registry import Entry, Registry
 
 
 @click.command("list")
@@ -18,29 +22,35 @@ def list_(kind: str | None, kind_option: str | None, as_json: bool) -> None:
     """List registered extensions, all or those of one KIND (e.g. transforms)."""
     from ..registry import REGISTRIES, registry
 
+    if kind and kind_option:
+        raise click.UsageError(f"KIND is given twice: '{kind}' and '{kind_option}'. Give one.")
     chosen = kind or kind_option
     registries = [registry(chosen)] if chosen else list(REGISTRIES.values())
-    listing = {found.plural: found.entries() for found in registries}
+    listing = [(found, found.entries()) for found in registries]
     answer = {
-        plural: [asdict(entry) | {"available": entry.available} for entry in found] for plural, found in listing.items()
+        found.plural: [asdict(entry) | {"available": entry.available} for entry in entries]
+        for found, entries in listing
     }
 
     def render() -> None:
-        for found in registries:
-            entries = listing[found.plural]
-            if not entries and not chosen:
-                continue
-            click.secho(found.plural, bold=True)
-            if not entries:
-                click.echo(f'  none yet; add yours with @{found.decorator}("name")')
-            lines = [
-                (entry.name, entry.summary + (f" [{entry.problem}]" if entry.problem else "")) for entry in entries
-            ]
-            width = max((len(name) for name, _ in lines), default=0)
-            for name, summary in lines:
-                click.echo(f"  {name.ljust(width)}  {summary}".rstrip())
+        for found, entries in listing:
+            if entries or chosen:
+                click.secho(found.plural, bold=True)
+                _print_entries(found, entries)
 
     emit(answer, as_json, render)
+
+
+def _print_entries(found: Registry, entries: list[Entry]) -> None:
+    if not entries:
+        click.echo(f'  none yet; add yours with @{found.decorator}("name")')
+    width = max((len(entry.name) for entry in entries), default=0)
+    for entry in entries:
+        source = "" if entry.source in ("built-in", "registered") else f" (from {entry.source})"
+        text = f"  {entry.name.ljust(width)}  {entry.summary}{source}".rstrip()
+        click.echo(text)
+        if entry.problem:
+            click.secho(f"  {'':{width}}  not available: {entry.problem}", fg="yellow")
 
 
 @click.command()
@@ -56,25 +66,39 @@ def schema(kind: str, name: str, fields: bool, as_json: bool) -> None:
     found = schema_for(kind, name)
 
     def render() -> None:
-        required = set(found.get("required", ()))
+        required, definitions = found.get("required", ()), found.get("$defs", {})
         rows = [
             (
                 field,
-                _type_of(spec),
-                "required" if field in required else repr(spec.get("default")),
+                _type_of(spec, definitions),
+                "required" if field in required else _default_of(spec),
                 spec.get("description", ""),
             )
             for field, spec in found.get("properties", {}).items()
         ]
-        click.echo(
-            table(("param", "type", "default", "meaning"), rows) if rows else f"{kind} '{name}' takes no params."
-        )
+        headers = ("param", "type", "default", "meaning")
+        click.echo(table(headers, rows) if rows else f"{kind} '{name}' takes no params.")
 
     emit(found, as_json or not fields, render)
 
 
-def _type_of(spec: dict[str, object]) -> str:
-    options = spec.get("anyOf") or [spec]
-    assert isinstance(options, list)
-    names = [str(option.get("type") or option.get("$ref", "any")).rpartition("/")[2] for option in options]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
-    return " | ".join(dict.fromkeys(names))
+def _type_of(spec: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """The type of a param as a reader of YAML knows it: `integer`, `list of string`, `exact | normalized`, `{kind}`."""
+    if "$ref" in spec:
+        return _type_of(definitions[spec["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in spec:
+        return " | ".join(dict.fromkeys(_type_of(option, definitions) for option in spec["anyOf"]))
+    if "enum" in spec or "const" in spec:
+        return " | ".join(str(choice) for choice in spec.get("enum", [spec.get("const")]))
+    if spec.get("type") == "array":
+        return f"list of {_type_of(spec.get('items', {}), definitions)}"
+    if "properties" in spec:
+        return f"{{{', '.join(spec['properties'])}}}"
+    return spec.get("type", "any")
+
+
+def _default_of(spec: dict[str, Any]) -> str:
+    """The default as it would be written in YAML."""
+    import json
+
+    return json.dumps(spec["default"], ensure_ascii=False) if "default" in spec else ""

@@ -49,7 +49,6 @@ class Strict(BaseModel):
         frozen=True,
         strict=True,  # "3" is not 3 and true is not 1: what was meant must not be guessed
         allow_inf_nan=False,
-        ser_json_inf_nan="constants",  # params may hold infinity, and must not lose it when dumped
         protected_namespaces=(),
         defer_build=True,
     )

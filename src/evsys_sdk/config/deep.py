@@ -17,7 +17,7 @@ from ..errors import EvsysError, Problem
 from ..registry import config_model, registry
 from .base import KindSpec
 from .experiment import ExperimentConfig
-from .fields import Path, dotted, models_in
+from .fields import Path, dotted, item_models_in, models_in
 from .problems import problems_in
 from .run import RunConfig
 from .specs import AlgorithmConfig
@@ -69,17 +69,18 @@ class KindCheck:
 
 def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path, KindSpec]]:
     """Every `{kind, params}` block below `node` that is valid as such, with its place."""
-    if isinstance(node, list):
-        for index, item in enumerate(cast("list[Any]", node)):
-            yield from _specs(model, item, (*path, index))
-    elif issubclass(model, KindSpec):
+    if issubclass(model, KindSpec):
         spec = _instance(model, node)
         if spec is not None:
             yield path, spec
     elif isinstance(node, dict | model):
         for name, field in model.model_fields.items():
+            value = _field(node, name, field.default)
             for inner in models_in(field.annotation):
-                yield from _specs(inner, _field(node, name, field.default), (*path, name))
+                yield from _specs(inner, value, (*path, name))
+            for inner in item_models_in(field.annotation) if isinstance(value, list) else ():
+                for index, item in enumerate(cast("list[Any]", value)):
+                    yield from _specs(inner, item, (*path, name, index))
 
 
 def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:
@@ -95,7 +96,7 @@ def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:
 def _field(node: Any, name: str, default: Any = None) -> Any:
     """A field of a model, or of the data of one that may be wrong."""
     if isinstance(node, BaseModel):
-        return getattr(node, name)
+        return getattr(node, name, default)
     return cast("Mapping[str, Any]", node).get(name, default) if isinstance(node, Mapping) else default
 
 

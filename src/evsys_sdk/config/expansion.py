@@ -31,9 +31,8 @@ class Expansion:
 
     def in_file(self, problem: Problem, position: tuple[int, ...]) -> Problem:
         """A problem of the cell at `position`, at the place it comes from: a value of an axis, or the template."""
-        if problem.path == "name":
-            where = f"{self.template}.name" if self.names_itself else "matrix.axes"
-            where = "matrix.name_template" if self.spec.name_template else where
+        if problem.path == "name" and (self.spec.name_template or not self.names_itself):
+            where = "matrix.name_template" if self.spec.name_template else "matrix.axes"
             return replace(problem, path=where, hint="Choose other names with matrix.name_template.")
         for axis, index in zip(self.spec.axes, position, strict=True):
             start = dotted(split_dotted(axis))
@@ -50,9 +49,10 @@ def expand_file(data: dict[str, Any], problems: list[Problem]) -> Expansion | No
     if not isinstance(beside, dict | None):
         return None  # reported with the rest of the file
     beside = cast("dict[str, Any] | None", beside)
+    has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = MatrixSpec.model_validate(data["matrix"])
-        cells = expand_matrix(spec, beside=beside, experiment=str(data.get("name", "run")))
+        cells = expand_matrix(spec, beside=beside, experiment=data["name"] if has_name else "run")
     except ValidationError:
         return None  # reported with the rest of the file
     except ConfigError as error:

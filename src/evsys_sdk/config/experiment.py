@@ -85,7 +85,9 @@ class ExperimentConfig(Strict):
     @classmethod
     def _is_known(cls, version: int) -> int:
         if version != 1:
-            raise ValueError("this evsys-sdk reads version 1 of the schema. Write 1, or install the evsys-sdk it is for.")
+            raise ValueError(
+                "this evsys-sdk reads version 1 of the schema. Write 1, or install the evsys-sdk it is for."
+            )
         return version
 
     @model_validator(mode="after")

@@ -67,18 +67,18 @@ def models_at(root: type[BaseModel], path: Path) -> list[type[BaseModel]]:
     candidates: list[Any] = [root]
     for part in path:
         candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
-    return [model for candidate in candidates for model in models_in(candidate)]
+    return [model for candidate in candidates for model in (*models_in(candidate), *item_models_in(candidate))]
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a field of this type holds: itself, the members of a union, the items of a list."""
-    found: list[type[BaseModel]] = []
-    for inner in _alternatives(annotation):
-        if _is_model(inner):
-            found.append(inner)
-        elif get_origin(inner) is list:
-            found += models_in(get_args(inner)[0])
-    return found
+    """The models that a field of this type may hold."""
+    return [inner for inner in _alternatives(annotation) if _is_model(inner)]
+
+
+def item_models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that the items may be if a field of this type holds a list."""
+    lists = [inner for inner in _alternatives(annotation) if get_origin(inner) is list]
+    return [model for inner in lists for model in models_in(get_args(inner)[0])]
 
 
 def unknown_part(root: type[BaseModel], path: Path) -> int | None:

@@ -13,10 +13,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
+from .deep import KindCheck
 from .expansion import Expansion, expand_file
 from .experiment import ExperimentConfig, source_problem
-from .fields import dotted, resolve
-from .problems import problems_in
+from .fields import resolve
+from .problems import failed_check, problems_in
 from .run import RunConfig
 from .yaml_text import Document, read_yaml_file, write_yaml
 
@@ -28,7 +29,7 @@ def load_yaml(path: str | FilePath) -> ExperimentConfig:
 
 def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> str:
     """The experiment as YAML text, without what equals a default; written to `path` when one is given."""
-    text = write_yaml(config.model_dump(mode="json", exclude_defaults=True))
+    text = write_yaml(config.model_dump(exclude_defaults=True))
     if path is not None:
         from ..files import write_text
 
@@ -46,7 +47,7 @@ def load_document(document: Document, *, deep: bool = False) -> ExperimentConfig
     data = document.data
     if not isinstance(data, dict):
         message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
-        raise ConfigError(Problem(message, value=data, hint=hint, file=document.file, line=1))
+        raise ConfigError(_locate(Problem(message, value=data, hint=hint), document))
     config, problems = _load(cast("dict[str, Any]", data), deep=deep)
     if problems or config is None:
         located = [_locate(problem, document) for problem in problems]
@@ -63,8 +64,6 @@ def _load(data: dict[str, Any], *, deep: bool) -> tuple[ExperimentConfig | None,
         problems += found
         config = config and config.model_copy(update={"runs": runs, "matrix": None, "base_run": None})
     if deep:
-        from .deep import KindCheck
-
         problems += KindCheck().problems(ExperimentConfig, data)
     return config, problems
 
@@ -75,16 +74,13 @@ def _validated(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfi
     except ValidationError as error:
         problems += problems_in(error, model=ExperimentConfig, data=data)
     misplaced = source_problem(data)  # pydantic looks at the whole only when every part of it is right
-    if misplaced and misplaced.path and all(str(misplaced).startswith(problem.message) is False for problem in problems):
-        message, _, hint = str(misplaced).partition(". ")
-        problems.append(Problem(message, path=dotted(misplaced.path), hint=hint))
+    if misplaced and misplaced.path and (problem := failed_check(misplaced)) not in problems:
+        problems.append(problem)
     return None
 
 
 def _expanded_runs(expansion: Expansion, *, deep: bool) -> tuple[list[RunConfig], list[Problem]]:
     """The runs of a matrix, and what is wrong with them: once, however many cells show it."""
-    from .deep import KindCheck
-
     check = KindCheck()
     runs: list[RunConfig] = []
     found: dict[tuple[str, str], Problem] = {}

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from itertools import product
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import permutations, product
+from typing import Any, cast
 
 from pydantic import Field
 
-from ..errors import MISSING, ConfigError, Problem, closest
+from ..errors import MISSING, ConfigError, Problem, closest, show
 from .base import Strict
-from .fields import child, dotted, models_at, split_dotted, unknown_part
+from .fields import Path, child, dotted, models_at, split_dotted, unknown_part
+from .remedies import how_to_write
 from .run import RunConfig
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -43,27 +45,35 @@ def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experime
     problems += _axis_problems(matrix)
     if problems:
         raise ConfigError(problems)
-    base_name = str(base.get("name", experiment))
+    base_name = base.get("name", experiment)
+    labels = {axis: _labels(values) for axis, values in matrix.axes.items()}
     cells: dict[str, dict[str, Any]] = {}
-    for values in product(*matrix.axes.values()):
-        chosen = dict(zip(matrix.axes, values, strict=True))
+    for position in product(*(range(len(values)) for values in matrix.axes.values())):
+        chosen = dict(zip(matrix.axes, position, strict=True))
         cell = base
-        for path, value in chosen.items():
-            cell = _with_value(cell, path, value)
-        name = _cell_name(matrix.name_template, base_name, chosen, cell)
+        for axis, index in chosen.items():
+            cell = _set(cell, split_dotted(axis), matrix.axes[axis][index], axis)
+        shown = {axis: labels[axis][index] for axis, index in chosen.items()}
+        name = _cell_name(matrix.name_template, base_name, shown, cell)
         if name in cells:
-            raise ConfigError(_collision(matrix, name))
+            raise ConfigError(_collision(name))
         cells[name] = {**cell, "name": name}
     return list(cells.values())
 
 
 def _template(matrix: MatrixSpec, beside: dict[str, Any] | None) -> tuple[dict[str, Any], list[Problem]]:
-    if (matrix.base_run is None) == (beside is None):
-        both = beside is not None
-        message = "base_run stands both inside and beside the matrix" if both else "the matrix has no base_run"
-        hint = "Keep one of them." if both else "Add base_run with what all runs share (data, model, algorithm)."
-        return {}, [Problem(message, path="matrix.base_run", hint=hint)]
-    return matrix.base_run or beside or {}, []
+    if matrix.base_run is None and beside is None:
+        hint = "Add base_run with what all runs share (data, model, algorithm)."
+        return {}, [Problem("the matrix has no base_run", path="matrix", hint=hint)]
+    if matrix.base_run is not None and beside is not None:
+        message = "base_run stands both inside and beside the matrix"
+        return {}, [Problem(message, path="matrix.base_run", hint="Keep one of them.")]
+    where, base = ("matrix.base_run", matrix.base_run) if beside is None else ("base_run", beside)
+    name = (base or {}).get("name", "")
+    if not isinstance(name, str):
+        hint = how_to_write("text", name, [])
+        return {}, [Problem("should be text", path=f"{where}.name", value=name, hint=hint)]
+    return base or {}, []
 
 
 def _axis_problems(matrix: MatrixSpec) -> list[Problem]:
@@ -83,6 +93,7 @@ def _axis_problems(matrix: MatrixSpec) -> list[Problem]:
                 Problem("this axis lists a value twice", path=where, value=repeated[0], hint="Remove the repeat.")
             )
         problems += _path_problems(axis, where)
+    problems += _overlaps(matrix.axes)
     size = math.prod(len(values) for values in matrix.axes.values())
     if size > matrix.max_arms:
         hint = "Drop values, or raise matrix.max_arms if you mean it."
@@ -102,13 +113,28 @@ def _path_problems(axis: str, where: str) -> list[Problem]:
     if index is None:
         return []
     known = sorted({field for model in models_at(RunConfig, path[:index]) for field in model.model_fields})
-    part = str(path[index])
-    parent = dotted(path[:index]) or "a run"
+    part, parent = str(path[index]), dotted(path[:index]) or "a run"
     if not known:
         return [Problem(f"'{parent}' has nothing below it called '{part}'", path=where, hint="Check the dotted path.")]
     guess = closest(part, known)
     hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(known)}."
+    if part in known:
+        hint = f"'{parent}' is a list: say which item, as in '{parent}[0].{part}'."
+    if path[0] in ("run", "base_run") and unknown_part(RunConfig, path[1:]) is None:
+        hint = f"Write '{dotted(path[1:])}': the path starts inside the run."
     return [Problem(f"'{part}' is not a field of {parent}", path=where, hint=hint)]
+
+
+def _overlaps(axes: Collection[str]) -> list[Problem]:
+    """Axes that would overwrite what another axis sets."""
+    problems: list[Problem] = []
+    paths = {axis: split_dotted(axis) for axis in axes}
+    for (one, outer), (other, inner) in permutations(paths.items(), 2):
+        same_twice = outer == inner and list(axes).index(one) > list(axes).index(other)
+        if inner[: len(outer)] == outer and not same_twice:
+            message = f"this axis sets a part of what the axis '{one}' sets"
+            problems.append(Problem(message, path=f"matrix.axes.{other}", hint="Keep one of the two."))
+    return problems
 
 
 def _repeated(values: list[Any]) -> list[Any]:
@@ -117,23 +143,21 @@ def _repeated(values: list[Any]) -> list[Any]:
     return [value for value, key in zip(values, keys, strict=True) if key in seen or seen.add(key)]
 
 
-def _with_value(cell: dict[str, Any], axis: str, value: Any) -> dict[str, Any]:
-    """A copy of `cell` with `value` at the dotted path; only what lies on the path is copied."""
-    return _set(cell, split_dotted(axis), value, axis)
-
-
-def _set(node: Any, path: tuple[str | int, ...], value: Any, axis: str) -> Any:
+def _set(node: Any, path: Path, value: Any, axis: str) -> Any:
+    """A copy of `node` with `value` at `path`; only what lies on the path is copied."""
     if not path:
         return value
     key, rest = path[0], path[1:]
     if isinstance(node, list) and isinstance(key, int):
         items: list[Any] = [*node]
         if key >= len(items):
-            raise _no_place(axis, f"the list has {len(items)} items")
+            raise _no_place(axis, f"the list there has {len(items)} items, and the first is number 0")
         items[key] = _set(items[key], rest, value, axis)
         return items
-    if not (node is None or isinstance(node, dict)):
-        raise _no_place(axis, f"'{key}' would have to be set inside {node!r}")
+    if node is None and isinstance(key, int):
+        raise _no_place(axis, f"there is no list that could have an item {key}")
+    if not isinstance(node, dict | None):
+        raise _no_place(axis, f"'{key}' would have to be set inside {show(cast('Any', node))}")
     entries: dict[str, Any] = {**node} if node else {}
     entries[str(key)] = _set(entries.get(str(key)), rest, value, axis)
     return entries
@@ -144,49 +168,44 @@ def _no_place(axis: str, reason: str) -> ConfigError:
     return ConfigError(Problem(f"base_run has no place for this axis: {reason}", path=f"matrix.axes.{axis}", hint=hint))
 
 
-def _cell_name(template: str | None, base: str, chosen: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+def _cell_name(template: str | None, base: str, labels: Mapping[str, str], cell: Mapping[str, Any]) -> str:
     if template is None:
-        return "__".join([base, *(f"{split_dotted(axis)[-1]}{slug(value)}" for axis, value in chosen.items())])
-
-    def fill(match: re.Match[str]) -> str:
-        key = match[1]
-        if key == "base":
-            return base
-        if key in chosen:
-            return slug(chosen[key])
-        return slug(_value_at(cell, key))
-
-    return _PLACEHOLDER.sub(fill, template)
+        return "__".join([base, *(f"{split_dotted(axis)[-1]}{label}" for axis, label in labels.items())])
+    known = {"base": base, **labels}
+    return _PLACEHOLDER.sub(lambda match: known.get(match[1]) or slug(_value_at(cell, match[1], known)), template)
 
 
-def _value_at(cell: Mapping[str, Any], key: str) -> Any:
+def _value_at(cell: Mapping[str, Any], key: str, known: Mapping[str, str]) -> Any:
     node: Any = cell
     for part in split_dotted(key):
         node = child(node, part)
-        if node is MISSING:
-            message, hint = (
-                f"the placeholder '{{{key}}}' names nothing in the run",
-                "Use {base} or the dotted path of an axis.",
-            )
-            raise ConfigError(Problem(message, path="matrix.name_template", hint=hint))
-    return node
+    if node is not MISSING:
+        return node
+    guess = next((name for name in known if split_dotted(name)[-1] == key), None) or closest(key, known)
+    hint = f"Did you mean '{{{guess}}}'?" if guess else "Use {base} or the dotted path of an axis."
+    message = f"the placeholder '{{{key}}}' names nothing in the run"
+    raise ConfigError(Problem(message, path="matrix.name_template", hint=hint))
+
+
+def _labels(values: Sequence[Any]) -> list[str]:
+    """The slugs of an axis; values that look the same are numbered."""
+    slugs = [slug(value) for value in values]
+    counts = Counter(slugs)
+    return [text if counts[text] == 1 else f"{text}-{index}" for index, text in enumerate(slugs, start=1)]
 
 
 def slug(value: Any) -> str:
     """A value as part of a run name: floats by `%g` with `p` for the point, the rest made safe for a folder name."""
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
+    if isinstance(value, int | None):
+        return json.dumps(value)
     if isinstance(value, float):
-        return f"{value:g}".replace("+", "").replace(".", "p")
+        text = f"{value:g}"
+        exact = text if float(text) == value else repr(value)  # %g keeps six digits
+        return exact.replace("+", "").replace(".", "p")
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", "="), default=str)
     return _UNSAFE.sub("-", text).strip("-")[:60] or "empty"
 
 
-def _collision(matrix: MatrixSpec, name: str) -> Problem:
-    where = "matrix.name_template" if matrix.name_template else "matrix.axes"
-    hint = (
-        "Put every axis into name_template."
-        if matrix.name_template
-        else "Set matrix.name_template so that names differ."
-    )
-    return Problem("two runs of the matrix get the same name", path=where, value=name, hint=hint)
+def _collision(name: str) -> Problem:
+    message, hint = "two runs of the matrix get the same name", "Put every axis into name_template."
+    return Problem(message, path="matrix.name_template", value=name, hint=hint)

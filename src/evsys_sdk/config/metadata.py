@@ -104,8 +104,8 @@ class Metadata(Strict):
     def _is_unmistakable(self) -> Self:
         for key in self.model_extra or ():
             if guess := closest(key, type(self).model_fields, cutoff=0.85):
-                message = f"the free key '{key}' looks like '{guess}', and nothing reads it. Write '{guess}', or use another word."
-                raise MisplacedValue(message, key)
+                message = f"nothing reads the free key '{key}', and it looks like '{guess}'"
+                raise MisplacedValue(f"{message}. Write '{guess}', or choose another word.", key)
         labels: set[tuple[Split | None, str | None]] = set()
         for index, entry in enumerate(self.benchmark):
             label = (entry.role, entry.label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,8 @@ _BOUNDS = {
 }
 """pydantic error type -> message and remedy, with what pydantic knows about the bound."""
 
+_GUESS = re.compile("Did you mean '(.+)'")
+
 
 def problems_in(error: ValidationError, *, model: type[BaseModel], data: Any, at: Path = ()) -> list[Problem]:
     """Every problem of a failed validation of `data`; `at` is where `data` stands in the file."""
@@ -49,7 +52,7 @@ def problems_in(error: ValidationError, *, model: type[BaseModel], data: Any, at
     for detail in error.errors(include_url=False):
         problem = _problem(dict(detail), model, data, at)
         found.setdefault((problem.path, problem.message), problem)
-    return _one_per_union(list(found.values()))
+    return _one_per_typo(_one_per_union(list(found.values())))
 
 
 def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path) -> Problem:
@@ -63,7 +66,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
     if kind == "missing":
         return _missing(model, loc, where)
     if kind == "value_error":
-        return _failed_check(detail["ctx"]["error"], (*at, *loc), value)
+        return failed_check(detail["ctx"]["error"], (*at, *loc), value)
     if kind == "literal_error":
         return _not_a_choice(detail["ctx"]["expected"], where, value)
     if kind in _EXPECTED:
@@ -84,7 +87,7 @@ def _missing(model: type[BaseModel], loc: Path, where: str) -> Problem:
     return Problem(f"the key '{name}' is missing", path=where, hint=hint)
 
 
-def _failed_check(error: Exception, path: Path, value: Any) -> Problem:
+def failed_check(error: Exception, path: Path = (), value: Any = MISSING) -> Problem:
     """A model's own check: its message is a sentence with the fault and a sentence with the remedy."""
     message, _, hint = str(error).partition(". ")
     shown = value if isinstance(value, str | int | float) else MISSING
@@ -137,3 +140,12 @@ def _one_per_union(problems: list[Problem]) -> list[Problem]:
             problem = replace(settled[key], message=f"{settled[key].message} or {also}")
         settled[key] = problem
     return list(settled.values())
+
+
+def _one_per_typo(problems: list[Problem]) -> list[Problem]:
+    """Drop the missing key that an unknown key was meant to be."""
+    typos = [
+        (problem, _GUESS.search(problem.hint)) for problem in problems if problem.message.startswith("unknown key")
+    ]
+    meant = {f"{problem.path.rpartition('.')[0]}.{guess[1]}".lstrip(".") for problem, guess in typos if guess}
+    return [problem for problem in problems if not (problem.message.endswith("is missing") and problem.path in meant)]

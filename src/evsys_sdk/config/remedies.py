@@ -10,14 +10,15 @@ from pydantic import BaseModel
 
 from ..errors import closest
 from .base import KindSpec
-from .fields import Path, models_at, models_in
+from .fields import Path, item_models_in, models_at, models_in
 
 
 def where_the_key_belongs(root: type[BaseModel], loc: Path, beside: Collection[str]) -> str:
     """The remedy for an unknown key at `loc`: the block it belongs to, or the key that was probably meant."""
     models, key = models_at(root, loc[:-1]), str(loc[-1])
     fields = {name: field.annotation for model in models for name, field in model.model_fields.items()}
-    below = [name for name, type_ in fields.items() if any(key in inner.model_fields for inner in models_in(type_))]
+    blocks = {name: [*models_in(type_), *item_models_in(type_)] for name, type_ in fields.items()}
+    below = [name for name, inner in blocks.items() if any(key in model.model_fields for model in inner)]
     below = [name for name in below if name in beside] or below
     if below:
         return f"Move it into {' or '.join(repr(name) for name in below)}."
@@ -41,7 +42,8 @@ def how_to_write(expected: str, value: Any, models: list[type[BaseModel]]) -> st
         case "true or false":
             return "Remove the quotes around it." if value in ("true", "false") else "Write true or false."
         case "a list":
-            return f"Write [{_item(value, models)}]." if isinstance(value, str) else "Begin each item with '- '."
+            scalar = isinstance(value, str | int | float)
+            return f"Write [{_item(value, models)}]." if scalar else "Begin each item with '- '."
         case "a mapping of keys to values":
             return _as_mapping(value, models)
         case _:
@@ -67,8 +69,8 @@ def _as_mapping(value: Any, models: list[type[BaseModel]]) -> str:
     return f"Write 'key: value' lines; the keys here are {', '.join(keys)}." if keys else "Write 'key: value' lines."
 
 
-def _item(value: str, models: list[type[BaseModel]]) -> str:
+def _item(value: Any, models: list[type[BaseModel]]) -> str:
     """`value` as the block it abbreviates: `{kind: dedupe}` for `dedupe`."""
     keys = {name for model in models for name in model.model_fields}
     key = next((name for name in ("kind", "name") if name in keys), None)
-    return f"{{{key}: {value}}}" if key else value
+    return f"{{{key}: {value}}}" if key else str(value)

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from .base import MisplacedValue, Name, Strict
 from .specs import AlgorithmConfig, BackendConfig, InferenceSpec, MetricSpec, TransformSpec
 
-
 _SOURCE_FIELDS = {"jsonl": "path", "json": "path", "in_memory": "rows", "hf_dataset": "hf_dataset"}
 """source_kind -> the field that says where the rows are."""
 

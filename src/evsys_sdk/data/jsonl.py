@@ -2,7 +2,8 @@
 
 What rows mean is not known here; see `rows.py`. Blank lines, CRLF, a byte-order mark and `.gz` are accepted; `NaN`,
 `Infinity`, lone surrogates and nesting beyond 200 levels are refused, because other readers of the same file would
-disagree about them.
+disagree about them. As in any reader, of a key that stands twice the last counts, and a number too large to hold
+(1e400) becomes infinite; writing it is refused.
 
     for row in read_jsonl("data/train.jsonl"): ...
 """
@@ -33,7 +34,7 @@ _REMEDIES = {
     "number out of range": "An integer has more than 4300 digits; write it as text.",
     "hex escape": "A \\u escape is half of a surrogate pair; write the whole character.",
     "unicode": "The file is not UTF-8; convert it, for instance with: iconv -f ISO-8859-1 -t UTF-8.",
-    "control character": "Escape control characters inside strings (\\n, \\t, \\u0000).",
+    "control character": "Escape control characters inside strings; a line break is written \\n.",
     "EOF": "It stops in the middle of a value; if this is the last line, the file was cut off: copy it again.",
 }
 """Part of the parser's message -> what to do about it."""

@@ -67,10 +67,22 @@ class _Stream:
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[Row]:
-        if self._begun and self._list is None:
+        # Nothing happens before the first row is asked for: list(rows) asks for the length in between.
+        if self.error is not None:
+            raise self.error
+        if self._list is None and self._begun:
             raise DataError("it reads its rows twice. Write 'rows = list(rows)' at its start.")
         self._begun = True
-        return self._stream(self._list if self._list is not None else self._rows)
+        try:
+            for number, row in enumerate(self._rows if self._list is None else self._list, 1):
+                self.current = number
+                yield row
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        self.current = None
 
     def __len__(self) -> int:
         return len(self._all())
@@ -87,17 +99,6 @@ class _Stream:
             rows.extend(iter(self))
             self._list = rows
         return self._list
-
-    def _stream(self, rows: Iterable[Row]) -> Iterator[Row]:
-        try:
-            for self.current, row in enumerate(rows, 1):
-                yield row
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self.error = error
-            raise
-        self.current = None
 
 
 def _guarded(transform: Transform, rows: Iterable[Row]) -> Iterator[Row]:

@@ -138,6 +138,7 @@ def parse_rows(
 
     With a `target` every row must be of that format; without one, formats may be mixed.
     """
+    target = TargetFormat(target) if target else None  # a plain "chat_messages" is fine too
     # Rows of one file share their keys, so what to do about a set of keys is decided once.
     builders: dict[tuple[str, ...], _Builder] = {}
     for number, row in enumerate(rows, 1):

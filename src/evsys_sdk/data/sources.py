@@ -21,7 +21,7 @@ from .shapes import is_list, is_object
 if TYPE_CHECKING:
     from ..config import DataConfig
 
-_HF_FILES = {".json": "json", ".jsonl": "json", ".gz": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+_HF_FILES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 """File ending -> the loader of the `datasets` library that reads it."""
 
 
@@ -129,7 +129,7 @@ def _open_hugging_face(datasets: Any, name: str, split: str) -> Iterable[Any]:
     # Slices and sums of splits cannot be streamed by the library; everything else can.
     streaming = not any(character in split for character in "[]+%")
     if path.is_file():
-        kind = _HF_FILES.get(path.suffix, "")
+        kind = _HF_FILES.get(path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix, "")
         if not kind:
             raise DataError(f"{path}: a dataset file ends in one of {', '.join(_HF_FILES)}.")
         plain = split.partition("[")[0]

@@ -46,12 +46,24 @@ class RunEvaluator:
     observers: Observers
     load_rows: Callable[[DataConfig], Sequence[Row]]
     train_rows: Sequence[Row]
-    items: list[EvalItem] | None = None
+    failure: str | None = None
+    """Why the last scoring failed; None when it did not."""
+    _items: list[EvalItem] | None = None
 
     @property
     def wanted(self) -> bool:
-        """Whether the config asks for any score."""
+        """Whether the run itself is to be scored; a continual one is, stage by stage, in any case."""
+        return self.scores_stages and (self.config.eval_data is not None or bool(self.train_rows))
+
+    @property
+    def scores_stages(self) -> bool:
+        """Whether the config names any metric at all."""
         return self.config.enabled and bool(self.config.metrics)
+
+    @property
+    def keys(self) -> list[str]:
+        """The metrics a scoring yields."""
+        return [f"{self.prefix}/{spec.kind}" for spec in self.config.metrics]
 
     @property
     def prefix(self) -> str:
@@ -61,14 +73,22 @@ class RunEvaluator:
     @property
     def selection_metric(self) -> str | None:
         """The metric that may choose a checkpoint: never one measured on training rows."""
-        return f"eval/{self.config.metrics[0].kind}" if self.wanted and self.config.eval_data else None
+        return self.keys[0] if self.wanted and self.config.eval_data else None
 
     async def __call__(self, step: int) -> Mapping[str, float]:
-        """Score a frozen copy of the live model after `step`."""
-        if self.items is None:
-            self.items = self._load_items()
-        metrics = await self.score(self.items, step=step, name=self.prefix, key=self.prefix)
-        return metrics
+        """Score a frozen copy of the live model after `step`.
+
+        A failure must not undo the training and must not vanish: it is logged and kept in `failure`.
+        """
+        self.failure = None
+        try:
+            if self._items is None:
+                self._items = self._load_items()
+            return await self.score(self._items, step=step, name=self.prefix, key=self.prefix)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            get_logger(__name__).error("the evaluation after step %d failed: %s", step, self.failure)
+            return {}
 
     async def score_data(self, data: DataConfig, *, step: int, name: str) -> Mapping[str, float]:
         """Score the live model on other rows, e.g. those of an earlier continual stage."""

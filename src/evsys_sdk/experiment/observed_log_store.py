@@ -26,7 +26,7 @@ class LogStoreCallback(Callback):
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         rewind = getattr(self._store, "rewind", None)
         if rewind is not None:
-            rewind(info.steps_done)
+            rewind(info.next_step)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._store.log_metrics(metrics, step)

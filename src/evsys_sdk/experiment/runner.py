@@ -74,7 +74,7 @@ def _train_and_score(
         observers.on_data(rows)
         result = algorithm.train(ctx)
         if evaluator is not None and evaluator.wanted and result.status == "completed":
-            _score(evaluator, result)
+            _score_if_missing(evaluator, result)
         return result
     finally:
         backend.teardown(handles)
@@ -111,6 +111,7 @@ def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
     ctx.extras["selection_metric"] = evaluator.selection_metric
     if evaluator.wanted:
         ctx.extras["evaluate"] = evaluator
+    if evaluator.scores_stages:
         ctx.extras["score_stage"] = lambda stage, step: evaluator.score_data(
             stage.eval_data, step=step, name=stage.name
         )
@@ -145,16 +146,15 @@ def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _score(evaluator: RunEvaluator, result: RunResult) -> None:
-    """Score the trained model. A failed evaluation does not undo the training, and does not vanish either."""
-    try:
-        result.metrics |= asyncio.run(_final_scores(evaluator, int(result.metrics.get("steps", 0))))
-    except Exception as error:
-        get_logger(__name__).error("run '%s' is unscored: %s: %s", result.run_id, type(error).__name__, error)
-        result.extras["unscored"] = f"{type(error).__name__}: {error}"
+def _score_if_missing(evaluator: RunEvaluator, result: RunResult) -> None:
+    """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
+    if not all(key in result.metrics for key in evaluator.keys) and evaluator.failure is None:
+        result.metrics |= asyncio.run(_scores(evaluator, int(result.metrics.get("steps", 0))))
+    if evaluator.failure is not None:
+        result.extras["unscored"] = evaluator.failure
 
 
-async def _final_scores(evaluator: RunEvaluator, step: int) -> Mapping[str, float]:
+async def _scores(evaluator: RunEvaluator, step: int) -> Mapping[str, float]:
     return await evaluator(step)
 
 

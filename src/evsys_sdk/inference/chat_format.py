@@ -32,6 +32,7 @@ class ChatTemplate:
                 "use the instruction-tuned variant of the model."
             )
         self.tokenizer = tokenizer
+        self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
 
     def __call__(self, messages: Sequence[Message], *, generate: bool = False) -> str:
         """The conversation as text; with `generate`, up to where the assistant starts to speak."""
@@ -62,7 +63,7 @@ class ChatTemplate:
 
     def is_control(self, token: int) -> bool:
         """Whether a token marks structure (end of turn, end of text) and is not part of what is said."""
-        if token == self.tokenizer.eos_token_id:
+        if token == self.eos:
             return True
         return not decode(self.tokenizer, [token], skip_special_tokens=True) and bool(decode(self.tokenizer, [token]))
 
@@ -120,8 +121,7 @@ def _texts(template: ChatTemplate, close: str) -> tuple[str, ...]:
 
 
 def _end_of_text(template: ChatTemplate) -> tuple[int, ...]:
-    eos = template.tokenizer.eos_token_id
-    return () if eos is None else (eos,)
+    return () if template.eos is None else (template.eos,)
 
 
 def _open_thinking(generation_prompt: str) -> str:

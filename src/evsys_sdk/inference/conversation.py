@@ -69,6 +69,12 @@ def join_thinking(thinking: str, answer: str) -> str:
     return f"<think>\n{thinking}\n</think>\n\n{answer}" if thinking else answer
 
 
+def without_empty_thinking(text: str) -> str:
+    """A text without the empty thinking block by which a template says that there was no thinking."""
+    thinking, answer = split_thinking(text)
+    return text if thinking else answer
+
+
 def supervised_turns(messages: Sequence[Message], supervise: Supervise) -> list[int]:
     """Where the assistant turns are that carry loss."""
     if supervise not in ("all_assistant", "last_assistant"):

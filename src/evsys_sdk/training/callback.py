@@ -38,6 +38,11 @@ class RunInfo:
     """Above 0 the run resumes after this step: drop whatever you recorded for later ones."""
     hypothesis: str | None = None
 
+    @property
+    def next_step(self) -> int:
+        """The first step whose records will be written; whatever is there from this step on must go."""
+        return self.steps_done + 1 if self.steps_done else 0
+
 
 @dataclass(frozen=True, slots=True)
 class EvalRecord:

@@ -76,8 +76,9 @@ class TrainingLoop:
     control: RunControl = field(default_factory=RunControl)
     watchdog: Watchdog = field(default_factory=Watchdog)
     evaluate: Evaluate | None = None
+    """Asked every `eval_every` steps, and after the last one before the final checkpoint is written."""
     at_end: Evaluate | None = None
-    """Scored once after the last step, before the final checkpoint."""
+    """Asked after the last step only."""
     stage: int = 0
     offset: int = 0
     """Steps that earlier stages took; logged steps count on from there."""
@@ -165,11 +166,9 @@ class TrainingLoop:
 
     async def _end(self, steps_done: int) -> Checkpoint:
         finished = steps_done == self.settings.total_steps or not self.control.interrupted
-        scores: Mapping[str, float] = {}
-        if finished and self.evaluate is not None and self.settings.scores_after(steps_done):
-            scores = await self.evaluate(self.offset + steps_done)
-        if finished and self.at_end is not None:
-            scores = {**scores, **await self.at_end(self.offset + steps_done)}
+        scores: dict[str, float] = {}
+        for score in (self.evaluate, self.at_end) if finished else ():
+            scores |= await score(self.offset + steps_done) if score is not None else {}
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:
             return self.last_saved
         return await self._save(steps_done, scores, final=finished)

@@ -30,8 +30,8 @@ _BLOCK, _INLINE, _ITEM = range(3)
 KINDS: Final = _INDUCTION_KINDS + 2 * 3
 """Induction by length of the match (2..8), then block, inline and item: first token, later tokens."""
 
-INITIAL_SCORES: Final = (-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0) + (4.0, 2.0, 2.0) + (6.0, 5.0, 5.0)
-INITIAL_STRENGTHS: Final = (5.0, 6.0, 7.0, 8.0, 8.0, 8.0, 8.0) + (8.0, 8.0, 8.0) + (10.0, 10.0, 10.0)
+INITIAL_SCORES: Final = (*(-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0), *(6.0, 2.0, 2.0), *(8.0, 5.0, 5.0))
+INITIAL_STRENGTHS: Final = (*(3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), *(12.0, 7.0, 7.0), *(12.0, 12.0, 12.0))
 
 _MOST_SOURCES: Final = 32
 """How many earlier places one position looks at; bounds the work on repetitive text."""
@@ -45,6 +45,32 @@ class Matches:
     token: Ints
     kind: Ints
 
+    def among(self, queries: Ints, total: int) -> Matches:
+        """The matches of some of the `total` queries, renumbered."""
+        place = np.full(total, -1)
+        place[queries] = np.arange(len(queries))
+        kept = place[self.query] >= 0
+        return Matches(place[self.query[kept]], self.token[kept], self.kind[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What the matches add to the logits: log(1 + sum of attention * exp(strength)) for each proposed token."""
+
+    flat: Ints
+    """Distinct (query, token) pairs, as indices into the flattened logits."""
+    member: Ints
+    """Which of them each match belongs to."""
+    attention: Floats
+    loudness: Floats
+    """exp(strength) of each match."""
+    total: Floats
+    """1 + sum, for each distinct pair."""
+
+    def add_to(self, logits: Floats) -> None:
+        """Add the proposals to `logits`, in place."""
+        logits.reshape(-1)[self.flat] += np.log(self.total)
+
 
 def find_matches(packed: Packed, queries: Ints) -> Matches:
     """What the copy head sees at `queries`, positions of `packed`."""
@@ -57,30 +83,28 @@ def find_matches(packed: Packed, queries: Ints) -> Matches:
     )
 
 
-def attention(matches: Matches, scores: Floats, queries: int) -> Floats:
-    """How much attention each match gets: a softmax over the matches of its query and the sink, whose score is 0."""
+def propose(matches: Matches, scores: Floats, strengths: Floats, queries: int) -> Proposals:
+    """Share out the attention of each query among its matches and the sink, whose score is 0, and let them speak."""
     top = max(0.0, float(scores.max()))
     drawn = np.exp(scores - top)[matches.kind]
-    total = np.bincount(matches.query, weights=drawn, minlength=queries) + np.exp(-top)
-    return (drawn / total[matches.query]).astype(scores.dtype)
+    shared = np.bincount(matches.query, weights=drawn, minlength=queries) + np.exp(-top)
+    attention = (drawn / shared[matches.query]).astype(scores.dtype)
+    loudness = np.exp(strengths)[matches.kind]
+    flat, member = np.unique(matches.query * VOCABULARY + matches.token, return_inverse=True)
+    total = 1 + np.bincount(member, weights=attention * loudness, minlength=len(flat))
+    return Proposals(flat, member, attention, loudness, total.astype(scores.dtype))
 
 
-def add_proposals(logits: Floats, matches: Matches, scores: Floats, strengths: Floats) -> None:
-    """Add what the copy head says to `logits`, in place."""
-    spoken = attention(matches, scores, len(logits)) * strengths[matches.kind]
-    np.add.at(logits.reshape(-1), matches.query * logits.shape[1] + matches.token, spoken)
-
-
-def backward(matches: Matches, scores: Floats, strengths: Floats, grad_logits: Floats) -> tuple[Floats, Floats]:
+def backward(matches: Matches, proposals: Proposals, grad_logits: Floats) -> tuple[Floats, Floats]:
     """Gradients with respect to scores and strengths."""
-    weight = attention(matches, scores, len(grad_logits))
-    upstream = grad_logits[matches.query, matches.token]
-    grad_weight = upstream * strengths[matches.kind]
-    mean = np.bincount(matches.query, weights=weight * grad_weight, minlength=len(grad_logits))
-    grad_drawn = weight * (grad_weight - mean[matches.query])
+    upstream = (grad_logits.reshape(-1)[proposals.flat] / proposals.total)[proposals.member]
+    grad_attention = upstream * proposals.loudness
+    spoken = proposals.attention * grad_attention
+    per_query = np.bincount(matches.query, weights=spoken, minlength=len(grad_logits))
+    grad_drawn = spoken - proposals.attention * per_query[matches.query]
     grad_scores = np.bincount(matches.kind, weights=grad_drawn, minlength=KINDS)
-    grad_strengths = np.bincount(matches.kind, weights=weight * upstream, minlength=KINDS)
-    return grad_scores.astype(scores.dtype), grad_strengths.astype(scores.dtype)
+    grad_strengths = np.bincount(matches.kind, weights=spoken, minlength=KINDS)
+    return grad_scores.astype(grad_logits.dtype), grad_strengths.astype(grad_logits.dtype)
 
 
 def _induction(packed: Packed, folded: Ints, queries: Ints) -> Matches:
@@ -160,7 +184,8 @@ def _ends_here(packed: Packed, source: Ints, cue_type: Ints) -> NDArray[np.bool_
     blank_line = (token == ord("\n")) & (after == ord("\n"))
     full_stop = (token == ord(".")) & _ENDS_SENTENCE[after]
     line_over = _ENDS_ITEM[token] | full_stop
-    return np.where(cue_type == _BLOCK, blank_line, line_over)
+    is_block: NDArray[np.bool_] = cue_type == _BLOCK
+    return (is_block & blank_line) | (~is_block & line_over)
 
 
 def _ragged(counts: Ints) -> tuple[Ints, Ints]:

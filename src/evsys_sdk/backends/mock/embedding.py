@@ -12,15 +12,15 @@ from .features import Features
 from .packing import Ints, Packed
 from .weights import Floats
 
-_CONTEXT_SHARE = 0.7
-_MESSAGE_SHARE = 1.5
+_CONTEXT_SHARE = 0.5
+_MESSAGE_SHARE = 6.0
 
 
 def embed(table: Floats, features: Features, packed: Packed, queries: Ints) -> Floats:
     """The input vectors at `queries`, positions of `packed`."""
     words = features.words
-    running = _running_sums(_sum_words(table, words.context_rows,words), _word_bounds(features, packed))
-    per_message = _message_sums(_sum_words(table, words.message_rows,words), words.message, len(packed.message_starts))
+    running = _running_sums(table[words.context_row], _word_bounds(features, packed))
+    per_message = _message_sums(table[words.message_row], words.message, len(packed.message_starts))
     context_scale, message_scale = _scales(features, packed, table)
     z = _sum_rows(table, features.ngram_rows)
     z += running[features.shown + packed.sequence[queries]] * context_scale
@@ -41,39 +41,29 @@ def embed_backward(
     asked = previous >= 0
     grad_message = _grouped_sum((grad_z * message_scale)[asked], previous[asked], len(packed.message_starts))
 
-    L=LEN(words.length)[:,None].astype(grad_z.dtype)
-    sources = np.concatenate((grad_z, L*_running_sums_backward(grad_running, bounds), L*grad_message[words.message]))
-    groups = (features.ngram_rows[active], words.context_rows, words.message_rows)
-    first_source = (0, len(grad_z), len(grad_z) + count)
-    rows = np.concatenate([group.ravel() for group in groups])
-    source = np.concatenate(
-        [first + np.repeat(np.arange(len(group)), group.shape[1]) for first, group in zip(first_source, groups, strict=True)]
-    )
-    fac=np.concatenate([np.ones(groups[0].size),np.tile(KW,count),np.tile(KW,count)]).astype(grad_z.dtype)
+    sources = np.concatenate((grad_z, _running_sums_backward(grad_running, bounds), grad_message[words.message]))
+    ngrams = features.ngram_rows[active]
+    rows = np.concatenate((ngrams.ravel(), words.context_row, words.message_row))
+    of_ngrams = np.repeat(np.arange(len(grad_z)), ngrams.shape[1])
+    source = np.concatenate((of_ngrams, len(grad_z) + np.arange(2 * count)))
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
-    first = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-    return rows[first], np.add.reduceat(sources[source[order]]*fac[order][:,None], first, axis=0)
+    first = _first_of_runs(rows)
+    return rows[first], np.add.reduceat(sources[source[order]], first, axis=0)
 
 
-KW=(1.,1.,1.)
-LEN=lambda n: np.ones(len(n))
 def _sum_rows(table: Floats, rows: Ints) -> Floats:
     total = table[rows[:, 0]]
     for column in range(1, rows.shape[1]):
         total += table[rows[:, column]]
     return total
-def _sum_words(table, rows, words):
-    total = table[rows[:, 0]]*KW[0]
-    for column in range(1, rows.shape[1]):
-        total += table[rows[:, column]]*KW[column]
-    return total*LEN(words.length)[:,None].astype(table.dtype)
 
 
 def _scales(features: Features, packed: Packed, like: Floats) -> tuple[Floats, Floats]:
     in_message = np.append(np.bincount(features.words.message, minlength=len(packed.message_starts)), 0)
     shown, asked = features.shown - features.first, in_message[features.previous]
-    context, message = _CONTEXT_SHARE / np.sqrt(1.0 + shown), _MESSAGE_SHARE / np.sqrt(1.0 + asked)
+    share = np.where(features.previous < 0, _MESSAGE_SHARE, _CONTEXT_SHARE)  # plain text is its own question
+    context, message = share / np.sqrt(1.0 + shown), _MESSAGE_SHARE / np.sqrt(1.0 + asked)
     return context.astype(like.dtype)[:, None], message.astype(like.dtype)[:, None]
 
 
@@ -106,6 +96,10 @@ def _grouped_sum(vectors: Floats, group: Ints, groups: int) -> Floats:
     """Sum the vectors of each group; `group` is ascending."""
     sums = np.zeros((groups, vectors.shape[1]), vectors.dtype)
     if len(group):
-        first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+        first = _first_of_runs(group)
         sums[group[first]] = np.add.reduceat(vectors, first, axis=0)
     return sums
+
+
+def _first_of_runs(values: Ints) -> Ints:
+    return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))

@@ -1,12 +1,11 @@
 """What the model looks at: which rows of its hashed embedding table are active at each position.
 
 Three groups, all of them causal and none of them crossing from one sequence into another:
-- the last 1 to 6 tokens (where in the text are we),
+- the last 1 to 6 tokens, the current line so far and its length (where in the text are we),
 - the words of the whole context so far (what is it about),
 - the words of the message before the current one (what was just asked).
 
-A word contributes itself, its pair with the word before it and its first letters, so that unseen inflections and
-phrasings share rows with seen ones.
+A word is known by its first letters, so that inflections share a row.
 """
 
 from __future__ import annotations
@@ -19,13 +18,15 @@ import numpy as np
 from .packing import Hashes, Ints, Packed, SpanHashes, mixed
 from .tokenizer import VOCABULARY
 
-TABLE_BITS: Final = 15
-TABLE_ROWS: Final = 1 << TABLE_BITS
+TABLE_ROWS: Final = 1 << 15
+WORD_ROWS: Final = slice(TABLE_ROWS // 2, TABLE_ROWS)
+"""The part of the table that holds words."""
 
 _ORDERS: Final = (1, 2, 3, 4, 6)
 _BEFORE_TEXT: Final = VOCABULARY
 """Stands for the tokens before the first one."""
 _STEM: Final = 6
+_LONGEST_LINE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,11 @@ class Words:
     """The words of a packed batch, in order. A word counts from the position that shows it has ended."""
 
     shown_at: Ints
-    length: Ints
     message: Ints
-    context_rows: Ints
-    """(words, 3) rows for "somewhere in the context"."""
-    message_rows: Ints
-    """(words, 3) rows for "in the previous message"."""
+    context_row: Ints
+    """Row for "somewhere in the context"."""
+    message_row: Ints
+    """Row for "in the previous message"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Features:
     """The active table rows at the positions `queries` of a packed batch."""
 
     ngram_rows: Ints
-    """(queries, orders)"""
+    """(queries, 7)"""
     words: Words
     shown: Ints
     """Per query, the index of the first word of the batch that is not shown yet."""
@@ -78,11 +78,19 @@ def _ngram_rows(packed: Packed, queries: Ints) -> Ints:
         token = np.where(offsets >= back, packed.tokens[np.maximum(queries - back, 0)], _BEFORE_TEXT)
         key = key * np.uint64(1021) + (token + 1).astype(np.uint64)
         if back + 1 in _ORDERS:
-            columns.append(_rows(key, salt=back + 1))
-    message_starts = packed.message_starts[packed.message[queries]]
-    columns.append(_rows(SpanHashes(packed.tokens).of(message_starts, queries + 1), salt=8))
-    columns.append(_rows(np.minimum(queries - message_starts, 64).astype(np.uint64), salt=9))
+            columns.append(_rows(key, salt=back))
+    line_starts = _line_starts(packed)[queries]
+    columns.append(_rows(SpanHashes(packed.tokens).of(line_starts, queries + 1), salt=10))
+    columns.append(_rows(np.minimum(queries + 1 - line_starts, _LONGEST_LINE).astype(np.uint64), salt=11))
     return np.stack(columns, axis=1)
+
+
+def _line_starts(packed: Packed) -> Ints:
+    """Where the line begins that the next token continues."""
+    after_break = np.concatenate(([True], _BREAKS_LINE[packed.tokens[:-1]])) | (packed.offset == 0)
+    position = np.arange(len(packed))
+    starts = np.maximum.accumulate(np.where(after_break, position, 0))
+    return np.where(_BREAKS_LINE[packed.tokens], position + 1, starts)
 
 
 def _words(packed: Packed) -> Words:
@@ -97,20 +105,20 @@ def _words(packed: Packed) -> Words:
     complete = end < packed.ends[packed.sequence[begin]]
     begin, end = begin[complete], end[complete]
 
-    hashes = SpanHashes(_LOWER[tokens])
-    kinds=[hashes.of(begin, np.minimum(begin + _STEM, end))]
+    stems = SpanHashes(_LOWER[tokens]).of(begin, np.minimum(begin + _STEM, end))
     return Words(
-        shown_at=end,length=end-begin,
+        shown_at=end,
         message=packed.message[end - 1],
-        context_rows=np.stack([_rows(kind, salt=10 + number) for number, kind in enumerate(kinds)], axis=1),
-        message_rows=np.stack([_rows(kind, salt=20 + number) for number, kind in enumerate(kinds)], axis=1),
+        context_row=_rows(stems, salt=0, words=True),
+        message_row=_rows(stems, salt=1, words=True),
     )
 
 
-def _rows(keys: Hashes, *, salt: int) -> Ints:
-    half = TABLE_ROWS // 2
+def _rows(keys: Hashes, *, salt: int, words: bool = False) -> Ints:
+    """Hash keys to table rows: n-grams into the first half, words into the second."""
     salted = keys * np.uint64(2) + np.uint64((2 * salt + 1) * 0xD1342543DE82EF95 % (1 << 64))
-    return (mixed(salted) >> np.uint64(65 - TABLE_BITS)).astype(np.int64) + (half if salt >= 10 else 0)
+    half = TABLE_ROWS // 2
+    return (mixed(salted) % np.uint64(half)).astype(np.int64) + (half if words else 0)
 
 
 def _is_word_byte(token: int) -> bool:
@@ -121,3 +129,4 @@ _IN_WORD: Final = np.array([_is_word_byte(token) for token in range(VOCABULARY)]
 _OWN_WORD: Final = np.array([0xE0 <= token < 256 for token in range(VOCABULARY)])
 """First bytes of the scripts that mostly write no spaces: each of their characters is a word of its own."""
 _LOWER: Final = np.array([ord(chr(token).lower()) if token < 128 else token for token in range(VOCABULARY)], np.int64)
+_BREAKS_LINE: Final = np.array([token == ord("\n") or token >= 256 for token in range(VOCABULARY)])

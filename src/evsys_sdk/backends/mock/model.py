@@ -22,8 +22,9 @@ from .packing import Ints, Packed
 from .weights import COPY_SCALE, OUTPUT_SCALE, TABLE, Floats, Weights
 
 _ROWS_AT_ONCE = 8192
-_ROW_BLOCK = 64
-"""Matrix products run on a multiple of this many rows: a row then gets the same bits whatever it is batched with."""
+_SINGLE_THREADED = 1 << 18
+"""Matrix products with no more multiplications than this run on one thread in OpenBLAS."""
+_OUTER_ROWS = 1024
 _NORM_EPSILON = 1e-8
 
 
@@ -60,8 +61,8 @@ class Pass:
         """Logits at all query positions, or at the given ones (indices into the queries)."""
         hidden = self.hidden.activation if queries is None else self.hidden.activation[queries]
         logits = OUTPUT_SCALE * (_matmul(hidden, weights["output"]) + weights["bias"])
-        matches = self.matches if queries is None else _restrict(self.matches, queries, len(self.hidden.activation))
-        copying.add_proposals(logits, matches, *_copy_weights(weights))
+        matches = self.matches if queries is None else self.matches.among(queries, len(self.queries))
+        copying.propose(matches, *_copy_weights(weights), len(logits)).add_to(logits)
         return logits
 
 
@@ -80,7 +81,9 @@ def target_logprobs(weights: Weights, run: Pass, targets: Ints) -> Floats:
     for begin in range(0, len(targets), _ROWS_AT_ONCE):
         rows = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(targets)))
         logprobs = log_softmax(run.logits(weights, rows))
-        out[rows] = np.take_along_axis(logprobs, targets[rows].reshape(len(rows), -1), axis=1).reshape(targets[rows].shape)
+        out[rows] = np.take_along_axis(logprobs, targets[rows].reshape(len(rows), -1), axis=1).reshape(
+            targets[rows].shape
+        )
     return out
 
 
@@ -88,20 +91,25 @@ def backward(weights: Weights, run: Pass, targets: Ints, grad_logprobs: Floats) 
     """The gradient of the loss whose derivative with respect to the targets' log-probabilities is given."""
     grad_logprobs = grad_logprobs.reshape(len(targets), -1).astype(weights["output"].dtype)
     active = np.flatnonzero(grad_logprobs.any(axis=1))
+    if not len(active):
+        dense = {name: np.zeros_like(value) for name, value in weights.items() if name != TABLE}
+        return Gradient(dense, active, np.zeros((0, weights[TABLE].shape[1]), weights[TABLE].dtype))
     grad_logprobs, targets = grad_logprobs[active], targets.reshape(len(targets), -1)[active]
     grad_logits = -np.exp(log_softmax(run.logits(weights, active))) * grad_logprobs.sum(axis=1, keepdims=True)
     np.add.at(grad_logits, (np.arange(len(active))[:, None], targets), grad_logprobs)
 
-    matches = _restrict(run.matches, active, len(run.hidden.activation))
-    grad_scores, grad_strengths = copying.backward(matches, *_copy_weights(weights), grad_logits)
+    matches = run.matches.among(active, len(run.queries))
+    proposals = copying.propose(matches, *_copy_weights(weights), len(active))
+    grad_scores, grad_strengths = copying.backward(matches, proposals, grad_logits)
     scaled = OUTPUT_SCALE * grad_logits
+    grad_hidden = _matmul(scaled, np.ascontiguousarray(weights["output"].T))
     hidden = Hidden(*(getattr(run.hidden, name)[active] for name in Hidden.__slots__))
-    grad_z, grad_gain, grad_shift = _activate_backward(scaled @ weights["output"].T, hidden, weights)
+    grad_z, grad_gain, grad_shift = _activate_backward(grad_hidden, hidden, weights)
     rows, row_values = embed_backward(grad_z, active, run.features, run.packed, run.queries)
     dense = {
         "gain": grad_gain,
         "shift": grad_shift,
-        "output": hidden.activation.T @ scaled,
+        "output": _outer_sum(hidden.activation, scaled),
         "bias": scaled.sum(axis=0),
         "copy_scores": COPY_SCALE * grad_scores,
         "copy_strengths": COPY_SCALE * grad_strengths,
@@ -116,22 +124,31 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def _matmul(rows: Floats, matrix: Floats) -> Floats:
-    missing = -len(rows) % _ROW_BLOCK
+    """`rows @ matrix` in blocks too small for BLAS to spread over threads.
+
+    Waiting for threads on a busy machine costs more than they save here. And as every block has the same shape, a row
+    gets the same bits whatever it is batched with and however many threads BLAS has.
+    """
+    fits = max(1, _SINGLE_THREADED // max(1, matrix.size))
+    block = 1 << (fits.bit_length() - 1)
+    missing = -len(rows) % block
     if missing:
         rows = np.concatenate((rows, np.zeros((missing, rows.shape[1]), rows.dtype)))
-    product = rows @ matrix
-    return product[:-missing] if missing else product
+    product = np.matmul(rows.reshape(-1, block, rows.shape[1]), matrix).reshape(len(rows), matrix.shape[1])
+    return product[: len(product) - missing]
+
+
+def _outer_sum(left: Floats, right: Floats) -> Floats:
+    """`left.T @ right`, summed over rows in a fixed order."""
+    total = np.zeros((left.shape[1], right.shape[1]), left.dtype)
+    for begin in range(0, len(left), _OUTER_ROWS):
+        part = slice(begin, begin + _OUTER_ROWS)
+        total += _matmul(np.ascontiguousarray(right[part].T), left[part]).T
+    return total
 
 
 def _copy_weights(weights: Weights) -> tuple[Floats, Floats]:
     return COPY_SCALE * weights["copy_scores"], COPY_SCALE * weights["copy_strengths"]
-
-
-def _restrict(matches: copying.Matches, queries: Ints, total: int) -> copying.Matches:
-    place = np.full(total, -1)
-    place[queries] = np.arange(len(queries))
-    kept = place[matches.query] >= 0
-    return copying.Matches(place[matches.query[kept]], matches.token[kept], matches.kind[kept])
 
 
 def _activate(z: Floats, weights: Weights) -> Hidden:
@@ -154,5 +171,3 @@ def _activate_backward(grad_h: Floats, hidden: Hidden, weights: Weights) -> tupl
 
 def _sigmoid(values: Floats) -> Floats:
     return 0.5 * (1 + np.tanh(0.5 * values))
-
-

@@ -91,7 +91,7 @@ def _power_tables(size: int) -> tuple[Hashes, Hashes]:
 def _powers_of(base: int, count: int) -> Hashes:
     factors = np.full(count, base & _MASK, np.uint64)
     factors[0] = 1
-    return np.cumprod(factors)
+    return np.multiply.accumulate(factors)
 
 
 def mixed(values: Hashes) -> Hashes:

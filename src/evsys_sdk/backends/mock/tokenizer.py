@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ...errors import DataError, show
 
@@ -30,6 +30,8 @@ _SPLIT: Final = re.compile("(" + "|".join(re.escape(text) for text in _CONTROL) 
 class ByteTokenizer:
     """Text <-> bytes, with the part of the Hugging Face tokenizer interface that recipes use."""
 
+    own_template_only: Final = True
+    """No renderer but this tokenizer's own chat template fits it."""
     vocab_size: Final = VOCABULARY
     eos_token: Final = "<|im_end|>"
     eos_token_id: Final = MESSAGE_END
@@ -55,7 +57,9 @@ class ByteTokenizer:
             if 0 <= token < END_OF_TEXT:
                 buffer.append(token)
             elif token not in _CONTROL_TEXT:
-                raise DataError(f"token {show(token)} is not in the vocabulary of {VOCABULARY} tokens (0..{VOCABULARY - 1}).")
+                raise DataError(
+                    f"token {show(token)} is not in the vocabulary of {VOCABULARY} tokens (0..{VOCABULARY - 1})."
+                )
             elif not skip_special_tokens:
                 buffer += _CONTROL_TEXT[token]
         return buffer.decode("utf-8", errors="replace")
@@ -101,9 +105,10 @@ def _text(number: int, content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "text" in block for block in content):
-        return "".join(str(block["text"]) for block in content)
+    blocks = cast(Sequence[Any], content) if isinstance(content, Sequence) else ()
+    if blocks and all(isinstance(block, Mapping) and "text" in block for block in blocks):
+        return "".join(str(block["text"]) for block in blocks)
     raise DataError(
-        f"message {number} has content the mock tokenizer cannot render (got {show(content)}). "
+        f"message {number} has content the mock tokenizer cannot render (got {show(cast(object, content))}). "
         "It takes a string or text blocks; images need a backend whose capabilities include vision."
     )

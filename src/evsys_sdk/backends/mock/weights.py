@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import copying
-from .features import TABLE_ROWS
+from .features import TABLE_ROWS, WORD_ROWS
 from .packing import mixed
 from .tokenizer import MESSAGE_END, VOCABULARY
 
@@ -25,12 +25,11 @@ type Weights = dict[str, Floats]
 TABLE: Final = "table"
 """The hashed embedding table; the only parameter whose gradient is sparse (few rows)."""
 
-OUTPUT_SCALE: Final = 12.0
+OUTPUT_SCALE: Final = 30.0
 COPY_SCALE: Final = 30.0
 """Logits are this many times the stored numbers, so that learning rates customary for LoRA suit this model too."""
 
 _EMBEDDING_SPREAD: Final = 0.03
-_WORD_SPREAD = 0.0
 _OUTPUT_SPREAD: Final = 0.002
 _SEED_SHARE: Final = 0.1
 
@@ -44,13 +43,16 @@ _TYPICAL_TEXT: Final = (
 def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
     """The weights before any training."""
     base, run = _Noise(f"base:{model_name}"), _Noise(f"seed:{seed}")
-    table = base.uniform("table", (TABLE_ROWS, hidden)) + _SEED_SHARE * run.uniform("table", (TABLE_ROWS, hidden))
-    table[TABLE_ROWS // 2 :] *= _WORD_SPREAD / _EMBEDDING_SPREAD
+    table = base.uniform("table", (TABLE_ROWS, hidden)) + np.float32(_SEED_SHARE) * run.uniform(
+        "table", (TABLE_ROWS, hidden)
+    )
+    table *= np.float32(_EMBEDDING_SPREAD)
+    table[WORD_ROWS] = 0  # a word that was never trained on must not disturb
     return {
-        TABLE: (_EMBEDDING_SPREAD * table).astype(np.float32),
+        TABLE: table,
         "gain": np.ones(hidden, np.float32),
         "shift": np.zeros(hidden, np.float32),
-        "output": _OUTPUT_SPREAD * base.uniform("output", (hidden, VOCABULARY)),
+        "output": np.float32(_OUTPUT_SPREAD) * base.uniform("output", (hidden, VOCABULARY)),
         "bias": (_log_frequencies() / OUTPUT_SCALE).astype(np.float32),
         "copy_scores": np.array(copying.INITIAL_SCORES, np.float32) / np.float32(COPY_SCALE),
         "copy_strengths": np.array(copying.INITIAL_STRENGTHS, np.float32) / np.float32(COPY_SCALE),
@@ -58,7 +60,7 @@ def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
 
 
 def _log_frequencies() -> NDArray[np.float64]:
-    counts = np.full(VOCABULARY, 0.02)
+    counts = np.full(VOCABULARY, 0.2)
     counts += np.bincount(np.frombuffer(_TYPICAL_TEXT.encode(), np.uint8), minlength=VOCABULARY)
     counts[MESSAGE_END] = counts.sum() / 30  # an untrained answer is about thirty bytes long
     return np.log(counts / counts.sum())

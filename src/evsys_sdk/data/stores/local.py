@@ -7,7 +7,8 @@ read but not written. Every write replaces its file in one step, so that a crash
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -41,7 +42,9 @@ class LocalDataStore:
 
     def write_jsonl(self, path: str, rows: Iterable[Row]) -> int:
         """Replace a file by rows; says how many there were."""
-        return write_jsonl(self._writable(path), rows)
+        target = self._writable(path)
+        with _explained(target):
+            return write_jsonl(target, rows)
 
     def read_json(self, path: str) -> Any:
         """The value a file holds."""
@@ -51,12 +54,12 @@ class LocalDataStore:
         """Replace a file by a value."""
         target = self._writable(path)
         text = dump_json(value, str(target), indent=2) + b"\n"
-        with atomic_write(target) as file:
+        with _explained(target), atomic_write(target) as file:
             file.write(text)
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
-        return self._resolve(path).is_file()
+        return _is_there(self._resolve(path)) and not self._resolve(path).is_dir()
 
     def list(self, prefix: str = "") -> Sequence[str]:
         """Files whose path below the root begins with `prefix`, sorted; hidden ones only if the prefix names them."""
@@ -71,7 +74,7 @@ class LocalDataStore:
 
     def _existing(self, path: str) -> Path:
         found = self._resolve(path)
-        if not found.exists():
+        if not _is_there(found):
             raise DataError(
                 f"{found}: there is no such file (path {show(path)}, data store root {self.root}). "
                 "Correct the path, or set data_store.params.root to the folder that paths start from."
@@ -84,7 +87,7 @@ class LocalDataStore:
 
     def _writable(self, path: str) -> Path:
         expanded = self._checked(path)
-        if expanded.is_absolute() and not expanded.resolve().is_relative_to(self.root.resolve()):
+        if expanded.is_absolute() and not _real(expanded).is_relative_to(_real(self.root)):
             raise DataError(
                 f"{path}: writing outside the data store's root {self.root} is refused. Use a path below it."
             )
@@ -92,9 +95,9 @@ class LocalDataStore:
 
     def _inside(self, path: str) -> Path:
         found = self.root / path
-        if not found.resolve().is_relative_to(self.root.resolve()):
+        if not _real(found).is_relative_to(_real(self.root)):
             raise DataError(
-                f"{path}: this leads out of the data store's root {self.root}, to {found.resolve()}. "
+                f"{path}: this leads out of the data store's root {self.root}, to {_real(found)}. "
                 "Use a path below the root, or an absolute path to read a file elsewhere."
             )
         return found
@@ -106,6 +109,31 @@ class LocalDataStore:
             return Path(path).expanduser()
         except RuntimeError as error:
             raise DataError(f"{path}: {error}. Write the path out.") from error
+
+
+def _real(path: Path) -> Path:
+    """The path with symbolic links followed."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, or a name no file can have
+        raise DataError(f"{show(str(path))} is not a usable path: {error}.") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise DataError(f"{show(str(path))} is not a usable path: {error.strerror}.") from error
+
+
+@contextmanager
+def _explained(target: Path) -> Generator[None]:
+    """Say which file could not be written; the system's own message may name another."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "Check that it is not a folder, that its folder can be written to and that the disk is not full"
+        raise DataError(f"{target}: it cannot be written: {error}. {remedy}.") from error
 
 
 def _shown(name: str, prefix: str) -> bool:

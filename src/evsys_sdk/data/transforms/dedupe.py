@@ -1,4 +1,4 @@
-"""`dedupe`: drop rows that were there before. Keeps a fingerprint of each row it has seen, about 100 bytes, not the row.
+"""`dedupe`: drop rows that were there before. Of each row seen it keeps a fingerprint (about 100 bytes), not the row.
 
 - {kind: dedupe, params: {key: query}}
 """

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ...errors import DataError
 from ...protocols import Row
-from ..chat import ANSWER_FIELDS, PROMPT_FIELDS, first_field
+from ..chat import ANSWER_FIELDS, PROMPT_FIELDS, first_field, messages_of
 from ..shapes import is_list, is_object
 from ..template import as_text, compile_template
 from ..transform import RowFunction, RowTransform, TransformConfig
@@ -62,13 +62,13 @@ class JsonlToChat(RowTransform[JsonlToChatConfig]):
         messages: list[Message] = []
         if self._user is not None:
             messages.append({"role": "user", "content": self._user(row)})
-        elif is_list(row.get("messages")):
-            messages += row["messages"]
+        elif row.get("messages") is not None:
+            messages += messages_of(row)
         else:
             messages += _default_user(row)
         if self._assistant is not None:
             messages.append({"role": "assistant", "content": self._assistant(row)})
-        elif self._user is not None or "messages" not in row:
+        elif self._user is not None or row.get("messages") is None:
             messages += _default_assistant(row)
         if self.cfg.system_prompt is not None and not _begins_with_system(messages):
             messages.insert(0, {"role": "system", "content": self.cfg.system_prompt})

@@ -17,7 +17,7 @@ from typing import Any
 from ...data.types import Message
 from ...errors import DataError
 from ..chat_format import ChatFormat, ChatTemplate
-from ..conversation import Supervise, split_thinking, supervised_turns, text_messages
+from ..conversation import Supervise, split_thinking, supervised_turns, text_messages, without_empty_thinking
 from ..renderer import Rendered, Tokenizer, decode
 
 CHAT_TEMPLATE = "chat_template"
@@ -85,9 +85,7 @@ class ChatTemplateRenderer:
             text = text.partition(mark)[0]
         blank = marks.close[: len(marks.close) - len(marks.close.lstrip())]
         text = marks.prefill + text.removesuffix(blank).removeprefix(marks.indent)
-        thinking, answer = split_thinking(text)
-        # An empty thinking block is how a template writes that there was none; it is no part of what was said.
-        return {"role": "assistant", "content": text if thinking else answer}
+        return {"role": "assistant", "content": without_empty_thinking(text)}
 
     def _sequence(self, last: _Turn, turns: Sequence[_Turn], supervised: Collection[int]) -> Rendered:
         """Everything up to and including the turn `last`, with loss on the supervised turns."""
@@ -98,8 +96,8 @@ class ChatTemplateRenderer:
         for (_, turn), encoded in zip(pieces, self._encoded(piece for piece, _ in pieces), strict=True):
             tokens += encoded
             weights += [float(turn is not None and turn.index in supervised)] * len(encoded)
-        if last.add_eos and self._tokenizer.eos_token_id is not None:
-            tokens.append(self._tokenizer.eos_token_id)
+        if last.add_eos and self._template.eos is not None:
+            tokens.append(self._template.eos)
             weights.append(1.0)
         if not any(weights):
             raise DataError(f"messages[{last.index}] renders to no token to learn. Fill its content or drop the turn.")

@@ -21,7 +21,14 @@ from typing import Any, cast
 from ...data.types import Message
 from ...errors import ConfigError, DataError, EvsysError, Problem, closest
 from ...log import get_logger
-from ..conversation import Supervise, join_thinking, split_thinking, supervised_turns, text_messages
+from ..conversation import (
+    Supervise,
+    join_thinking,
+    split_thinking,
+    supervised_turns,
+    text_messages,
+    without_empty_thinking,
+)
 from ..renderer import Rendered, Tokenizer
 
 _log = get_logger(__name__)
@@ -198,7 +205,7 @@ def _plain_message(message: Mapping[str, Any]) -> Message:
     # Calls that are not well-formed stay in the text, so that whoever scores the sample sees them.
     for call in message.get("unparsed_tool_calls", ()):
         content += "" if call.raw_text in content else call.raw_text
-    found: Message = {"role": "assistant", "content": content}
+    found: Message = {"role": "assistant", "content": without_empty_thinking(content)}
     if message.get("tool_calls"):
         found["tool_calls"] = [call.model_dump(exclude_none=True) for call in message["tool_calls"]]
     return found

@@ -1,0 +1,163 @@
+"""What is refused before it reaches a backend, so that a mistake costs nothing and changes nothing.
+
+Servers answer some of these mistakes with silence and a NaN, so they are looked for here, once for every backend.
+Each error names the datum, the position, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BackendError, DataError, closest, show
+from .datum import Datum
+from .losses import LOSSES, check_config
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .client import AdamParams, Capabilities, SamplingParams
+
+
+def check_loss(name: str, config: Mapping[str, Any] | None, capabilities: Capabilities) -> None:
+    """Refuse a loss that does not exist, that this backend lacks, or that does not take these parameters."""
+    if name not in capabilities.losses:
+        offered = ", ".join(sorted(capabilities.losses))
+        if name in LOSSES:
+            raise BackendError(f"the backend '{capabilities.backend}' has no loss '{name}'; it has {offered}.")
+        guess = closest(name, capabilities.losses)
+        hint = f" Did you mean '{guess}'?" if guess else ""
+        raise BackendError(f"there is no loss called {show(name)}.{hint} This backend has {offered}.")
+    check_config(name, config)
+
+
+def check_data(data: Sequence[Datum], capabilities: Capabilities, loss_fn: str | None = None) -> None:
+    """Refuse data that cannot be trained on; `loss_fn` is None for a loss of the user's own."""
+    if not len(data):
+        raise DataError("there is no data to pass through the model. Give at least one datum, or skip the step.")
+    for index, datum in enumerate(data):
+        if not isinstance(datum, Datum):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DataError(
+                f"datum {index} is a {type(datum).__name__}, not a Datum. Build it with Datum.supervised()."
+            )
+        where = f"datum {index}"
+        check_tokens(datum.tokens, capabilities, where=where)
+        _check_targets(datum, capabilities, where)
+        _check_values(datum.weights, datum.target_tokens.shape, f"{where}: weights")
+        needs_policy = loss_fn not in (None, "cross_entropy")
+        for name, values in (("advantages", datum.advantages), ("logprobs", datum.logprobs)):
+            if values is not None:
+                _check_values(values, (len(datum),), f"{where}: {name}")
+            elif needs_policy:
+                raise DataError(f"{where}: the loss '{loss_fn}' needs {name}. Build the datum with Datum.policy().")
+        if needs_policy and datum.target_tokens.ndim != 1:
+            raise DataError(f"{where}: the loss '{loss_fn}' takes one target per position, not soft targets (N, K).")
+
+
+def check_tokens(tokens: Sequence[int] | NDArray[Any], capabilities: Capabilities, *, where: str) -> None:
+    """Refuse tokens that the model does not have, none at all, or more than fit into its context."""
+    array = np.asarray(tokens)
+    if array.ndim != 1 or not array.size:
+        raise DataError(f"{where}: tokens are shaped {array.shape}; they must be one row of at least one token.")
+    if len(array) > capabilities.context_length:
+        raise DataError(
+            f"{where}: {len(array)} tokens do not fit into the context of {capabilities.context_length}. "
+            "Shorten the sequence, or raise the context length if the backend has a setting for it."
+        )
+    _check_vocabulary(array, capabilities, f"{where}: tokens")
+
+
+def check_adam(adam: AdamParams) -> None:
+    """Refuse an optimiser step that would ruin the weights."""
+    for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
+        if not (np.isfinite(value := getattr(adam, name)) and value >= 0):
+            raise BackendError(f"{name} must be 0 or more and finite (got {show(value)}).")
+    for name in ("beta1", "beta2"):
+        if not 0 <= (value := getattr(adam, name)) < 1:
+            raise BackendError(f"{name} must lie in [0, 1) (got {show(value)}).")
+    if not (np.isfinite(adam.eps) and adam.eps > 0):
+        raise BackendError(f"eps must be more than 0 and finite (got {show(adam.eps)}).")
+
+
+def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingParams, capabilities: Capabilities) -> None:
+    """Refuse a request that cannot be sampled."""
+    check_tokens(prompt, capabilities, where="prompt")
+    problems = {
+        f"num_samples must be 1 or more (got {show(num_samples)})": num_samples < 1,
+        f"max_tokens must be 1 or more (got {show(params.max_tokens)})": params.max_tokens < 1,
+        f"temperature must be 0 or more and finite (got {show(params.temperature)})": not 0
+        <= params.temperature
+        < np.inf,
+        f"top_k must be -1 (all tokens) or at least 1 (got {show(params.top_k)})": params.top_k < 1
+        and params.top_k != -1,
+        f"top_p must lie in (0, 1] (got {show(params.top_p)})": not 0 < params.top_p <= 1,
+    }
+    for message, wrong in problems.items():
+        if wrong:
+            raise BackendError(f"{message}.")
+    if (longest := len(prompt) + params.max_tokens) > capabilities.context_length:
+        raise BackendError(
+            f"a prompt of {len(prompt)} tokens and max_tokens={params.max_tokens} make {longest}, more than the "
+            f"context of {capabilities.context_length}. Lower max_tokens or shorten the prompt."
+        )
+    _check_stop(params.stop)
+
+
+def check_top_k(k: int, capabilities: Capabilities) -> None:
+    """Refuse more alternatives per position than the backend reports."""
+    if not 1 <= k <= capabilities.top_k_logprobs:
+        raise BackendError(
+            f"k must lie between 1 and {capabilities.top_k_logprobs} on the backend '{capabilities.backend}' "
+            f"(got {show(k)})."
+        )
+
+
+def _check_targets(datum: Datum, capabilities: Capabilities, where: str) -> None:
+    targets = datum.target_tokens
+    if targets.ndim not in (1, 2) or len(targets) != len(datum) or not targets.size:
+        raise DataError(
+            f"{where}: {len(datum)} tokens, but target_tokens are shaped {targets.shape}; "
+            "every position needs its target: use (N,), or (N, K) for soft targets."
+        )
+    if targets.ndim == 2 and not capabilities.soft_targets:
+        raise DataError(f"{where}: the backend '{capabilities.backend}' takes no soft targets (N, K), only (N,).")
+    _check_vocabulary(targets, capabilities, f"{where}: target_tokens")
+
+
+def _check_vocabulary(tokens: NDArray[Any], capabilities: Capabilities, where: str) -> None:
+    if not np.issubdtype(tokens.dtype, np.integer):
+        raise DataError(f"{where} must be integers (got {tokens.dtype}).")
+    if outside := _first((tokens < 0) | (tokens >= capabilities.vocab_size)):
+        raise DataError(
+            f"{where}{_at(outside)} is {int(tokens[outside])}, which is not in the vocabulary "
+            f"(0..{capabilities.vocab_size - 1}). Encode the text with this client's tokenizer."
+        )
+
+
+def _check_values(values: NDArray[Any], shape: tuple[int, ...], where: str) -> None:
+    if values.shape != shape:
+        raise DataError(f"{where} are shaped {values.shape}, but must be shaped {shape}, one for each prediction.")
+    if bad := _first(~np.isfinite(values)):
+        raise DataError(f"{where}{_at(bad)} is {values[bad]}. Replace what is not finite before training on it.")
+
+
+def _first(wrong: NDArray[np.bool_]) -> tuple[int, ...] | None:
+    if not wrong.any():
+        return None
+    return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+
+
+def _at(index: tuple[int, ...]) -> str:
+    return f"[{', '.join(str(i) for i in index)}]"
+
+
+def _check_stop(stop: Sequence[str] | Sequence[int] | None) -> None:
+    if isinstance(stop, str):
+        raise BackendError(f"stop must be a list (got {show(stop)}). Write [{stop!r}].")
+    kinds = {type(item) for item in stop or ()}
+    if kinds - {str} and kinds - {int}:
+        raise BackendError(f"stop must hold texts or tokens, not both or others (got {show(stop)}).")
+    if "" in (stop or ()):
+        raise BackendError(f"stop holds an empty text, which would stop at once (got {show(stop)}). Remove it.")

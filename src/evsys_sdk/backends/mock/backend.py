@@ -1,0 +1,68 @@
+"""The `mock` backend: a small, real language model in numpy that runs anywhere in seconds.
+
+    backend: { kind: mock, params: { context_length: 8192 } }
+
+Any model name is accepted and gives that name's base weights, so the YAML of a large run can be tried out unchanged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ...errors import BackendError
+from ...log import get_logger
+
+
+class MockBackend:
+    """A small numpy language model that learns, samples and resumes exactly; for trying things out and for tests."""
+
+    name: ClassVar[str] = "mock"
+
+    class Config(BaseModel):
+        """Params of `backend.kind: mock`."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+        hidden: int = Field(default=64, ge=8, le=1024)
+        """Width of the hidden layer; wider learns in fewer steps and takes longer for each."""
+        context_length: int = Field(default=4096, ge=16)
+        """Most tokens (bytes) of one sequence."""
+        latency_ms: float = Field(default=0.0, ge=0)
+        """Time to wait before each operation, to see how a run behaves on a distant service."""
+
+    def __init__(self, **params: Any) -> None:
+        self.config = self.Config(**params)
+
+    def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
+        """Build the model; `model` is a ModelSpec or anything with a name."""
+        from .client import MockTrainingClient, Settings
+
+        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
+        if resumed and initial:
+            raise BackendError(
+                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
+                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
+            )
+        settings = Settings(
+            model=model.name,
+            seed=getattr(model, "seed", 0),
+            lora_rank=getattr(model, "lora_rank", 32),
+            **self.config.model_dump(),
+        )
+        get_logger(__name__).debug("mock model %s, seed %d; lora_rank is recorded only", settings.model, settings.seed)
+        client = MockTrainingClient(settings, Path(run_dir))
+        if ref := resumed or initial:
+            try:
+                client.load_state(ref, with_optimizer=bool(resumed)).result()
+            except BaseException:
+                client.close()
+                raise
+        return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
+
+    def teardown(self, handles: dict[str, Any]) -> None:
+        """Finish what is queued and end the worker's thread."""
+        if (client := handles.get("training_client")) is not None:
+            client.close()

@@ -1,0 +1,85 @@
+"""Checkpoints on disk: one folder with the numbers (`weights.npz`) and what they are (`manifest.json`, written last).
+
+Only what training changed is stored; the rest is rebuilt from the model's name and seed. A folder without a manifest is
+what a killed process left behind and counts as absent. The manifest holds a checksum, so damage is noticed, not loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BackendError, show
+from ...files import atomic_write, write_json
+
+FORMAT: Final = 1
+_WEIGHTS, _MANIFEST = "weights.npz", "manifest.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+type Arrays = Mapping[str, NDArray[Any]]
+
+
+def checkpoint_folder(run_dir: Path, name: str, kind: str) -> Path:
+    """Where a checkpoint of a name goes; refuses names that are taken or are no file names."""
+    if not _NAME.fullmatch(name):
+        raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
+    folder = run_dir / "checkpoints" / name / kind
+    if (folder / _MANIFEST).exists():
+        raise BackendError(f"the checkpoint '{name}' exists already in {folder}. Use another name.")
+    return folder
+
+
+def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
+    """Store a checkpoint; until it is complete there is none."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    content = buffer.getvalue()
+    with atomic_write(folder / _WEIGHTS) as file:
+        file.write(content)
+    manifest = {"format": FORMAT, **about, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    write_json(folder / _MANIFEST, manifest)
+
+
+def read_checkpoint(ref: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The arrays and the manifest of a checkpoint, after checking that it is whole."""
+    folder = Path(ref)
+    manifest = _read_manifest(folder)
+    try:
+        content = (folder / _WEIGHTS).read_bytes()
+    except OSError as error:
+        raise BackendError(f"{folder / _WEIGHTS} cannot be read ({error.strerror}). {_REMEDY}") from None
+    if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
+        raise BackendError(
+            f"{folder / _WEIGHTS} is damaged: its {len(content)} bytes do not match the checksum in {_MANIFEST} "
+            f"({manifest.get('bytes')} bytes were written). {_REMEDY}"
+        )
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}, manifest
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise BackendError(f"{folder / _WEIGHTS} is not a checkpoint ({error}). {_REMEDY}") from None
+
+
+_REMEDY: Final = "Use an earlier checkpoint of the run."
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    try:
+        manifest: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BackendError(f"there is no complete checkpoint in {folder}: {_MANIFEST} is missing. {_REMEDY}") from None
+    except (OSError, ValueError) as error:
+        raise BackendError(f"{path} cannot be read ({error}). {_REMEDY}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise BackendError(f"{path} is not a checkpoint of the mock backend in format {FORMAT}. {_REMEDY}")
+    return manifest  # pyright: ignore[reportUnknownVariableType]

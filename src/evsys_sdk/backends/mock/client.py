@@ -1,0 +1,242 @@
+"""The mock backend's training and sampling clients: the protocol in front of the numpy model.
+
+Every call is checked at once and runs on one worker thread in the order of the calls. A sampler holds the weight arrays
+it was made with; training replaces arrays instead of changing them, so a snapshot costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import BackendError, show
+from .. import checks
+from ..client import (
+    AdamParams,
+    Capabilities,
+    ForwardBackwardOutput,
+    OptimStepOutput,
+    Sample,
+    SamplingParams,
+    TopLogprobs,
+)
+from ..datum import Datum, Floats
+from ..future import Operation
+from ..losses import LOSSES, LossCallable, custom_loss, named_loss
+from ..worker import Worker
+from . import model
+from .checkpoint import checkpoint_folder, read_checkpoint, write_checkpoint
+from .sampling import Request, generate, stream_of
+from .state import Identity, TrainingState, pack_arrays, unpack_arrays
+from .tokenizer import VOCABULARY, ByteTokenizer
+from .weights import Weights
+
+_SUGGESTED_LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a mock client is made from."""
+
+    model: str
+    seed: int = 0
+    lora_rank: int = 32
+    """Recorded with every checkpoint; this model trains all its weights whatever the rank."""
+    hidden: int = 64
+    context_length: int = 4096
+    latency_ms: float = 0.0
+
+
+class _Seeds:
+    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run goes on."""
+
+    def __init__(self, run_seed: int) -> None:
+        self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            self.used += 1
+            return stream_of(self._run_seed, self.used)
+
+
+class MockTrainingClient:
+    """A numpy model in training."""
+
+    def __init__(self, settings: Settings, run_dir: Path) -> None:
+        self._settings, self._run_dir = settings, run_dir
+        self._state = TrainingState(Identity(settings.model, settings.seed, settings.hidden))
+        self._seeds = _Seeds(settings.seed)
+        self._worker = Worker(f"mock-{settings.model}", latency_s=settings.latency_ms / 1000)
+        self.model_name = settings.model
+        self.tokenizer = ByteTokenizer()
+        self.capabilities = Capabilities(
+            backend="mock",
+            vocab_size=VOCABULARY,
+            context_length=settings.context_length,
+            losses=LOSSES,
+            suggested_learning_rate=_SUGGESTED_LEARNING_RATE,
+            top_k_logprobs=VOCABULARY,
+        )
+
+    def forward(
+        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Loss and log-probabilities, without a gradient."""
+        return self._named("forward", data, loss_fn, loss_fn_config, train=False)
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
+        return self._named("forward_backward", data, loss_fn, loss_fn_config, train=True)
+
+    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
+        """The same for a loss of your own, which is called on the worker's thread."""
+        data = list(data)
+        checks.check_data(data, self.capabilities)
+        loss = custom_loss(loss_fn)
+        return self._worker.submit("forward_backward_custom", lambda: self._state.run(data, loss, train=True))
+
+    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
+        """Apply the accumulated gradient and forget it."""
+        checks.check_adam(adam)
+        return self._worker.submit("optim_step", lambda: OptimStepOutput(self._state.step(adam)))
+
+    def save_state(self, name: str) -> Operation[str]:
+        """Store weights and optimizer under a name that is not taken; returns the folder."""
+        folder = checkpoint_folder(self._run_dir, name, "state")
+        sampled = self._seeds.used
+
+        def save() -> str:
+            extra = {"optimizer": True, "steps": self._state.adam.steps, "sampled": sampled}
+            write_checkpoint(folder, self._state.arrays(), {**self._about(), **extra})
+            return str(folder)
+
+        return self._worker.submit("save_state", save)
+
+    def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
+        """Go back to a stored state; without its optimizer, start the optimizer afresh."""
+
+        def load() -> None:
+            arrays, about = self._read(ref)
+            if with_optimizer and not about["optimizer"]:
+                raise BackendError(f"{ref} holds weights only. Load it with with_optimizer=False.")
+            self._state.restore(arrays, about, with_optimizer=with_optimizer)
+            if with_optimizer:
+                self._seeds.used = int(about["sampled"])
+
+        return self._worker.submit("load_state", load)
+
+    def sampler(self, name: str | None = None) -> Operation[MockSamplingClient]:
+        """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
+        folder = None if name is None else checkpoint_folder(self._run_dir, name, "sampler")
+
+        def snapshot() -> MockSamplingClient:
+            weights = self._state.weights
+            if folder is not None:
+                rows = np.flatnonzero(self._state.trained)
+                write_checkpoint(folder, pack_arrays({"weights": weights}, rows), {**self._about(), "optimizer": False})
+            return self._sampler_of(weights, ref="" if folder is None else str(folder))
+
+        return self._worker.submit("sampler", snapshot)
+
+    def open_sampler(self, ref: str) -> Operation[MockSamplingClient]:
+        """A sampler that was stored earlier; the folder of a saved state serves as well."""
+
+        def reopen() -> MockSamplingClient:
+            arrays, about = self._read(ref)
+            base = Identity(about["model"], about["seed"], about["hidden"]).weights()
+            return self._sampler_of(unpack_arrays(arrays, "weights", base), ref=ref)
+
+        return self._worker.submit("open_sampler", reopen)
+
+    def close(self) -> None:
+        """Finish what was submitted and let go of the thread; closing twice does nothing."""
+        self._worker.close()
+
+    def _named(
+        self, what: str, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None, *, train: bool
+    ) -> Operation[ForwardBackwardOutput]:
+        data = list(data)
+        checks.check_loss(loss_fn, config, self.capabilities)
+        checks.check_data(data, self.capabilities, loss_fn)
+        loss = named_loss(loss_fn, config)
+        return self._worker.submit(what, lambda: self._state.run(data, loss, train=train))
+
+    def _sampler_of(self, weights: Weights, *, ref: str) -> MockSamplingClient:
+        return MockSamplingClient(weights, ref, self._worker, self._seeds, self.capabilities)
+
+    def _about(self) -> dict[str, Any]:
+        identity = self._state.identity
+        return {
+            "model": identity.model,
+            "seed": identity.seed,
+            "hidden": identity.hidden,
+            "lora_rank": self._settings.lora_rank,
+        }
+
+    def _read(self, ref: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, about = read_checkpoint(ref)
+        for key, ours in (("model", self._settings.model), ("hidden", self._settings.hidden)):
+            if about[key] != ours:
+                raise BackendError(
+                    f"{ref} was saved with {key}={show(about[key])}, but this client has {show(ours)}. "
+                    f"Prepare the backend with the same {key}, or use another checkpoint."
+                )
+        return arrays, about
+
+
+class MockSamplingClient:
+    """A frozen copy of the weights, to sample from."""
+
+    def __init__(self, weights: Weights, ref: str, worker: Worker, seeds: _Seeds, capabilities: Capabilities) -> None:
+        self._weights, self._worker, self._seeds, self._capabilities = weights, worker, seeds, capabilities
+        self.ref = ref
+        self.tokenizer = ByteTokenizer()
+
+    def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        """Continue a prompt several times."""
+        checks.check_sampling(prompt, num_samples, params, self._capabilities)
+        seed = self._seeds.next() if params.seed is None else params.seed
+        request = Request(np.asarray(prompt, np.int64), num_samples, params, seed)
+        weights = self._weights
+        return self._worker.submit_many("sample", request, lambda many: generate(weights, many), group=weights)
+
+    def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
+        """Of each token given those before it, (N,); the first has none and is nan."""
+        ids = self._checked(tokens)
+
+        def score() -> Floats:
+            found = np.full(len(ids), np.nan, np.float32)
+            if len(ids) > 1:
+                run = model.forward(self._weights, [ids[:-1]])
+                found[1:] = model.target_logprobs(self._weights, run, ids[1:])
+            return found
+
+        return self._worker.submit("logprobs", score)
+
+    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+        """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
+        ids = self._checked(tokens)
+        checks.check_top_k(k, self._capabilities)
+
+        def score() -> TopLogprobs:
+            best = np.full((len(ids), k), -1, np.int64)
+            logprobs = np.full((len(ids), k), np.nan, np.float32)
+            if len(ids) > 1:
+                run = model.forward(self._weights, [ids[:-1]])
+                rows = model.log_softmax(run.logits(self._weights))
+                best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
+                logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)
+            return TopLogprobs(best, logprobs)
+
+        return self._worker.submit("topk_logprobs", score)
+
+    def _checked(self, tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        checks.check_tokens(tokens, self._capabilities, where="tokens")
+        return np.array(tokens, np.int64)

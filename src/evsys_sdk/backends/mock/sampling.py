@@ -1,0 +1,146 @@
+"""Sampling: many prompts at once, each sample on its own stream of random numbers.
+
+What a sample holds depends on the weights, the prompt, the parameters, the seed and its number, and on nothing else:
+not on which other requests happened to be answered together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..client import Sample, SamplingParams
+from . import model
+from .packing import Ints, mixed
+from .tokenizer import ByteTokenizer
+from .weights import Weights
+
+_TOKENS_AT_ONCE = 1 << 16
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of `sample`."""
+
+    prompt: Ints
+    num_samples: int
+    params: SamplingParams
+    seed: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One sample in the making."""
+
+    tokens: Ints
+    """The prompt and room for the continuation."""
+    prompt_length: int
+    length: int
+    params: SamplingParams
+    stops: list[list[int]]
+    stream: int
+    logprobs: list[float] = field(default_factory=list[float])
+    stopped: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.stopped or self.length == len(self.tokens)
+
+    def add(self, token: int, logprob: float) -> None:
+        self.tokens[self.length] = token
+        self.length += 1
+        self.logprobs.append(logprob)
+        sampled = self.tokens[self.prompt_length : self.length]
+        self.stopped = any(sampled[-len(stop) :].tolist() == stop for stop in self.stops)
+
+    def sample(self) -> Sample:
+        sampled = self.tokens[self.prompt_length : self.length].tolist()
+        return Sample(sampled, self.logprobs, "stop" if self.stopped else "length")
+
+
+def generate(weights: Weights, requests: Sequence[Request]) -> list[list[Sample]]:
+    """Answer every request."""
+    lanes = [[_lane(request, number) for number in range(request.num_samples)] for request in requests]
+    for together in _batches([lane for group in lanes for lane in group]):
+        while together := [lane for lane in together if not lane.done]:
+            _advance(weights, together)
+    return [[lane.sample() for lane in group] for group in lanes]
+
+
+def choose(
+    logprobs: NDArray[np.float64], params: Sequence[SamplingParams], uniform: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """One token per row, by inverting the distribution function at `uniform`; the best one at temperature 0."""
+    temperature = np.array([p.temperature for p in params])
+    greedy = temperature == 0
+    scaled = logprobs / np.where(greedy, 1.0, temperature)[:, None]
+    scaled = _truncated(scaled - scaled.max(axis=1, keepdims=True), params)
+    cumulative = np.exp(scaled).cumsum(axis=1)
+    drawn = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
+    return np.where(greedy, logprobs.argmax(axis=1), np.minimum(drawn, logprobs.shape[1] - 1))
+
+
+def _truncated(scaled: NDArray[np.float64], params: Sequence[SamplingParams]) -> NDArray[np.float64]:
+    """Minus infinity for the tokens that top_k and top_p leave out."""
+    limited = [row for row, p in enumerate(params) if p.top_k != -1 or p.top_p < 1]
+    for row in limited:
+        order = np.argsort(-scaled[row], kind="stable")
+        probability = np.exp(scaled[row][order])
+        before = probability.cumsum() - probability
+        keep = before < params[row].top_p * probability.sum()
+        keep[0] = True
+        if params[row].top_k != -1:
+            keep[params[row].top_k :] = False
+        scaled[row, order[~keep]] = -np.inf
+    return scaled
+
+
+def _advance(weights: Weights, lanes: Sequence[_Lane]) -> None:
+    run = model.forward(weights, [lane.tokens[: lane.length] for lane in lanes], last_only=True)
+    logprobs = model.log_softmax(run.logits(weights)).astype(np.float64)
+    chosen = choose(logprobs, [lane.params for lane in lanes], _uniform(lanes)).tolist()
+    for row, (lane, token) in enumerate(zip(lanes, chosen, strict=True)):
+        lane.add(token, float(logprobs[row, token]))
+
+
+def _uniform(lanes: Sequence[_Lane]) -> NDArray[np.float64]:
+    counters = [(lane.stream + (lane.length - lane.prompt_length + 1) * _GOLDEN) & _MASK for lane in lanes]
+    return (mixed(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _lane(request: Request, number: int) -> _Lane:
+    length, params = len(request.prompt), request.params
+    tokens = np.zeros(length + params.max_tokens, np.int64)
+    tokens[:length] = request.prompt
+    return _Lane(tokens, length, length, params, _stops(params), stream_of(request.seed, number))
+
+
+def stream_of(seed: int, number: int) -> int:
+    """The start of an independent stream of random numbers."""
+    scrambled = int(mixed(np.array([seed & _MASK], np.uint64))[0])
+    return int(mixed(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
+
+
+def _stops(params: SamplingParams) -> list[list[int]]:
+    if params.stop is None:
+        return [[ByteTokenizer.eos_token_id]]
+    return [ByteTokenizer().encode(stop) if isinstance(stop, str) else [stop] for stop in params.stop]
+
+
+def _batches(lanes: Sequence[_Lane]) -> Iterator[list[_Lane]]:
+    """Lanes to advance together, so that memory stays bounded."""
+    batch: list[_Lane] = []
+    tokens = 0
+    for lane in lanes:
+        if batch and tokens + len(lane.tokens) > _TOKENS_AT_ONCE:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(lane)
+        tokens += len(lane.tokens)
+    if batch:
+        yield batch

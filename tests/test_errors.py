@@ -1,0 +1,152 @@
+"""Errors carry place, value and remedy, and keep them on their way to another process or into JSON."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from typing import Any
+
+import pytest
+
+from evsys_sdk import errors
+from evsys_sdk.errors import (
+    MISSING,
+    BackendError,
+    ConfigError,
+    DataError,
+    DuplicateNameError,
+    EvsysAuthError,
+    EvsysError,
+    MissingExtraError,
+    Problem,
+    TrainingError,
+    UnknownNameError,
+    WorkspaceError,
+    closest,
+    install_hint,
+    show,
+)
+
+PROBLEMS = [
+    Problem("should be text", path="run.name", value=None, hint="Give it a value.", file="c.yaml", line=3, column=5),
+    Problem("the experiment has no runs", hint="Add one."),
+]
+EXAMPLES: list[EvsysError] = [
+    EvsysError("something"),
+    EvsysError(),
+    ConfigError("one sentence"),
+    ConfigError(PROBLEMS[0]),
+    ConfigError(PROBLEMS),
+    UnknownNameError("metric 'x' is not registered"),
+    DuplicateNameError("taken"),
+    MissingExtraError("backend 'tinker'", "tinker"),
+    DataError("row 3"),
+    WorkspaceError("half-written"),
+    BackendError("refused"),
+    TrainingError("loss is not finite"),
+    EvsysAuthError("no key"),
+]
+
+
+def every_error() -> set[type[EvsysError]]:
+    return {item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, EvsysError)}
+
+
+def test_the_examples_cover_every_error() -> None:
+    assert {type(error) for error in EXAMPLES} == every_error()
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_survives_pickling(error: EvsysError, protocol: int) -> None:
+    found = pickle.loads(pickle.dumps(error, protocol))
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert found.args == error.args
+    assert found.to_dict() == error.to_dict()
+    assert vars(found) == vars(error)
+    assert copy.copy(found).to_dict() == error.to_dict()
+
+
+def test_the_absence_of_a_value_survives_pickling() -> None:
+    found = pickle.loads(pickle.dumps(ConfigError(PROBLEMS)))
+    assert [problem.value for problem in found.problems] == [None, MISSING]
+    assert "got" not in str(found.problems[1])
+    assert copy.deepcopy(MISSING) is MISSING
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_can_be_raised_and_caught_as_the_builtin_it_is(error: EvsysError) -> None:
+    builtins = [base for base in type(error).__mro__ if base.__module__ == "builtins" and base is not object]
+    assert Exception in builtins
+    with pytest.raises(builtins[0]) as caught:
+        raise error
+    assert caught.value is error
+    assert error.exit_code == 1
+    assert "'" not in str(error)[:1], "a KeyError would quote its message"
+
+
+def test_a_problem_is_one_sentence_with_place_value_and_remedy() -> None:
+    assert str(PROBLEMS[0]) == "c.yaml:3:5: run.name: should be text (got None). Give it a value."
+    assert str(PROBLEMS[1]) == "the experiment has no runs. Add one."
+    assert str(Problem("wrong.", value=[1])) == "wrong (got [1])."
+    assert str(ConfigError(PROBLEMS)) == f"{PROBLEMS[0]}\n{PROBLEMS[1]}"
+
+
+def test_a_place_is_filled_in_but_never_overwritten() -> None:
+    assert Problem("x").located(file="f", line=1, column=2) == Problem("x", file="f", line=1, column=2)
+    assert PROBLEMS[0].located(file="other", line=9) == PROBLEMS[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", "text"),
+        (3, 3),
+        (2.5, 2.5),
+        (True, True),
+        (None, None),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+        ([1, 2], "[1, 2]"),
+        (object, "<class 'object'>"),
+    ],
+)
+def test_a_problem_is_strict_json(value: Any, expected: Any) -> None:
+    text = json.dumps(Problem("x", value=value).to_dict(), allow_nan=False)
+    assert json.loads(text)["value"] == expected
+
+
+def test_a_problem_without_value_has_none_in_json() -> None:
+    assert PROBLEMS[1].to_dict() == {
+        "message": "the experiment has no runs",
+        "path": "",
+        "hint": "Add one.",
+        "file": None,
+        "line": None,
+        "column": None,
+    }
+    assert ConfigError(PROBLEMS).to_dict()["problems"] == [problem.to_dict() for problem in PROBLEMS]
+
+
+def test_a_missing_extra_says_how_to_install_it() -> None:
+    error = MissingExtraError("backend 'tinker'", "tinker")
+    assert str(error) == "backend 'tinker' needs the extra 'tinker'. Install it with: pip install 'evsys-sdk[tinker]'"
+    assert install_hint("x") in str(MissingExtraError("y", "x"))
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    assert show("short") == "'short'"
+    assert show("x" * 500).endswith("… (502 characters)")
+    assert len(show(list(range(10_000)))) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("sftt", "sft"), ("SFT", "sft"), ("dop", "dpo"), ("Jsonl_To_Chat", "jsonl_to_chat"), ("zebra", None), ("", None)],
+)
+def test_the_closest_name_is_a_plausible_typo_or_nothing(name: str, expected: str | None) -> None:
+    assert closest(name, ["sft", "dpo", "jsonl_to_chat"]) == expected
+    assert closest(name, []) is None
