@@ -5,12 +5,14 @@ Nothing here is imported until it is used. To add a built-in, write its module a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 EXTRA_MODULES: dict[str, tuple[str, ...]] = {
+    "e2b": ("e2b",),
     "hf": ("datasets",),
     "local": ("torch", "transformers", "peft"),
     "tensorboard": ("tensorboard",),
@@ -28,6 +30,11 @@ class Builtin:
     extra: str | None = None
     replaceable: bool = False
     """Whether a project may register its own under this name, as the documented example does with `dedupe`."""
+    family: str = ""
+    """Pattern of further names it answers to; the class then makes one by `member(name)`."""
+
+    def has_member(self, name: str) -> bool:
+        return bool(self.family) and re.fullmatch(self.family, name) is not None
 
     def load(self) -> Any:
         module, _, attribute = self.target.partition(":")
@@ -72,14 +79,51 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     "backend": {
         "mock": Builtin("backends.mock.backend:MockBackend"),
     },
+    "environment": {
+        "none": Builtin("rollouts.environments.none:NoEnvironment"),
+    },
+    "agent": {
+        "chat": Builtin("rollouts.agents.chat:ChatAgent"),
+        "tools": Builtin("rollouts.agents.tools:ToolsAgent"),
+        "bash": Builtin("rollouts.agents.bash:BashAgent"),
+    },
     "algorithm": {
         "sft": Builtin("algorithms.sft:SFT"),
         "dpo": Builtin("algorithms.dpo:DPO"),
+        "rl": Builtin("algorithms.rl:RL"),
+        "sdft": Builtin("algorithms.sdft:SDFT"),
+        "opd": Builtin("algorithms.opd:OPD"),
         "combo": Builtin("algorithms.combo:Combo"),
         "mock_sft": Builtin("algorithms.mock_sft:MockSFT"),
+        "mock_rl": Builtin("algorithms.mock_rl:MockRL"),
+    },
+    "verifier": {
+        "exact_match": Builtin("eval.verifiers.exact_match:ExactMatch"),
+        "contains": Builtin("eval.verifiers.contains:Contains"),
+        "regex_match": Builtin("eval.verifiers.regex_match:RegexMatch"),
+        "numeric_match": Builtin("eval.verifiers.numeric_match:NumericMatch"),
+        "json_match": Builtin("eval.verifiers.json_match:JsonMatch"),
+        "tool_calls_match": Builtin("eval.verifiers.tool_calls_match:ToolCallsMatch"),
+        "format_only": Builtin("eval.verifiers.format_only:FormatOnly"),
+        "python_tests": Builtin("eval.verifiers.python_tests:PythonTests"),
+        "llm_judge": Builtin("eval.verifiers.llm_judge:LLMJudge"),
+        "e2b": Builtin("eval.verifiers.e2b:E2B", extra="e2b"),
     },
     "metric": {
+        "mean_reward": Builtin("eval.metrics.mean_reward:MeanReward"),
+        "avg": Builtin("eval.metrics.mean_reward:MeanReward"),
+        "pass_rate": Builtin("eval.metrics.pass_rate:PassRate"),
+        "pass_at_k": Builtin("eval.metrics.pass_at_k:PassAtK"),
+        "pass@k": Builtin("eval.metrics.pass_at_k:PassAtK", family=r"pass@[1-9]\d{0,5}", replaceable=True),
+        "pass^k": Builtin("eval.metrics.pass_hat_k:PassHatK", family=r"pass\^[1-9]\d{0,5}", replaceable=True),
         "exact_match": Builtin("eval.metrics.exact_match:ExactMatch"),
+        "toolkit_match": Builtin("eval.metrics.toolkit_match:ToolkitMatch"),
+        "cost_per_task": Builtin("eval.metrics.cost_per_task:CostPerTask"),
+        "time_per_task": Builtin("eval.metrics.time_per_task:TimePerTask"),
+        "tokens_per_task": Builtin("eval.metrics.tokens_per_task:TokensPerTask"),
+        "cost_per_correct": Builtin("eval.metrics.cost_per_correct:CostPerCorrect"),
+        "time_per_correct": Builtin("eval.metrics.time_per_correct:TimePerCorrect"),
+        "tokens_per_correct": Builtin("eval.metrics.tokens_per_correct:TokensPerCorrect"),
     },
     "log_store": {
         "jsonl": Builtin("record.log_stores.jsonl:JsonlLogStore"),

@@ -9,6 +9,7 @@
     ├── WorkspaceError         (RuntimeError)  a cached dataset or benchmark
     ├── BackendError           (RuntimeError)  a backend refused or failed an operation
     ├── TrainingError          (RuntimeError)  a run stopped itself, with a diagnosis
+    ├── EvalError              (ValueError)    a verifier or a metric that has no score to give
     └── EvsysAuthError         (RuntimeError)  credentials are missing or refused
 
 Each message names the place, the value and the remedy. The command line prints it without a traceback and exits
@@ -151,6 +152,10 @@ class BackendError(EvsysError, RuntimeError):
 
 class TrainingError(EvsysError, RuntimeError):
     """A run stopped itself; the message is the diagnosis."""
+
+
+class EvalError(EvsysError, ValueError):
+    """A verifier or a metric has no score to give; what cannot be scored must never look like a bad score."""
 
 
 class EvsysAuthError(EvsysError, RuntimeError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from .config import ExperimentConfig, ModelConfig
+    from .config import ExperimentConfig
 
 type Row = dict[str, Any]
 """One raw row: what a JSONL line holds before it becomes a typed row."""
@@ -90,13 +90,26 @@ class LogStore(Protocol):
     def close(self) -> None: ...
 
 
+class ModelRequest(Protocol):
+    """Which model a backend is asked for: a run's model config, or `ModelSpec`, which adds seed and adapter rank."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def load_checkpoint_path(self) -> str | None: ...
+    @property
+    def init_from_checkpoint(self) -> str | None: ...
+    @property
+    def renderer_name(self) -> str | None: ...
+
+
 @runtime_checkable
 class Backend(Protocol):
     """Where weights live; `prepare` returns handles, among them `training_client`."""
 
     name: ClassVar[str]
 
-    def prepare(self, *, model: ModelConfig, run_dir: Path) -> dict[str, Any]: ...
+    def prepare(self, *, model: ModelRequest, run_dir: Path) -> dict[str, Any]: ...
     def teardown(self, handles: dict[str, Any]) -> None: ...
 
 

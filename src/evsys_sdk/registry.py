@@ -85,8 +85,8 @@ class Registry:
     def get(self, name: str) -> Extension:
         """The class registered under `name`; a miss says what exists and how to add one."""
         if name not in self._registered:
-            if name in self._builtins:
-                return self._load_builtin(name)
+            if builtin := self._builtin(name):
+                return self._load_builtin(name, builtin)
             self._load_entry_points()
         if name in self._registered:
             return self._registered[name]
@@ -106,9 +106,10 @@ class Registry:
         return sorted([*usable, *self._broken.values()], key=lambda entry: entry.name)
 
     def __contains__(self, name: str) -> bool:
-        if name not in self._registered and name not in self._builtins:
-            self._load_entry_points()
-        return name in self._registered or name in self._builtins
+        if name in self._registered or self._builtin(name):
+            return True
+        self._load_entry_points()
+        return name in self._registered
 
     def schema(self, name: str) -> dict[str, Any]:
         """JSON schema of the `params` block that `name` takes: the legal mutation space."""
@@ -130,7 +131,7 @@ class Registry:
 
     def _add(self, name: str, extension: Extension, *, may_replace: bool = True) -> None:
         with self._lock:
-            taken, builtin = self._registered.get(name), self._builtins.get(name)
+            taken, builtin = self._registered.get(name), self._builtin(name)
             if builtin is not None and (taken is None or builtin.is_import_path_of(taken)):
                 free = (may_replace and builtin.replaceable) or builtin.is_import_path_of(extension)
                 taken = None if free else f"the built-in evsys_sdk.{builtin.target.replace(':', '.')}"
@@ -141,11 +142,16 @@ class Registry:
                 )
             self._registered[name] = extension
 
-    def _load_builtin(self, name: str) -> Extension:
-        builtin = self._builtins[name]
+    def _builtin(self, name: str) -> Builtin | None:
+        """The built-in of this name, or the family it belongs to: `pass@3` is one of `pass@k`."""
+        return self._builtins.get(name) or next((row for row in self._builtins.values() if row.has_member(name)), None)
+
+    def _load_builtin(self, name: str, builtin: Builtin) -> Extension:
         if builtin.missing_extra:
             raise MissingExtraError(f"{self.kind} '{name}'", builtin.missing_extra)
         extension = builtin.load()
+        if name not in self._builtins:
+            return extension.member(name)
         with self._lock:
             return self._registered.setdefault(name, extension)
 
@@ -286,6 +292,7 @@ register_agent, get_agent, list_agents = (r := REGISTRIES["agent"]).register, r.
 register_environment, get_environment, list_environments = (r := REGISTRIES["environment"]).register, r.get, r.names
 register_algorithm, get_algorithm, list_algorithms = (r := REGISTRIES["algorithm"]).register, r.get, r.names
 register_verifier, get_verifier, list_verifiers = (r := REGISTRIES["verifier"]).register, r.get, r.names
+register_verifier_fn = register_verifier  # an older name; functions and classes go the same way
 register_metric, get_metric, list_metrics = (r := REGISTRIES["metric"]).register, r.get, r.names
 register_launcher, get_launcher, list_launchers = (r := REGISTRIES["launcher"]).register, r.get, r.names
 register_log_store, get_log_store, list_log_stores = (r := REGISTRIES["log_store"]).register, r.get, r.names

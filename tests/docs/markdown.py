@@ -54,7 +54,7 @@ class Fence:
     def file_name(self) -> str | None:
         """Under which name it is saved when its page is run."""
         named = next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), None)
-        if named is not None or (self.words and self.words != ("runnable",)):
+        if self.words:
             return named
         if self.language == "yaml":
             return "config.yaml" if is_complete(self) else None

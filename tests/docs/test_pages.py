@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,11 @@ def placed(part: Any, place: str) -> dict[str, Any]:
     if "continual" in config["run"]:  # stages bring their own data
         del config["run"]["data"]
     return config
+
+
+@pytest.mark.parametrize("fence", blocks("toml"))
+def test_every_toml_block_is_valid(fence: Fence) -> None:
+    assert tomllib.loads(fence.text)
 
 
 @pytest.mark.parametrize("fence", blocks("python"))

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.errors import ConfigError, EvsysError
 from evsys_sdk.protocols import LogStore
 from evsys_sdk.record.log_stores.jsonl import JsonlLogStore
 from evsys_sdk.record.log_stores.multiplex import MultiplexLogStore
-from evsys_sdk.registry import get_log_store, register_log_store, schema_for
+from evsys_sdk.registry import get_log_store, register_log_store
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -51,9 +52,11 @@ def test_built_ins_satisfy_the_protocol(kind: str, tmp_path: Path) -> None:
     assert store.name == kind
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "multiplex", "tensorboard"])
-def test_every_param_is_documented(kind: str) -> None:
-    assert all("description" in field for field in schema_for("log_store", kind)["properties"].values())
+@pytest.mark.parametrize("kind", [*BUILTINS["log_store"], *BUILTINS["callback"]])
+def test_every_param_of_log_stores_and_callbacks_is_documented(kind: str) -> None:
+    builtin = BUILTINS["log_store"].get(kind) or BUILTINS["callback"][kind]
+    schema = builtin.load().Config.model_json_schema()
+    assert [name for name, field in schema["properties"].items() if "description" not in field] == []
 
 
 def test_jsonl_writes_metrics_hyperparams_and_artifacts(tmp_path: Path) -> None:

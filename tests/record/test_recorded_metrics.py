@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.record.metrics import eval_metrics, metrics_record, restore_nonfinite
+from evsys_sdk.record.metrics import metrics_record, restore_nonfinite
 from evsys_sdk.training.callback import EvalRecord
 
 
@@ -67,4 +67,4 @@ def test_a_metric_may_repeat_the_step_but_not_contradict_it() -> None:
     ],
 )
 def test_scores_are_named_by_split_and_benchmark(name: str, split: str, metric: str, expected: str) -> None:
-    assert eval_metrics(EvalRecord(name, split, 5, {metric: 0.5})) == {expected: 0.5}
+    assert EvalRecord(name, split, 5, {metric: 0.5}).named_metrics == {expected: 0.5}

@@ -77,15 +77,25 @@ class BaseAlgorithm:
     rows: Sequence[Row]
     seed: int
     run_dir: Path
+    services: Mapping[str, Any]
+    """What the run offers beside these, e.g. `verify` for rollouts."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
 
     def bind(
-        self, *, client: TrainingClient, renderer: Renderer, rows: Sequence[Row], seed: int, run_dir: Path
+        self,
+        *,
+        client: TrainingClient,
+        renderer: Renderer,
+        rows: Sequence[Row],
+        seed: int,
+        run_dir: Path,
+        services: Mapping[str, Any],
     ) -> None:
         """Receive what the run provides; called once, before `setup`."""
         self.client, self.renderer, self.rows, self.seed, self.run_dir = client, renderer, rows, seed, run_dir
+        self.services = services
 
     async def setup(self) -> None:
         """Prepare what `build_batch` needs. The client still holds the weights that training begins with."""
@@ -130,6 +140,9 @@ class BaseAlgorithm:
             save_at_fractions=tuple(cfg.save_at_fractions),
             eval_every=cfg.eval_every,
         )
+
+    def close(self) -> None:
+        """Let go of what `setup` started; called once, however training ended."""
 
     def state(self) -> dict[str, Any]:
         """Data cursor and random state; none is needed where batches are a function of the step."""

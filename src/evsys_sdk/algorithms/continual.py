@@ -7,6 +7,7 @@ form the retention matrix: row = after which stage, column = on which stage.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar
 
 from ..config import ContinualStage, RunConfig
 from ..protocols import RunContext, RunResult
@@ -18,6 +19,8 @@ type ScoreStage = Callable[[ContinualStage, int], Awaitable[Mapping[str, float]]
 
 class Continual:
     """A recipe applied stage by stage."""
+
+    name: ClassVar[str] = "continual"
 
     def __init__(self, run: RunConfig) -> None:
         assert run.continual is not None

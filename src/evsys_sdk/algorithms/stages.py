@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import TrainingError
+from ..errors import BackendError, TrainingError
 from ..protocols import Row, RunContext, RunResult
 from ..training.callback import Observers, RunControl
 from ..training.checkpoints import Checkpoint, CheckpointLog
@@ -59,17 +59,19 @@ class _StagedRun:
 
     @classmethod
     def of(cls, ctx: RunContext, stages: Sequence[Stage]) -> _StagedRun:
-        handles, extras = ctx.extras["backend_handles"], ctx.extras
+        extras = ctx.extras
         checkpoints = CheckpointLog.in_dir(ctx.output_dir)
         run = cls(
             ctx=ctx,
             stages=stages,
-            client=handles["training_client"],
+            client=_training_client(ctx),
             renderer=extras["renderer"],
             checkpoints=checkpoints,
             observers=extras["observers"],
             control=extras["control"],
         )
+        if any(stage.rows is not extras["train_rows"] for stage in stages):
+            run.observers.on_data([row for stage in stages for row in stage.rows])
         if extras.get("resume"):
             checkpoints.repair()
             run._take_up(checkpoints.read())
@@ -100,10 +102,18 @@ class _StagedRun:
             rows=stage.rows,
             seed=self.ctx.extras["seed"],
             run_dir=self.ctx.output_dir / stage.name if len(self.stages) > 1 else self.ctx.output_dir,
+            services=self.ctx.extras,
         )
+        try:
+            return await self._set_up_and_run(index, stage, offset)
+        finally:
+            algorithm.close()
+
+    async def _set_up_and_run(self, index: int, stage: Stage, offset: int) -> Checkpoint:
+        algorithm = stage.algorithm
         await algorithm.setup()
         loop = TrainingLoop(
-            client=client,
+            client=self.client,
             builder=algorithm,
             settings=algorithm.settings(),
             checkpoints=self.checkpoints,
@@ -172,6 +182,16 @@ class _StagedRun:
         metric: str = cfg.selection_metric or self.ctx.extras.get("selection_metric") or "loss"
         mode: Literal["min", "max"] = cfg.selection_mode or ("min" if "loss" in metric else "max")
         return self.checkpoints.best(metric, mode, stage=len(self.stages) - 1), metric
+
+
+def _training_client(ctx: RunContext) -> TrainingClient:
+    client = ctx.extras["backend_handles"].get("training_client")
+    if client is None:
+        raise BackendError(
+            f"the backend '{ctx.backend.name}' gives no training_client, which this recipe trains through. "
+            "Return one from prepare(), or choose another backend."
+        )
+    return client
 
 
 def _final_name(key: str) -> str:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by bu
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,10 @@ COMMANDS = {
     "completion": ("completion", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
+
+
+_PLACE = re.compile(r"^\S[^:\n]*:\d+(:\d+)?:")
+"""`file:line:column:` in front of an error message."""
 
 
 class LazyGroup(click.Group):
@@ -59,7 +64,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader (head, less) has gone: nothing to say, and nowhere to say it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _silence_stdout()
             ctx.exit(0)
 
 
@@ -88,7 +93,8 @@ def main(argv: list[str] | None = None) -> int:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except EvsysError as error:
-        click.echo(str(error), err=True)
+        for line in str(error).split("\n"):
+            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
         _answer(error.to_dict(), as_json)
         return error.exit_code
     except click.ClickException as error:
@@ -110,4 +116,12 @@ def main(argv: list[str] | None = None) -> int:
 def _answer(error: dict[str, Any], as_json: bool) -> None:
     from .output import emit
 
-    emit(error, as_json, lambda: None)
+    try:
+        emit(error, as_json, lambda: None)
+    except OSError:  # stdout cannot be written; stderr has said what is wrong
+        _silence_stdout()
+
+
+def _silence_stdout() -> None:
+    """Keep Python from trying to write what is left in the buffer when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,14 +8,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from ..errors import DataError, WorkspaceError
 from ..protocols import Row
 from .jsonl import dump_line, numbered_rows
 from .reference import Kind
 from .rows import detect_format, parse_rows
-from .types import HarborTask, TargetFormat
+from .types import TargetFormat
 
 _ROW_PREFIX = "task: row 1: "
 
@@ -50,7 +50,7 @@ def check_rows(path: Path, kind: Kind, where: str) -> Counter[str]:
 def _check_task(row: Row, number: int, task_lines: dict[str, int], place: str) -> None:
     """A benchmark that could not be scored is refused now, not after a training run."""
     try:
-        task = cast(HarborTask, next(parse_rows([row], TargetFormat.HARBOR_TASK, source="task")))
+        task = next(parse_rows([row], TargetFormat.HARBOR_TASK, source="task"))
     except DataError as error:
         raise DataError(f"{place}: {str(error).removeprefix(_ROW_PREFIX)}") from None
     before = task_lines.setdefault(task.task_id, number)

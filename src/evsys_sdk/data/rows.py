@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from ..errors import DataError, show
 from ..protocols import Row
@@ -131,6 +131,22 @@ def iter_jsonl(path: str | Path) -> Iterator[TypedRow]:
             raise DataError(f"{path}:{number}: {error}") from None
 
 
+@overload
+def parse_rows(
+    rows: Iterable[Row | TypedRow], target: Literal[TargetFormat.CHAT_MESSAGES], source: str = ""
+) -> Iterator[ChatMessagesRow]: ...
+@overload
+def parse_rows(
+    rows: Iterable[Row | TypedRow], target: Literal[TargetFormat.HARBOR_TASK], source: str = ""
+) -> Iterator[HarborTask]: ...
+@overload
+def parse_rows(
+    rows: Iterable[Row | TypedRow], target: Literal[TargetFormat.PROMPT_DATASET], source: str = ""
+) -> Iterator[PromptExample]: ...
+@overload
+def parse_rows(
+    rows: Iterable[Row | TypedRow], target: TargetFormat | None = None, source: str = ""
+) -> Iterator[TypedRow]: ...
 def parse_rows(
     rows: Iterable[Row | TypedRow], target: TargetFormat | None = None, source: str = ""
 ) -> Iterator[TypedRow]:

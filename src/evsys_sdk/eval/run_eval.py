@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..backends.client import SamplingParams
-from ..config import DataConfig, EvalConfig
+from ..config import ContinualStage, DataConfig, EvalConfig, MetricSpec
 from ..data import ChatMessagesRow, TargetFormat, parse_rows
-from ..errors import ConfigError, DataError, Problem
+from ..errors import DataError
 from ..inference.renderer import Renderer, row_messages
 from ..log import get_logger
 from ..protocols import Metric, Row
@@ -84,34 +84,34 @@ class RunEvaluator:
         try:
             if self._items is None:
                 self._items = self._load_items()
-            return await self.score(self._items, step=step, name=self.prefix, key=self.prefix)
+            scores = await self.score(self._items, step=step, name=self.prefix)
+            return {f"{self.prefix}/{kind}": value for kind, value in scores.items()}
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             get_logger(__name__).error("the evaluation after step %d failed: %s", step, self.failure)
             return {}
 
-    async def score_data(self, data: DataConfig, *, step: int, name: str) -> Mapping[str, float]:
-        """Score the live model on other rows, e.g. those of an earlier continual stage."""
-        return await self.score(eval_items(self.load_rows(data)), step=step, name=name, key=None)
+    async def score_stage(self, stage: ContinualStage, step: int) -> Mapping[str, float]:
+        """Score the live model on the held-out rows of one stage of a continual run."""
+        assert stage.eval_data is not None
+        return await self.score(eval_items(self.load_rows(stage.eval_data)), step=step, name=stage.name)
 
-    async def score(self, items: Sequence[EvalItem], *, step: int, name: str, key: str | None) -> dict[str, float]:
+    async def score(self, items: Sequence[EvalItem], *, step: int, name: str) -> dict[str, float]:
         """Generate for every item and compute the configured metrics."""
         sampler = await self.client.sampler()
         predictions = await self._predict(sampler, items)
         answers = [extract_answer(text) for text in predictions]
         targets = [extract_answer(item.target) for item in items]
         computed = {
-            spec.kind: _metric(spec.kind, spec.params).compute(predictions=answers, targets=targets)
+            spec.kind: float(_metric(spec).compute(predictions=answers, targets=targets))
             for spec in self.config.metrics
         }
-        metrics = {f"{key}/{kind}" if key else kind: float(value) for kind, value in computed.items()}
         shown = [
             {"prompt": item.prompt, "prediction": text, "target": item.target}
             for item, text in zip(items, predictions, strict=True)
         ]
-        split = "val" if self.prefix == "eval" else self.prefix
-        self.observers.on_eval(EvalRecord(name, split, step, metrics, shown))
-        return metrics
+        self.observers.on_eval(EvalRecord(name, self.prefix, step, computed, shown))
+        return computed
 
     async def _predict(self, sampler: SamplingClient, items: Sequence[EvalItem]) -> list[str]:
         params = SamplingParams(max_tokens=_MAX_TOKENS, temperature=0.0, stop=self.renderer.stop)
@@ -155,8 +155,5 @@ def _item(chat: ChatMessagesRow, number: int) -> EvalItem:
     return EvalItem(messages, str(target))
 
 
-def _metric(kind: str, params: Mapping[str, Any]) -> Metric:
-    found = get_metric(kind)
-    if not hasattr(found, "compute"):
-        raise ConfigError(Problem(f"metric '{kind}' has no compute method", path="eval.metrics", hint="Add one."))
-    return found(**params)
+def _metric(spec: MetricSpec) -> Metric:
+    return get_metric(spec.kind)(**spec.params)

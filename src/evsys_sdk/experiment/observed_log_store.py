@@ -32,7 +32,7 @@ class LogStoreCallback(Callback):
         self._store.log_metrics(metrics, step)
 
     def on_eval(self, record: EvalRecord) -> None:
-        self._store.log_metrics(record.metrics, record.step)
+        self._store.log_metrics(record.named_metrics, record.step)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         self._store.log_artifact(checkpoint["name"], checkpoint["state"])

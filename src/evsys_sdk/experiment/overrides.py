@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ _REHEARSED_ROWS = 4
 
 def with_steps(config: ExperimentConfig, steps: int) -> ExperimentConfig:
     """Every run trained for exactly `steps` steps."""
-    return _each_run(config, lambda run: {"algorithm": _limited(run, steps)})
+
+    def limited(run: RunConfig) -> dict[str, Any]:
+        return {"algorithm": _limited(run, steps)}
+
+    return _each_run(config, limited)
 
 
 def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> ExperimentConfig:
@@ -42,6 +47,6 @@ def _limited(run: RunConfig, steps: int) -> Any:
     return run.algorithm.model_copy(update={"params": params})
 
 
-def _each_run(config: ExperimentConfig, change: Any) -> ExperimentConfig:
+def _each_run(config: ExperimentConfig, change: Callable[[RunConfig], dict[str, Any]]) -> ExperimentConfig:
     runs = [run.model_copy(update=change(run)) for run in config.all_runs()]
     return config.model_copy(update={"run": None, "runs": runs, "matrix": None, "base_run": None})

@@ -15,6 +15,7 @@ from ..backends.client import ModelSpec
 from ..config import ExperimentConfig, RunConfig
 from ..errors import EvsysError
 from ..eval.run_eval import RunEvaluator
+from ..eval.verifier import verify_with
 from ..files import write_json
 from ..inference.renderer import get_renderer
 from ..log import get_logger
@@ -26,6 +27,7 @@ from .arms import Arm
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
 from .record_dir import RESULT_FILE, begin_run
 from .rows import RowLoader
+
 
 @dataclass(frozen=True, slots=True)
 class ArmOptions:
@@ -68,10 +70,12 @@ def _train_and_score(
         ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
         ctx.extras |= {"model_name": run.model.name, "tags": run.tags, "seed": run.seed, "attempt": attempt}
         ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
+        ctx.extras["verify"] = verify_with()
         evaluator = _attach_evaluator(ctx, run)
         observers.on_run_start(_run_info(ctx, config, run, algorithm), options.control)
         ctx.log_store.log_hyperparams(_hyperparams(config, run))
-        observers.on_data(rows)
+        if rows:
+            observers.on_data(rows)
         result = algorithm.train(ctx)
         if evaluator is not None and evaluator.wanted and result.status == "completed":
             _score_if_missing(evaluator, result)
@@ -112,9 +116,7 @@ def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
     if evaluator.wanted:
         ctx.extras["evaluate"] = evaluator
     if evaluator.scores_stages:
-        ctx.extras["score_stage"] = lambda stage, step: evaluator.score_data(
-            stage.eval_data, step=step, name=stage.name
-        )
+        ctx.extras["score_stage"] = evaluator.score_stage
     return evaluator
 
 

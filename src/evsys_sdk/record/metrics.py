@@ -1,4 +1,4 @@
-"""Metrics as they are recorded: plain JSON numbers, one object a step, and one name for each score.
+"""Metrics as they are recorded: plain JSON numbers, one object a step.
 
 JSON has no NaN and no infinity. Such a value is written as null, and the key `_nonfinite` says which one it was:
 
@@ -12,12 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import DataError, show
-
-if TYPE_CHECKING:
-    from ..training.callback import EvalRecord
 
 NONFINITE = "_nonfinite"
 """Key of a recorded line that tells which of its nulls are not missing, and what they are."""
@@ -55,13 +52,6 @@ def split_timing(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[s
     """The metrics that a repetition of the run would reproduce, and those that measure the machine."""
     timing = {name: value for name, value in metrics.items() if name.startswith(TIMING)}
     return {name: value for name, value in metrics.items() if name not in timing}, timing
-
-
-def eval_metrics(record: EvalRecord) -> dict[str, float]:
-    """Scores as they are logged: `val/pass@1`, or `val/<benchmark>/pass@1` where the benchmark has its own name."""
-    prefix = f"{record.split}/" if record.name in ("", record.split) else f"{record.split}/{record.name}/"
-    own = f"{record.split}/"
-    return {name if name.startswith(own) else prefix + name: value for name, value in record.metrics.items()}
 
 
 def as_number(name: str, value: Any) -> int | float:

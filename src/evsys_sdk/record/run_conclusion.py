@@ -40,8 +40,7 @@ def write_up(story: RunStory) -> str:
         _table("Result", ("metric", "value"), story.result.metrics.items()),
         _table("Artifacts", ("name", "path"), story.result.artifacts.items()),
         _checkpoints(story),
-        "This page is about one run. Whether the hypothesis holds is decided over all arms and seeds, "
-        f"in the conclusion of experiment `{story.experiment}`.",
+        f"This page is about one run of experiment `{story.experiment}`; one run alone does not decide a hypothesis.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

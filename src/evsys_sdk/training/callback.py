@@ -50,10 +50,17 @@ class EvalRecord:
 
     name: str
     split: str
-    """`val`, `test` or `train_fit`."""
+    """`val` and `test` for benchmarks, `eval` or `train_fit` for the run's own rows."""
     step: int
     metrics: Mapping[str, float]
     predictions: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def named_metrics(self) -> dict[str, float]:
+        """Scores as they are logged: `eval/exact_match`, or `val/<benchmark>/pass@1` where the set has its own name."""
+        own = f"{self.split}/"
+        prefix = own if self.name in ("", self.split) else f"{own}{self.name}/"
+        return {name if name.startswith(own) else prefix + name: value for name, value in self.metrics.items()}
 
 
 @dataclass(slots=True)
@@ -145,8 +152,10 @@ class Observers(Callback):
 
     def state(self) -> dict[str, Any]:
         """The states of those that have one, by position and name."""
-        states = {self._key(index): callback.state() for index, callback in enumerate(self._callbacks)}
-        return {key: state for key, state in states.items() if state}
+        states: dict[int, dict[str, Any]] = {}
+        self._tell(lambda callback: states.__setitem__(id(callback), callback.state()))
+        found = {self._key(index): states.get(id(callback)) for index, callback in enumerate(self._callbacks)}
+        return {key: state for key, state in found.items() if state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for index, callback in enumerate(self._callbacks):

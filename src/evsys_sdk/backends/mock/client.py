@@ -36,7 +36,7 @@ from .state import Identity, TrainingState, pack_arrays, unpack_arrays
 from .tokenizer import VOCABULARY, ByteTokenizer
 from .weights import Weights
 
-_SUGGESTED_LEARNING_RATE = 1e-3
+_SUGGESTED_LEARNING_RATE = 5e-4
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,24 +87,26 @@ def propose(matches: Matches, scores: Floats, strengths: Floats, queries: int) -
     """Share out the attention of each query among its matches and the sink, whose score is 0, and let them speak."""
     top = max(0.0, float(scores.max()))
     drawn = np.exp(scores - top)[matches.kind]
-    shared = np.bincount(matches.query, weights=drawn, minlength=queries) + np.exp(-top)
+    shared = _sum_by(matches.query, drawn, queries) + np.exp(-top)
     attention = (drawn / shared[matches.query]).astype(scores.dtype)
     loudness = np.exp(strengths)[matches.kind]
     flat, member = np.unique(matches.query * VOCABULARY + matches.token, return_inverse=True)
-    total = 1 + np.bincount(member, weights=attention * loudness, minlength=len(flat))
-    return Proposals(flat, member, attention, loudness, total.astype(scores.dtype))
+    spoken = _sum_by(member, attention * loudness, len(flat))
+    return Proposals(flat, member, attention, loudness, (1 + spoken).astype(scores.dtype))
 
 
 def backward(matches: Matches, proposals: Proposals, grad_logits: Floats) -> tuple[Floats, Floats]:
     """Gradients with respect to scores and strengths."""
     upstream = (grad_logits.reshape(-1)[proposals.flat] / proposals.total)[proposals.member]
-    grad_attention = upstream * proposals.loudness
-    spoken = proposals.attention * grad_attention
-    per_query = np.bincount(matches.query, weights=spoken, minlength=len(grad_logits))
-    grad_drawn = spoken - proposals.attention * per_query[matches.query]
-    grad_scores = np.bincount(matches.kind, weights=grad_drawn, minlength=KINDS)
-    grad_strengths = np.bincount(matches.kind, weights=spoken, minlength=KINDS)
+    spoken = proposals.attention * upstream * proposals.loudness
+    per_query = _sum_by(matches.query, spoken, len(grad_logits))
+    drawn = spoken - proposals.attention * per_query[matches.query]
+    grad_scores, grad_strengths = _sum_by(matches.kind, drawn, KINDS), _sum_by(matches.kind, spoken, KINDS)
     return grad_scores.astype(grad_logits.dtype), grad_strengths.astype(grad_logits.dtype)
+
+
+def _sum_by(group: Ints, values: Floats, groups: int) -> NDArray[np.float64]:
+    return np.bincount(group, weights=values.astype(np.float64), minlength=groups)
 
 
 def _induction(packed: Packed, folded: Ints, queries: Ints) -> Matches:

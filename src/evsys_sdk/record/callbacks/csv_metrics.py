@@ -19,7 +19,7 @@ from ...errors import DataError
 from ...files import atomic_write
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..jsonl_file import cannot_write
-from ..metrics import as_number, eval_metrics
+from ..metrics import as_number
 
 _STEP = "step"
 
@@ -48,13 +48,13 @@ class CsvMetrics(Callback):
         self._path = info.run_dir / self.cfg.path
         header, rows = _read(self._path)
         self._columns = header or [_STEP]
-        self._rewrite(row for row in rows if int(row[0]) <= info.steps_done)
+        self._rewrite(row for row in rows if int(row[0]) < info.next_step)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._append(step, metrics)
 
     def on_eval(self, record: EvalRecord) -> None:
-        self._append(record.step, eval_metrics(record))
+        self._append(record.step, record.named_metrics)
 
     def close(self) -> None:
         if self._file is not None:

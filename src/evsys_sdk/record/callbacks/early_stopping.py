@@ -17,7 +17,7 @@ from ...errors import closest
 from ...log import get_logger
 from ...protocols import RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
-from ..metrics import as_number, eval_metrics
+from ..metrics import as_number
 
 
 class EarlyStoppingConfig(Strict):
@@ -57,7 +57,7 @@ class EarlyStopping(Callback):
         self._look(step, metrics)
 
     def on_eval(self, record: EvalRecord) -> None:
-        named = eval_metrics(record)
+        named = record.named_metrics
         if self.cfg.metric not in named:
             # `val/pass@1` also finds the score of a benchmark that has a name of its own.
             short = {f"{record.split}/{name}": full for name, full in zip(record.metrics, named, strict=True)}

@@ -32,7 +32,7 @@ from ..metrics import metrics_record, split_timing
 from ..redact import redact_text
 from ..run_conclusion import RunStory, write_up
 
-_FOLDERS = {"val": "validation", "test": "test", "train_fit": "train_fit"}
+_FOLDERS = {"val": "validation", "eval": "validation", "test": "test", "train_fit": "train_fit"}
 """Split of an evaluation -> folder of its records."""
 
 
@@ -70,7 +70,7 @@ class LocalLogger(Callback):
             raise cannot_write(self._root, error) from error
         for path in sorted(self._root.glob("*/*.jsonl")):
             if path.parent.name != "data":
-                self._file(str(path.relative_to(self._root))).rewind(info.steps_done + 1)
+                self._file(str(path.relative_to(self._root))).rewind(info.next_step)
 
     def on_data(self, rows: Sequence[Row]) -> None:
         """Keep the rows; a later call, as from a later stage of the run, adds to the first."""

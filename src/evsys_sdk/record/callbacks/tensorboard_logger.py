@@ -15,7 +15,6 @@ from ...config.base import Strict
 from ...protocols import RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..log_stores.tensorboard import TensorBoardLogStore
-from ..metrics import eval_metrics
 
 
 class TensorBoardLoggerConfig(Strict):
@@ -39,7 +38,7 @@ class TensorBoardLogger(Callback):
         folder: Path = info.run_dir / self.cfg.log_dir
         self._store = TensorBoardLogStore(log_dir=str(folder))
         if info.steps_done or folder.exists():
-            self._store.rewind(info.steps_done + 1)
+            self._store.rewind(info.next_step)
         self._store.log_hyperparams({"experiment": info.experiment, "run": info.run_id, **info.config})
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -48,7 +47,7 @@ class TensorBoardLogger(Callback):
 
     def on_eval(self, record: EvalRecord) -> None:
         if self._store is not None:
-            self._store.log_metrics(eval_metrics(record), record.step)
+            self._store.log_metrics(record.named_metrics, record.step)
 
     def on_run_end(self, result: RunResult) -> None:
         if self._store is not None:

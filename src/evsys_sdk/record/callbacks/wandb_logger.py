@@ -30,7 +30,6 @@ from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..extra import import_extra
 from ..jsonable import jsonable
 from ..jsonl_file import cannot_write
-from ..metrics import eval_metrics
 from ..redact import redact, redact_text
 
 _ID_FILE = "wandb.json"
@@ -52,7 +51,7 @@ class WandbLoggerConfig(Strict):
     mode: Literal["online", "offline", "disabled"] = "online"
     """`online` uploads, `offline` writes files for a later `wandb sync`, `disabled` does nothing."""
     timeout_seconds: float = Field(default=30.0, gt=0)
-    """How long to wait for the server when the run starts, and for the last uploads when it ends."""
+    """How long to wait for the server at the start and for uploads at the end; `wandb sync` sends what is left."""
 
 
 class WandbLogger(Callback):
@@ -98,7 +97,7 @@ class WandbLogger(Callback):
         self._log(step, metrics)
 
     def on_eval(self, record: EvalRecord) -> None:
-        self._log(record.step, eval_metrics(record))
+        self._log(record.step, record.named_metrics)
 
     def on_run_end(self, result: RunResult) -> None:
         """Record how it ended; a failed run is shown as failed there too."""
@@ -113,13 +112,12 @@ class WandbLogger(Callback):
         self._finish(1)  # only what never reached its end is still open
 
     def _init(self, info: RunInfo) -> Any:
-        settings: dict[str, Any] = {
-            "console": "off",  # what the program prints is not ours to upload
-            "silent": True,
-            "init_timeout": self.cfg.timeout_seconds,
-        }
-        if "finish_timeout" in self._wandb.Settings.model_fields:  # older ones wait as long as it takes
-            settings["finish_timeout"] = self.cfg.timeout_seconds
+        settings = self._wandb.Settings(
+            console="off",  # what the program prints is not ours to upload
+            silent=True,
+            init_timeout=self.cfg.timeout_seconds,
+            finish_timeout=self.cfg.timeout_seconds,
+        )
         info.run_dir.mkdir(parents=True, exist_ok=True)
         return self._wandb.init(
             project=self.cfg.project or _project_name(info.experiment),
@@ -135,7 +133,7 @@ class WandbLogger(Callback):
             dir=str(info.run_dir),
             reinit="create_new",  # arms of one process are separate runs
             save_code=False,
-            settings=self._wandb.Settings(**settings),
+            settings=settings,
         )
 
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -1,0 +1,133 @@
+"""What on-policy recipes share: a fresh sampler each iteration, rollouts of the policy, and their bookkeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from ..backends.client import SamplingClient, SamplingParams
+from ..config.base import Strict
+from ..data import HarborTask, TargetFormat, parse_rows
+from ..errors import TrainingError
+from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
+from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness
+from ..rollouts.policy import SamplerPolicy
+from ..rollouts.rollout import Rollout
+from .base import BaseAlgorithm, TrainingConfig
+
+
+class SamplingConfig(Strict):
+    """How the policy samples while it learns."""
+
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest answer, per turn."""
+    temperature: float = Field(default=1.0, gt=0)
+    """1 samples from the policy itself, which is what the losses assume."""
+
+
+class OnPolicyConfig(TrainingConfig):
+    """Hyperparameters of recipes that learn from their own samples."""
+
+    batch_size: int = Field(default=8, ge=1, json_schema_extra={"scale": "log"})
+    """Tasks per step."""
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    """How the policy samples."""
+    agent: AgentSpec | None = None
+    """Harness that drives the policy; by default a single question and answer."""
+    agent_import_path: str | None = None
+    """A harness of your own as `package.module:Class`, instead of `agent`."""
+    environment: EnvironmentSpec | None = None
+    """Where the agent's commands run; by default nowhere."""
+    engine: Literal["inline", "harbor"] = "inline"
+    """What runs the rollouts: `inline` in this process, or Harbor's own trials."""
+    concurrency: int = Field(default=32, ge=1)
+    """How many rollouts may run at once."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """How long one rollout may take."""
+
+    @model_validator(mode="after")
+    def _one_harness(self) -> OnPolicyConfig:
+        if self.agent is not None and self.agent_import_path is not None:
+            raise ValueError("agent and agent_import_path are both set. Keep one of them.")
+        return self
+
+
+class OnPolicyAlgorithm(BaseAlgorithm):
+    """Base of recipes that roll out the current policy."""
+
+    Config = OnPolicyConfig
+    cfg: Any  # each recipe declares its own, derived from OnPolicyConfig
+    builds_ahead = False
+    _engine: RolloutEngine | None = None
+
+    def harness(self) -> Harness:
+        """The agent and environment that the policy is trained in, and must be evaluated in."""
+        return build_harness(self.cfg.agent, self.cfg.environment, agent_import_path=self.cfg.agent_import_path)
+
+    async def setup(self) -> None:
+        self.tasks: list[HarborTask] = list(parse_rows(self.rows, TargetFormat.HARBOR_TASK))
+        self._harness = self.harness()
+        self._engine = self._open_engine()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+    def n_examples(self) -> int:
+        return len(self.tasks)
+
+    async def roll_out(self, tasks: Sequence[HarborTask], n_samples: int, *, iteration: int) -> list[list[Rollout]]:
+        """Attempts of the current policy at some tasks, grouped by task."""
+        return await self.roll_out_with(await self.client.sampler(), tasks, n_samples, iteration=iteration)
+
+    async def roll_out_with(
+        self, sampler: SamplingClient, tasks: Sequence[HarborTask], n_samples: int, *, iteration: int
+    ) -> list[list[Rollout]]:
+        """The same for a sampler that was taken earlier."""
+        policy = self.policy(sampler)
+        requests = [
+            RolloutRequest(
+                task=task,
+                sample=sample,
+                policy=policy.seeded(iteration, task.task_id, sample),
+                harness=self._harness,
+                verify=self.services["verify"],
+            )
+            for task in tasks
+            for sample in range(n_samples)
+        ]
+        assert self._engine is not None
+        rollouts = await self._engine.submit(requests)
+        return [rollouts[start : start + n_samples] for start in range(0, len(rollouts), n_samples)]
+
+    def policy(self, sampler: SamplingClient) -> SamplerPolicy:
+        """The current weights as an agent sees them."""
+        params = SamplingParams(self.cfg.sampling.max_tokens, self.cfg.sampling.temperature)
+        return SamplerPolicy(sampler, self.renderer, params, self.client.capabilities.context_length, self.seed)
+
+    def _open_engine(self) -> RolloutEngine:
+        limits = EngineLimits(concurrency=self.cfg.concurrency, timeout_s=self.cfg.timeout_s)
+        if self.cfg.engine == "inline":
+            return InlineEngine(limits)
+        opener: Any = self.services.get("open_engine")
+        if opener is None:
+            raise TrainingError("the engine 'harbor' is not available here. Use engine: inline.")
+        return opener(self.cfg.engine, limits)
+
+
+def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
+    """How the rollouts of a batch went; failures are counted, never averaged in as zeros."""
+    rollouts = [rollout for group in groups for rollout in group]
+    scored = [rollout for rollout in rollouts if rollout.reward is not None]
+    rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
+    metrics = {
+        "rollouts/count": float(len(rollouts)),
+        "rollouts/infra": float(len(rollouts) - len(scored)),
+        "rollouts/truncated": float(sum(rollout.status == "truncated" for rollout in rollouts)),
+        "rollouts/turns": sum(len(rollout.turns) for rollout in rollouts) / max(len(rollouts), 1),
+        "rollouts/tokens": sum(turn.output_tokens for r in rollouts for turn in r.turns) / max(len(rollouts), 1),
+        "time/rollouts_s": sum(rollout.seconds for rollout in rollouts),
+    }
+    return metrics | ({"reward/mean": sum(rewards) / len(rewards)} if rewards else {})

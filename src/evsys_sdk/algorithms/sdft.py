@@ -1,0 +1,121 @@
+"""Self-distillation fine-tuning: learn a demonstration without leaving one's own distribution.
+
+The student answers on its own. The teacher is the same model shown the demonstration, and says at each position of the
+student's answer what it would have written. Learning from that, rather than from the demonstration itself, is meant to
+disturb what the model already knows less than `sft` does; measure it, it is not a given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ..backends.client import SamplingClient
+from ..data import TargetFormat, detect_format, parse_rows
+from ..errors import DataError
+from ..inference.renderer import row_messages
+from ..rollouts.policy import SamplerPolicy
+from ..rollouts.rollout import Message, text_of
+from ..training.batch import TrainingBatch
+from .distillation import Divergence, Lesson, ask_teacher, distillation_batch, lesson
+from .on_policy import OnPolicyAlgorithm, OnPolicyConfig
+
+_TEACHER_TEMPLATE = (
+    "{question}\n\nThis is an example for a response to the question:\n{demonstration}\n\n"
+    "Now answer with a response of your own."
+)
+
+
+class SDFT(OnPolicyAlgorithm):
+    """Self-distillation: the model, shown a demonstration, teaches itself."""
+
+    name: ClassVar[str] = "sdft"
+
+    class Config(OnPolicyConfig):
+        """Parameters of `sdft`."""
+
+        divergence: Divergence = "forward"
+        """Which divergence from the teacher is lowered; `sampled` looks at sampled tokens only and is noisy."""
+        top_k: int = Field(default=20, ge=1)
+        """How many of the teacher's alternatives per position become soft targets."""
+        teacher: Literal["static", "synced"] = "static"
+        """The model as it was at the start, or renewed every `sync_every` steps."""
+        sync_every: int = Field(default=20, ge=1)
+        """Steps between renewals of a synced teacher."""
+        teacher_template: str = _TEACHER_TEMPLATE
+        """The last user message as the teacher sees it, with {question} and {demonstration}."""
+        skip_tokens: int = Field(default=0, ge=0)
+        """First tokens of each answer that carry no loss."""
+
+    cfg: Config
+
+    async def setup(self) -> None:
+        self.pairs = [_demonstration(row, number) for number, row in enumerate(self.rows, start=1)]
+        self._generation = 0
+        self._teacher: SamplingClient | None = await self.client.sampler()
+        self._teacher_ref = ""
+
+    def n_examples(self) -> int:
+        return len(self.pairs)
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        pairs = [self.pairs[index] for index in self.order().indices(step_idx)]
+        policy = self.policy(await self.client.sampler())
+        teacher = await self._current_teacher(step_idx)
+        lessons = await self._lessons(pairs, policy, teacher, step_idx)
+        batch = distillation_batch(lessons, self.cfg.divergence, skip=self.cfg.skip_tokens)
+        batch.metrics["epoch"] = self.order().epoch(step_idx)
+        return batch
+
+    async def _lessons(
+        self, pairs: Sequence[tuple[list[Message], str]], policy: SamplerPolicy, teacher: SamplingClient, step: int
+    ) -> list[Lesson]:
+        acting = (policy.seeded(step, index).act(messages) for index, (messages, _) in enumerate(pairs))
+        turns = await asyncio.gather(*acting)
+        prompts = [self.renderer.prompt(self._shown(messages, answer)) for messages, answer in pairs]
+        asked = [
+            ask_teacher(teacher, prompt, turn, self.cfg.top_k) for prompt, turn in zip(prompts, turns, strict=True)
+        ]
+        return [await lesson(turn, len(p), *ops) for turn, p, ops in zip(turns, prompts, asked, strict=True)]
+
+    def _shown(self, messages: Sequence[Message], demonstration: str) -> list[Message]:
+        """The conversation as the teacher sees it: the demonstration is part of the question."""
+        question = text_of(messages[-1])
+        text = self.cfg.teacher_template.replace("{question}", question).replace("{demonstration}", demonstration)
+        return [*messages[:-1], {**messages[-1], "content": text}]
+
+    async def _current_teacher(self, step: int) -> SamplingClient:
+        generation = step // self.cfg.sync_every if self.cfg.teacher == "synced" else 0
+        if generation != self._generation:
+            self._generation = generation
+            self._teacher = await self.client.sampler(f"teacher{generation:04d}")
+            self._teacher_ref = self._teacher.ref
+        elif self._teacher is None:
+            self._teacher = await self.client.open_sampler(self._teacher_ref)
+        return self._teacher
+
+    def state(self) -> dict[str, Any]:
+        return {"generation": self._generation, "teacher": self._teacher_ref} if self._generation else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self._generation, self._teacher_ref, self._teacher = state["generation"], state["teacher"], None
+
+
+def _demonstration(row: dict[str, Any], number: int) -> tuple[list[Message], str]:
+    """The question and the answer to learn from, out of a prompt example or a conversation."""
+    if detect_format(row) == "prompt_dataset":
+        [example] = parse_rows([row], TargetFormat.PROMPT_DATASET)
+        context: list[Message] = list(example.metadata.get("context_messages", ()))
+        question = "\n".join(str(value) for value in example.inputs.values())
+        return [*context, {"role": "user", "content": question}], str(example.expected)
+    [chat] = parse_rows([row], TargetFormat.CHAT_MESSAGES)
+    messages = row_messages(chat)
+    if len(messages) < 2 or messages[-1]["role"] != "assistant":
+        raise DataError(
+            f"row {number} does not end with an assistant turn to learn from. Add one, or target_assistant."
+        )
+    return [dict(message) for message in messages[:-1]], text_of(dict(messages[-1]))

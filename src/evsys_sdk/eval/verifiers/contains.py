@@ -1,0 +1,53 @@
+"""`contains`: the expected text occurs in the answer.
+
+    verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any, ClassVar, Literal
+
+from ...errors import EvalError
+from ...protocols import VerificationResult
+from ..answer import AnswerParams, expected_texts
+from ..verifier import BaseVerifier
+
+
+class ContainsParams(AnswerParams):
+    """What counts as an occurrence."""
+
+    ignore_case: bool = False
+    """Whether capitals matter."""
+    whole_words: bool = False
+    """Whether letters or digits next to an occurrence spoil it: `cat` is not in `category`."""
+    match: Literal["any", "all"] = "all"
+    """How many of several expected texts must occur."""
+
+
+class Contains(BaseVerifier[ContainsParams]):
+    """1 if the expected text occurs in the answer; of several, all or any."""
+
+    name: ClassVar[str] = "contains"
+    Config = ContainsParams
+
+    def verify(self, *, completion: str, target: Any) -> VerificationResult:
+        """Look for each expected text."""
+        wanted = expected_texts(target)
+        if not all(text.strip() for text in wanted):
+            raise EvalError("an expected text is empty, and every answer contains that. Give it a text.")
+        answer = self.cfg.answer_in(completion)
+        text = self._normalised(answer or "")
+        missing = [one for one in wanted if not self._occurs(self._normalised(one), text)]
+        found = not missing if self.cfg.match == "all" else len(missing) < len(wanted)
+        return VerificationResult(float(found and answer is not None), {"missing": missing})
+
+    def _normalised(self, text: str) -> str:
+        text = unicodedata.normalize("NFC", text)
+        return text.casefold() if self.cfg.ignore_case else text
+
+    def _occurs(self, wanted: str, text: str) -> bool:
+        if not self.cfg.whole_words:
+            return wanted in text
+        return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text) is not None

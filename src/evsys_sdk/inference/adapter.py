@@ -1,0 +1,93 @@
+"""Clients of other packages that only have `generate(prompt) -> text`, in the form that everything here uses."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+from ..data.types import Message
+from .client import ChatClient, Completion, check_request
+from .conversation import text_messages
+from .errors import InferenceError
+from .prices import TokenUsage
+
+
+def as_chat_client(client: Any) -> ChatClient:
+    """`client` itself if it has `complete`, else its `generate` in that form."""
+    if hasattr(client, "complete"):
+        return cast(ChatClient, client)
+    if not callable(getattr(client, "generate", None)):
+        raise InferenceError(
+            f"{type(client).__name__} is not an inference client: it has neither complete nor generate. "
+            "Give it generate(*, prompt, max_tokens, temperature, stop) -> str.",
+            kind="bad_request",
+        )
+    return _TextClient(client)
+
+
+class _TextClient(ChatClient):
+    """A client that only has `generate`: conversations are given to it as one text.
+
+    It calls no tools by itself; an agent that wants it to says how in the conversation.
+    """
+
+    name: ClassVar[str] = "text"
+
+    def __init__(self, client: Any) -> None:
+        super().__init__()
+        self._client = client
+        # Whether two threads may use it at once is not known, unless it says so.
+        self.concurrency = int(getattr(client, "concurrency", 1))
+        self._places = threading.BoundedSemaphore(self.concurrency)
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[str] | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        n: int = 1,
+    ) -> list[Completion]:
+        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
+        arguments = {"prompt": as_prompt(messages), "max_tokens": max_tokens, "temperature": temperature, "stop": stop}
+        return list(await asyncio.gather(*(self._one(arguments) for _ in range(n))))
+
+    async def _one(self, arguments: dict[str, Any]) -> Completion:
+        started = time.monotonic()
+        self.totals.count_request()
+        try:
+            if inspect.iscoroutinefunction(self._client.generate):
+                text = str(await self._client.generate(**arguments))
+            else:
+                text = await asyncio.to_thread(self._generate, arguments)
+        except Exception:
+            self.totals.count_failure()
+            raise
+        usage = TokenUsage()
+        self.totals.add(usage, None)
+        message: Message = {"role": "assistant", "content": text}
+        return Completion(text, message, "stop", usage, seconds=time.monotonic() - started)
+
+    def _generate(self, arguments: dict[str, Any]) -> str:
+        with self._places:
+            return str(self._client.generate(**arguments))
+
+    def close(self) -> None:
+        if callable(close := getattr(self._client, "close", None)):
+            close()
+
+
+def as_prompt(messages: Sequence[Message]) -> str:
+    """A conversation as one text: a single user message is its own text, several become a transcript."""
+    plain = text_messages(messages)
+    if len(plain) == 1 and plain[0]["role"] == "user":
+        return str(plain[0]["content"])
+    turns = [f"{message['role']}: {message['content']}" for message in plain]
+    return "\n\n".join([*turns, "assistant:"])

@@ -1,0 +1,84 @@
+"""One event loop on a thread of its own, for everything that talks to a server.
+
+Connections, limits and pauses of a client belong to one loop. Callers do not: some have a loop, some have none, some
+have one after another. So requests always run here, and callers wait for them, each in its own way.
+
+    completion = await background_loop().call(client.ask())   # in async code, on any loop
+    completion = background_loop().run(client.ask())          # in sync code, also while a loop is running
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+
+class BackgroundLoop:
+    """A running event loop; its thread starts with the first call and ends with the process."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="evsys-inference", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is itself running on this loop."""
+        return threading.current_thread() is self._thread
+
+    async def call[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` here and await it on the caller's loop; cancelling the one cancels the other."""
+        if self.is_here:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def run[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` here and block until it is done."""
+        if self.is_here:
+            work.close()
+            raise RuntimeError("generate() would wait for itself: inside a client's own async code, await complete().")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C must not leave the request running
+            raise
+
+    def submit(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` here without waiting for it."""
+        if self.process == os.getpid() and not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(work, self._loop)
+        else:
+            work.close()
+
+    def _stop(self) -> None:
+        if self.process == os.getpid() and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=1.0)
+
+
+_current: BackgroundLoop | None = None
+_lock = threading.Lock()
+
+
+def background_loop() -> BackgroundLoop:
+    """The loop of this process; a forked child gets one of its own, because threads do not survive a fork."""
+    global _current
+    with _lock:
+        if _current is None or _current.process != os.getpid():
+            _current = BackgroundLoop()
+        return _current
+
+
+def _forget() -> None:
+    global _current, _lock
+    _current, _lock = None, threading.Lock()  # the parent may have held the lock at that moment
+
+
+os.register_at_fork(after_in_child=_forget)

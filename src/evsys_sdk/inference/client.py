@@ -1,0 +1,165 @@
+"""The contract of an inference client: conversations in, completions with their tokens, cost and time out.
+
+`complete` is what a client implements; `generate(prompt) -> text`, the contract of `register_inference`, follows from
+it and works inside and outside of a running event loop. Messages have OpenAI's shape whichever model answers:
+
+    client = get_inference("openai")(model="gpt-4.1")
+    [completion] = await client.complete([{"role": "user", "content": "2+2?"}], max_tokens=16, temperature=0.0)
+    completion.text, completion.usage.output_tokens, completion.cost_usd
+
+A client of another package that only has `generate` is adapted by `adapter.as_chat_client`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, ClassVar, Literal, Self
+
+from ..data.types import Message
+from ..errors import show
+from .background_loop import background_loop
+from .errors import InferenceError
+from .prices import TokenUsage
+
+type StopReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer of a model."""
+
+    text: str
+    message: Message
+    """The answer as the next message of the conversation; what a provider wants back next time is in it."""
+    stop_reason: StopReason
+    """`content_filter` is an answer that was withheld or refused; `other` is explained by `finish`."""
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    cost_usd: float | None = None
+    """None where the model has no known price or its tokens are not known; 0 only where it is really free."""
+    seconds: float = 0.0
+    """From asking to answer, with all attempts and waits."""
+    finish: str = ""
+    """Why it ended, in the provider's own words."""
+    model: str = ""
+    """Which model says that it answered; may be a dated version of the one that was asked."""
+
+
+class Totals:
+    """What a client has used so far; may be read and added to from any thread."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        """Requests sent, repeated ones included."""
+        self.completions = 0
+        self.failures = 0
+        """Calls that ended in an error."""
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.unpriced = 0
+        """Completions whose cost is not known."""
+        self._cost = Decimal(0)
+        self._lock = threading.Lock()
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What everything cost; None as soon as the cost of one completion is not known."""
+        return None if self.unpriced else float(self._cost)
+
+    @property
+    def known_cost_usd(self) -> float:
+        """What the completions with a known cost have cost: a lower bound."""
+        return float(self._cost)
+
+    def count_request(self) -> None:
+        """Note that a request is sent."""
+        with self._lock:
+            self.requests += 1
+
+    def count_failure(self) -> None:
+        """Note that a call has failed for good."""
+        with self._lock:
+            self.failures += 1
+
+    def add(self, usage: TokenUsage, cost: Decimal | None) -> None:
+        """Note one completion."""
+        with self._lock:
+            self.completions += 1
+            self.input_tokens += usage.input_tokens or 0
+            self.output_tokens += usage.output_tokens or 0
+            self.unpriced += cost is None
+            self._cost += cost or 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form that records hold."""
+        names = ("requests", "completions", "failures", "input_tokens", "output_tokens", "unpriced")
+        return {name: getattr(self, name) for name in names} | {"cost_usd": self.cost_usd}
+
+
+class ChatClient(ABC):
+    """Base of the built-in clients: `generate` from `complete`, totals, and closing."""
+
+    name: ClassVar[str]
+    concurrency: int = 1
+    """How many conversations are worth asking at once."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+
+    @abstractmethod
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[str] | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        n: int = 1,
+    ) -> list[Completion]:
+        """Answer a conversation `n` times.
+
+        `tools` are OpenAI-style function definitions. `seed` makes answers repeatable as far as the provider goes.
+        """
+
+    def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Sequence[str] | None = None) -> str:
+        """The answer to a single message, as text."""
+        asked = self.complete(
+            [{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=temperature, stop=stop
+        )
+        [completion] = background_loop().run(asked)
+        return completion.text
+
+    def close(self) -> None:
+        """Let go of connections; a closed client may be used again and then opens new ones."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_request(*, max_tokens: int, temperature: float, stop: Sequence[str] | None, n: int) -> None:
+    """Refuse what no model can be asked."""
+    problems = {
+        f"max_tokens must be 1 or more (got {show(max_tokens)})": max_tokens < 1,
+        f"n must be 1 or more (got {show(n)})": n < 1,
+        f"temperature must be 0 or more and finite (got {show(temperature)})": not 0 <= temperature < math.inf,
+        f"stop must be a list of texts (got {show(stop)}). Write [{show(stop)}]": isinstance(stop, str),
+        f"stop holds an empty text (got {show(stop)}), which would stop at once. Remove it": "" in (stop or ()),
+    }
+    for message, wrong in problems.items():
+        if wrong:
+            raise InferenceError(f"{message}.", kind="bad_request")
+
+
+def cut_at_stop(text: str, stop: Sequence[str] | None) -> tuple[str, bool]:
+    """The text before the first stop sequence in it, and whether there was one."""
+    ends = [at for sequence in stop or () if (at := text.find(sequence)) >= 0]
+    return (text[: min(ends)], True) if ends else (text, False)

@@ -1,0 +1,1 @@
+"""Built-in inference clients, one per module."""

@@ -1,0 +1,272 @@
+"""What the clients of hosted models share: keys, limits, retries, errors and accounting.
+
+A provider's module only translates: a `Call` into the body of its request (`_body`), the body of its answer into a
+`Parsed` (`_parse`), and the body of its refusal into a `Complaint` (`_complaint`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from ...data.shapes import is_object
+from ...data.types import Message
+from ...errors import DataError, EvsysAuthError
+from ...log import get_logger
+from ..background_loop import BackgroundLoop, background_loop
+from ..client import ChatClient, Completion, StopReason, check_request, cut_at_stop
+from ..errors import InferenceError
+from ..messages import ChatTurn, ToolFunction, tool_functions, turns_of
+from ..prices import Prices, TokenUsage, cost_of
+from ..rate_limit import RateLimiter
+from ..retry import call_with_retry_async
+from ..secrets import hide
+from ..transport import Answer, Transport
+from .hosted_config import HostedConfig
+from .refusals import Complaint, error_of
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One conversation to be answered once."""
+
+    turns: list[ChatTurn]
+    max_tokens: int
+    temperature: float
+    stop: tuple[str, ...] = ()
+    tools: list[ToolFunction] = field(default_factory=list[ToolFunction])
+    seed: int | None = None
+
+    @property
+    def estimated_tokens(self) -> int:
+        """How many tokens it may take: about four characters each, and all that may be written."""
+        characters = sum(len(turn.text) for turn in self.turns) + sum(len(str(tool)) for tool in self.tools)
+        return characters // 4 + self.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a provider's answer says."""
+
+    text: str
+    message: Message
+    stop_reason: StopReason
+    finish: str
+    usage: TokenUsage
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What belongs to one event loop."""
+
+    loop: BackgroundLoop
+    transport: Transport
+    limiter: RateLimiter
+
+
+class HostedClient(ChatClient):
+    """A model behind a provider's HTTP API."""
+
+    Config: ClassVar[type[HostedConfig]]
+    provider: ClassVar[str]
+    address: ClassVar[str]
+    """Where the provider itself serves."""
+    key_variables: ClassVar[tuple[str, ...]]
+    """Environment variables that may hold its key, in the order they are looked at."""
+    price_list: ClassVar[Prices]
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__()
+        self.config = self.Config(**params)
+        self.concurrency = self.config.concurrency
+        self.base_url = (self.config.base_url or self.address).rstrip("/")
+        self._variable, self._key = self._find_key()
+        self.ignored: set[str] = set()
+        """Request fields that the model turned out not to take, and that are no longer sent."""
+        self._session: _Session | None = None
+
+    @property
+    def is_provider(self) -> bool:
+        """Whether requests go to the provider itself, and not to a server that speaks its language."""
+        return self.base_url == self.address
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[str] | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        n: int = 1,
+    ) -> list[Completion]:
+        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
+        call = Call(turns_of(messages), max_tokens, temperature, tuple(stop or ()), tool_functions(tools), seed)
+        # Each answer is a request of its own, so that each has its own tokens, cost and attempts.
+        calls = [call if seed is None else replace(call, seed=seed + number) for number in range(n)]
+        return await background_loop().call(self._all(calls))
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session:
+            session.loop.submit(session.transport.aclose())
+
+    @abstractmethod
+    def _url(self) -> str: ...
+    @abstractmethod
+    def _headers(self, key: str | None) -> dict[str, str]: ...
+    @abstractmethod
+    def _body(self, call: Call) -> dict[str, Any]: ...
+    @abstractmethod
+    def _parse(self, body: dict[str, Any], call: Call) -> Parsed: ...
+    @abstractmethod
+    def _complaint(self, body: Any) -> Complaint: ...
+
+    async def _all(self, calls: Sequence[Call]) -> list[Completion]:
+        tasks = [asyncio.ensure_future(self._one(call)) for call in calls]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _one(self, call: Call) -> Completion:
+        started = time.monotonic()
+        try:
+            parsed, cost = await self._ask(call)
+        except (InferenceError, EvsysAuthError, DataError):
+            self.totals.count_failure()
+            raise
+        text, was_cut = cut_at_stop(parsed.text, call.stop)
+        return Completion(
+            text=text,
+            message={**parsed.message, "content": text} if was_cut else parsed.message,
+            stop_reason="stop" if was_cut else parsed.stop_reason,
+            usage=parsed.usage,
+            cost_usd=None if cost is None else float(cost),
+            seconds=time.monotonic() - started,
+            finish=parsed.finish,
+            model=parsed.model,
+        )
+
+    async def _ask(self, call: Call) -> tuple[Parsed, Decimal | None]:
+        """The answer to a call, sent again without what the model turns out not to take."""
+        config = self.config
+        while True:
+            try:
+                return await call_with_retry_async(
+                    lambda: self._attempt(call),
+                    attempts=config.attempts,
+                    base_delay=config.base_delay_s,
+                    max_delay=config.max_delay_s,
+                    deadline=config.deadline_s,
+                    what=f"{self.name} {config.model}",
+                )
+            except InferenceError as error:
+                if error.field is None or error.field in self.ignored:
+                    raise
+                self.ignored.add(error.field)
+                _log.warning(
+                    "%s: model %s does not take %s, so its own default is used from now on (%s)",
+                    *(self.name, config.model, error.field, error),
+                )
+
+    async def _attempt(self, call: Call) -> tuple[Parsed, Decimal | None]:
+        session = self._here()
+        try:
+            async with session.limiter.slot(call.estimated_tokens) as slot:
+                self.totals.count_request()
+                body = merged(self._body(call), self.config.extra)
+                answer = await session.transport.post(self._url(), self._headers(self._key), body)
+                parsed = self._understood(answer, call)
+                cost = self._cost(parsed)
+                self.totals.add(parsed.usage, cost)
+                if (used := parsed.usage.total) is not None:
+                    slot.used(used)
+                return parsed, cost
+        except InferenceError as error:
+            if error.retryable and error.retry_after:
+                session.limiter.pause(error.retry_after)
+            raise
+
+    def _understood(self, answer: Answer, call: Call) -> Parsed:
+        refused = not 200 <= answer.status < 300 or (is_object(answer.body) and bool(answer.body.get("error")))
+        if refused:
+            complaint = self._complaint(answer.body)
+            words = hide(complaint.message or answer.text.strip(), self._key)
+            raise error_of(answer, replace(complaint, message=words), self._key_source(), self._url())
+        try:
+            if not is_object(answer.body):
+                raise LookupError("it is no JSON object")
+            return self._parse(answer.body, call)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            reason = hide(f"{type(error).__name__}: {error}", self._key)
+            shown = hide(answer.text[:200], self._key)
+            message = f"{self.provider} sent something that is not a completion ({reason}): {shown!r}."
+            raise InferenceError(message, kind="bad_response", status=answer.status) from None
+
+    def _cost(self, parsed: Parsed) -> Decimal | None:
+        # Another server's prices are its own.
+        tables = [self.config.prices, self.price_list] if self.is_provider else [self.config.prices]
+        return cost_of(self.config.model, parsed.usage, *tables)
+
+    def _here(self) -> _Session:
+        """Connections and limits for the loop of this process."""
+        loop = background_loop()
+        if self._session is None or self._session.loop is not loop:
+            config = self.config
+            transport = Transport(
+                timeout_s=config.timeout_s, connect_timeout_s=config.connect_timeout_s, connections=config.concurrency
+            )
+            limiter = RateLimiter(config.concurrency, config.requests_per_minute, config.tokens_per_minute)
+            self._session = _Session(loop, transport, limiter)
+            # A client that is dropped unclosed leaves no connection behind.
+            weakref.finalize(self, lambda: loop.submit(transport.aclose()))
+        return self._session
+
+    def _find_key(self) -> tuple[str | None, str | None]:
+        """The variable that holds the key, and the key.
+
+        The provider's own variables are only looked at for the provider's own address: no config may send the key of
+        one service to another.
+        """
+        chosen = self.config.api_key_env
+        names = (chosen,) if chosen else self.key_variables if self.is_provider else ()
+        for name in names:
+            if value := os.environ.get(name, "").strip():
+                return name, value
+        if names:
+            raise EvsysAuthError(
+                f"inference client '{self.name}' needs a key for {self.provider}, and {' and '.join(names)} "
+                f"{'are' if len(names) > 1 else 'is'} not set. Set the environment variable {names[0]}, or name "
+                "another one with api_key_env."
+            )
+        return None, None
+
+    def _key_source(self) -> str:
+        return self._variable or ""
+
+
+def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` with more fields, objects merged into objects; a null removes a field."""
+    found = dict(body)
+    for key, value in extra.items():
+        inner = found.get(key)
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(inner, value) if is_object(inner) and is_object(value) else value
+    return found

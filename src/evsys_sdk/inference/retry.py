@@ -1,0 +1,215 @@
+"""Trying again: exponential backoff with full jitter that does what the server asks.
+
+A call is repeated while its error is one that may pass (`is_retryable`), attempts are left and the deadline allows the
+wait. Errors that cannot pass are raised at once; an error that did not pass is raised with the number of attempts, and
+is no longer retryable, so that nested retries do not multiply.
+
+    text = call_with_retry(lambda: client.generate(prompt=p, max_tokens=64, temperature=0.0), what="task 7")
+    text = await call_with_retry_async(fetch, attempts=3, report=report, what="task 7")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import EvsysError
+from ..log import get_logger
+from .errors import InferenceError
+from .secrets import hide_environment_keys
+
+type RetryOn = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
+
+_log = get_logger(__name__)
+_chance = random.SystemRandom()  # waiting must not use up the random numbers of an experiment, nor repeat after a fork
+_PASSING_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+
+
+@dataclass(frozen=True, slots=True)
+class RetryFailure:
+    """One call that failed for good."""
+
+    what: str
+    attempts: int
+    last_error: str
+
+
+class RetryReport:
+    """What retrying had to do over many calls; may be shared by threads and tasks."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.retries = 0
+        self.failures: list[RetryFailure] = []
+        self._lock = threading.Lock()
+
+    @property
+    def total_failures(self) -> int:
+        """Calls that failed for good."""
+        return len(self.failures)
+
+    def count(self, attempts: int, failure: RetryFailure | None = None) -> None:
+        """Note one call that has ended."""
+        with self._lock:
+            self.calls += 1
+            self.retries += attempts - 1
+            self.failures += [failure] if failure else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form that records hold."""
+        failures = [asdict(failure) for failure in self.failures]
+        totals = {"calls": self.calls, "retries": self.retries, "total_failures": self.total_failures}
+        return {**totals, "failures": failures}
+
+
+def is_retryable(error: Exception) -> bool:
+    """Whether an error may pass: by what it says of itself, by its HTTP status, or because a connection failed."""
+    said = getattr(error, "retryable", None)
+    if isinstance(said, bool):
+        return said
+    status = getattr(error, "status_code", None)  # what the SDKs of other people call it
+    if isinstance(status, int):
+        return status in _PASSING_STATUSES
+    if isinstance(error, EvsysError):
+        return False
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.partition(".")[0] in ("httpx", "requests")}
+    return isinstance(error, TimeoutError | ConnectionError) or bool(
+        names & {"TransportError", "Timeout", "ConnectionError"}
+    )
+
+
+def call_with_retry[T](
+    fn: Callable[[], T],
+    *,
+    attempts: int = 5,
+    base_delay: float = 1.0,
+    max_delay: float = 60.0,
+    jitter: bool = True,
+    retry_on: RetryOn = is_retryable,
+    deadline: float | None = None,
+    what: str = "the call",
+    report: RetryReport | None = None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """Call `fn` until it succeeds, or raise its last error.
+
+    `deadline` is in seconds from now; no attempt begins after it. `report` counts the call and keeps its failure.
+    """
+    tries = _Tries(attempts, base_delay, max_delay, jitter, retry_on, deadline, what, report)
+    while True:
+        try:
+            result = fn()
+        except Exception as error:
+            sleep(tries.delay_after(error))
+        else:
+            tries.succeeded()
+            return result
+
+
+async def call_with_retry_async[T](
+    fn: Callable[[], Awaitable[T]],
+    *,
+    attempts: int = 5,
+    base_delay: float = 1.0,
+    max_delay: float = 60.0,
+    jitter: bool = True,
+    retry_on: RetryOn = is_retryable,
+    deadline: float | None = None,
+    what: str = "the call",
+    report: RetryReport | None = None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> T:
+    """`call_with_retry` for async functions."""
+    tries = _Tries(attempts, base_delay, max_delay, jitter, retry_on, deadline, what, report)
+    while True:
+        try:
+            result = await fn()
+        except Exception as error:
+            await sleep(tries.delay_after(error))
+        else:
+            tries.succeeded()
+            return result
+
+
+class _Tries:
+    """The attempts at one call."""
+
+    def __init__(
+        self,
+        attempts: int,
+        base_delay: float,
+        max_delay: float,
+        jitter: bool,
+        retry_on: RetryOn,
+        deadline: float | None,
+        what: str,
+        report: RetryReport | None,
+    ) -> None:
+        if attempts < 1:
+            raise ValueError(f"attempts is {attempts}; a call needs at least 1.")
+        self._attempts, self._base, self._max, self._jitter = attempts, base_delay, max_delay, jitter
+        self._retry_on, self._deadline = retry_on, deadline
+        self._what, self._report = what, report
+        self._started, self._made = time.monotonic(), 1
+
+    def succeeded(self) -> None:
+        if self._report:
+            self._report.count(self._made)
+
+    def delay_after(self, error: Exception) -> float:
+        """How long to wait before the next attempt; raises the error when there is none."""
+        if not self._passes(error):
+            self._give_up(error, "")
+        if self._made == self._attempts:
+            self._give_up(error, f"it failed {self._attempts} times" if self._attempts > 1 else "")
+        delay = self._delay(error)
+        waited = time.monotonic() - self._started
+        if self._deadline is not None and waited + delay > self._deadline:
+            self._give_up(error, f"the next attempt would begin after the deadline of {self._deadline:g} s")
+        _log.info(
+            "%s: attempt %d of %d failed (%s); next in %.1f s",
+            self._what,
+            self._made,
+            self._attempts,
+            hide_environment_keys(str(error)),
+            delay,
+        )
+        self._made += 1
+        return delay
+
+    def _passes(self, error: Exception) -> bool:
+        chosen = self._retry_on
+        return isinstance(error, chosen) if isinstance(chosen, type | tuple) else chosen(error)
+
+    def _delay(self, error: Exception) -> float:
+        longest = min(self._max, self._base * 2.0 ** min(self._made - 1, 60))
+        asked = getattr(error, "retry_after", None)
+        if isinstance(asked, int | float):
+            # Not earlier than asked, and not everyone at the same moment.
+            return asked + (_chance.uniform(0, self._base) if self._jitter else 0.0)
+        return _chance.uniform(0, longest) if self._jitter else longest
+
+    def _give_up(self, error: Exception, reason: str) -> None:
+        if self._report:
+            last = hide_environment_keys(f"{type(error).__name__}: {error}")
+            self._report.count(self._made, RetryFailure(self._what, self._made, last))
+        if not reason:
+            raise error
+        reason = f"{self._what}: gave up after attempt {self._made} of {self._attempts} because {reason}"
+        if not isinstance(error, InferenceError):
+            error.add_note(reason)
+            raise error
+        raise InferenceError(
+            f"{reason}. The last error: {error}",
+            kind=error.kind,
+            status=error.status,
+            retry_after=error.retry_after,
+            retryable=False,
+            attempts=self._made,
+            field=error.field,
+        ) from error

@@ -1,0 +1,1 @@
+"""Room 4: policy x task -> trajectories."""

@@ -1,0 +1,63 @@
+"""A multi-turn harness that runs the policy's shell commands in a sandbox.
+
+The policy writes a command in a ```bash block and reads what it printed; an answer without one ends the conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.types import HarborTask
+from ..environment import Environment
+from ..rollout import Message, Policy, opening, text_of
+
+_COMMAND = re.compile(r"```(?:bash|sh)\n(.*?)```", re.DOTALL)
+_INTRODUCTION = (
+    "You work in a Linux shell. To run a command, write it in a ```bash block; you will be shown what it prints. "
+    "When you are done, answer without such a block."
+)
+
+
+class BashAgent:
+    """Runs the policy's shell commands in the environment and shows it their output."""
+
+    name: ClassVar[str] = "bash"
+
+    class Config(Strict):
+        """Parameters of `bash`."""
+
+        max_turns: int = Field(default=16, ge=1)
+        """How often the policy may act."""
+        command_timeout_s: float = Field(default=60.0, gt=0)
+        """How long one command may take."""
+        max_output: int = Field(default=8000, ge=1)
+        """How many characters of a command's output the policy is shown."""
+        introduction: str = _INTRODUCTION
+        """System message that explains the harness to the policy; empty for none."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
+        introduction = [{"role": "system", "content": self.cfg.introduction}] if self.cfg.introduction else []
+        messages: list[Message] = [*introduction, *opening(task)]
+        for _ in range(self.cfg.max_turns):
+            turn = await policy.act(messages)
+            messages.append(turn.message)
+            command = _COMMAND.search(text_of(turn.message))
+            if command is None:
+                break
+            messages.append({"role": "user", "content": await self._execute(command[1], environment)})
+        return messages
+
+    async def _execute(self, command: str, environment: Environment) -> str:
+        result = await environment.exec(command, timeout_s=self.cfg.command_timeout_s)
+        ending = "timed out" if result.timed_out else f"exit code {result.exit_code}"
+        output = "\n".join(part for part in (result.stdout, result.stderr) if part)
+        if len(output) > self.cfg.max_output:
+            output = f"{output[: self.cfg.max_output]}\n... ({len(output)} characters in all)"
+        return f"{output}\n[{ending}]"

@@ -1,0 +1,136 @@
+"""A multi-turn harness that lets the policy call Python functions.
+
+The policy calls a tool by writing `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; an answer without a call
+ends the conversation. A call that cannot be made is answered with the reason, so that the policy can learn to make it
+properly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast, get_type_hints
+
+from pydantic import Field, TypeAdapter
+
+from ...config.base import Strict
+from ...data.types import HarborTask
+from ...errors import ConfigError, Problem
+from ..environment import Environment
+from ..rollout import Message, Policy, opening, text_of
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+
+class ToolsAgent:
+    """Lets the policy call Python functions over several turns."""
+
+    name: ClassVar[str] = "tools"
+
+    class Config(Strict):
+        """Parameters of `tools`."""
+
+        tools: list[str] = Field(min_length=1)
+        """Functions as `package.module:function`; their signature and docstring become the schema."""
+        max_turns: int = Field(default=8, ge=1)
+        """How often the policy may act."""
+        describe_tools: bool = True
+        """Whether a system message lists the tools; turn it off when the instruction does."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+        self._tools = {tool.__name__: tool for tool in map(_import_tool, self.cfg.tools)}
+
+    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
+        schemas = [tool_schema(tool) for tool in self._tools.values()]
+        messages = [*self._introduction(schemas), *opening(task)]
+        for _ in range(self.cfg.max_turns):
+            turn = await policy.act(messages, tools=schemas)
+            messages.append(turn.message)
+            calls = tool_calls(turn.message)
+            if not calls:
+                break
+            results = [await self._call(call) for call in calls]
+            messages.append({"role": "tool", "content": "\n".join(results)})
+        return messages
+
+    def _introduction(self, schemas: list[dict[str, Any]]) -> list[Message]:
+        if not self.cfg.describe_tools:
+            return []
+        lines = [json.dumps(schema["function"]) for schema in schemas]
+        how = 'Call a tool by writing <tool_call>{"name": "...", "arguments": {...}}</tool_call>.'
+        return [{"role": "system", "content": "\n".join(["Tools:", *lines, how])}]
+
+    async def _call(self, call: ToolCall) -> str:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return f"error: there is no tool called {call.name!r}; there are {', '.join(self._tools)}"
+        try:
+            result = tool(**call.arguments)
+            return str(await result if inspect.isawaitable(result) else result)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # what a tool says to a wrong call is part of the conversation
+            return f"error: {type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """Which tool the policy wants, and with what."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, call: Any) -> ToolCall:
+        """From OpenAI's form, where arguments are JSON text inside `function`, or from plain JSON."""
+        mapping = _mapping(call)
+        function = _mapping(mapping.get("function", mapping))
+        return cls(str(function.get("name", call)), _mapping(function.get("arguments", {})))
+
+
+def tool_calls(message: Message) -> list[ToolCall]:
+    """The calls in an answer: structured ones where the policy gives them, else those written in its text."""
+    calls: list[Any] = list(message.get("tool_calls") or _CALL.findall(text_of(message)))
+    return [ToolCall.of(call) for call in calls]
+
+
+def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """The OpenAI-style schema of a function, from its signature and docstring."""
+    hints = get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    properties = {name: TypeAdapter(hints.get(name, Any)).json_schema() for name in parameters}
+    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    return {
+        "type": "function",
+        "function": {
+            "name": function.__name__,
+            "description": inspect.getdoc(function) or "",
+            "parameters": {"type": "object", "properties": properties, "required": required},
+        },
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A mapping, given as such or as JSON text; anything else is empty."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _import_tool(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = "Write it as package.module:function."
+        raise ConfigError(Problem(f"cannot import the tool: {error}", path="tools", value=path, hint=hint)) from error
+    return found

@@ -1,0 +1,112 @@
+"""The contract of an environment: the place where an agent's commands run and a task's files lie.
+
+One object is one task's environment: it is started once, any number of commands run in it, and it is stopped. Each
+`exec` is a new shell in `cwd` with the environment's own variables; files and background processes stay from one `exec`
+to the next. What a command did wrong is in its `ExecResult`, for the model to read. What the environment did wrong is
+raised, so that it can never be mistaken for an answer and scored.
+
+    async with running(BwrapEnvironment(memory_mb=512)) as environment:
+        await environment.write_file("numbers.txt", "1 2 3")
+        result = await environment.exec("wc -w < numbers.txt")
+
+Nothing here decides what is run (agents do) or whether it was right (verifiers do).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import ClassVar, Protocol, runtime_checkable
+
+from ..errors import EvsysError
+
+
+class SandboxError(EvsysError, RuntimeError):
+    """An environment could not start, broke down or was used wrongly; never the fault of a command inside it."""
+
+
+class EnvironmentFileError(EvsysError, OSError):
+    """A file of an environment cannot be read or written."""
+
+
+class EnvironmentFileNotFoundError(EnvironmentFileError, FileNotFoundError):
+    """A file does not exist in the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What one command printed and how it ended."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    """As a shell reports it: 128 + n for a command ended by signal n, 124 for one that ran out of time."""
+    timed_out: bool = False
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Where the commands of one task run."""
+
+    name: ClassVar[str]
+
+    async def start(self) -> None:
+        """Make it ready for `exec`; raises `SandboxError` when that is not possible."""
+        ...
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        """Run a shell command; out of time, it and its process group are killed."""
+        ...
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        """Write a file and the folders above it; a relative path starts at the working folder."""
+        ...
+
+    async def read_file(self, path: str) -> bytes:
+        """The content of a regular file."""
+        ...
+
+    async def stop(self) -> None:
+        """End every process and remove every file; may be called at any time and more than once."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def running[E: Environment](environment: E) -> AsyncGenerator[E]:
+    """Start an environment for the length of a block; it is stopped however the block or the start ends."""
+    try:
+        await environment.start()
+        yield environment
+    finally:
+        await environment.stop()
+
+
+async def upload_dir(environment: Environment, source: Path, target: str) -> None:
+    """Copy a local folder into an environment, with empty folders, symbolic links and the right to execute."""
+    if not source.is_dir():
+        raise EnvironmentFileNotFoundError(f"{source}: is not a folder that could be copied into the environment.")
+    finish = [f"mkdir -p {shlex.quote(target)}"]
+    for path in sorted(source.rglob("*")):
+        inside = str(PurePosixPath(target, path.relative_to(source).as_posix()))
+        quoted = shlex.quote(inside)
+        if path.is_symlink():
+            finish.append(f"mkdir -p $(dirname {quoted}) && ln -sfn {shlex.quote(str(path.readlink()))} {quoted}")
+        elif path.is_dir():
+            finish.append(f"mkdir -p {quoted}")
+        else:
+            await environment.write_file(inside, path.read_bytes())
+            if path.stat().st_mode & 0o100:
+                finish.append(f"chmod +x {quoted}")
+    done = await environment.exec("set -e\n" + "\n".join(finish))
+    if done.exit_code:
+        raise EnvironmentFileError(f"{source}: could not be copied to {target}: {done.stderr.strip()}")

@@ -1,0 +1,83 @@
+"""The harness of a task: which agent drives the policy, and in which environment.
+
+A model is evaluated in the harness it was trained in, so a harness is one value that training hands to evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ..config.base import KindSpec
+from ..errors import ConfigError, Problem
+from ..registry import get_agent, get_environment
+from .environment import Environment
+from .rollout import Agent
+
+
+class AgentSpec(KindSpec):
+    """Which harness drives the policy."""
+
+    registry: ClassVar[str] = "agent"
+
+    kind: str = "chat"
+    """Name of a registered agent: `chat`, `tools`, `bash` or one of your own."""
+
+
+class EnvironmentSpec(KindSpec):
+    """Where an agent's commands run."""
+
+    registry: ClassVar[str] = "environment"
+
+    kind: str = "none"
+    """Name of a registered environment: `none`, `bwrap`, `unsafe_host` or one of your own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """Makes a fresh agent and a fresh environment for each rollout."""
+
+    agent: Callable[[], Agent]
+    environment: Callable[[], Environment]
+    description: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What was asked for, for the record."""
+
+
+def build_harness(
+    agent: AgentSpec | None = None, environment: EnvironmentSpec | None = None, *, agent_import_path: str | None = None
+) -> Harness:
+    """The harness that a recipe or a benchmark names; by default a chat without an environment."""
+    if agent is not None and agent_import_path is not None:
+        hint = "Keep 'agent' for a registered one, or 'agent_import_path' for a class of your own."
+        raise ConfigError(Problem("agent and agent_import_path are both set", path="agent_import_path", hint=hint))
+    agent_spec, environment_spec = agent or AgentSpec(), environment or EnvironmentSpec()
+    agent_class = import_agent(agent_import_path) if agent_import_path else get_agent(agent_spec.kind)
+    environment_class = get_environment(environment_spec.kind)
+    agent_params = {} if agent_import_path else agent_spec.params
+    return Harness(
+        agent=lambda: agent_class(**agent_params),
+        environment=lambda: environment_class(**environment_spec.params),
+        description={
+            "agent": agent_import_path or agent_spec.model_dump(mode="json"),
+            "environment": environment_spec.model_dump(mode="json"),
+        },
+    )
+
+
+def import_agent(path: str) -> Any:
+    """A class of the user's own, named as `package.module.Class` or `package.module:Class`."""
+    import importlib
+
+    module_name, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        hint = "Write it as package.module:Class, and check that the module can be imported from here (see --import)."
+        raise ConfigError(
+            Problem(f"cannot import the agent: {error}", path="agent_import_path", value=path, hint=hint)
+        ) from error
+    if not callable(getattr(found, "run", None)):
+        hint = "An agent has `async run(task, policy, environment)`."
+        raise ConfigError(Problem("this is not an agent", path="agent_import_path", value=path, hint=hint))
+    return found

@@ -1,0 +1,100 @@
+"""What a rollout is: one attempt of a policy at a task, with every token it sampled and the reward it earned.
+
+A rollout ends in one of three ways. `ok` and `truncated` (out of time, turns or tokens) have a reward and can be
+trained on. `infra` means that something other than the policy failed: a sandbox, a model server, a verifier. It has no
+reward, because a failure of ours must never look like a bad answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from ..data.types import HarborTask
+from .environment import Environment
+
+type RolloutStatus = Literal["ok", "truncated", "infra"]
+type Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of the policy: what it read, what it sampled, what that means."""
+
+    message: Message
+    prompt_tokens: list[int] = field(default_factory=list[int])
+    completion_tokens: list[int] = field(default_factory=list[int])
+    """Exactly the sampled tokens; empty for a policy that only speaks text."""
+    logprobs: list[float] = field(default_factory=list[float])
+    stop_reason: Literal["stop", "length"] = "stop"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One attempt at a task."""
+
+    task_id: str
+    sample: int
+    """Which of the attempts at this task it is."""
+    status: RolloutStatus
+    reward: float | None
+    turns: list[Turn] = field(default_factory=list[Turn])
+    messages: list[Message] = field(default_factory=list[Message])
+    error: str | None = None
+    """Why it is `infra` or `truncated`."""
+    info: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the verifier had to say."""
+    seconds: float = 0.0
+    attempts: int = 1
+
+    @property
+    def completion(self) -> str:
+        """The text of the last answer."""
+        return text_of(self.turns[-1].message) if self.turns else ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written, over all turns."""
+        return sum(turn.input_tokens + turn.output_tokens for turn in self.turns)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the turns cost, where every one of them has a price."""
+        costs = [turn.cost_usd for turn in self.turns]
+        return None if not costs or None in costs else sum(cost for cost in costs if cost is not None)
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """The model being trained or evaluated, as an agent sees it."""
+
+    async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
+        """Answer a conversation."""
+        ...
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """A harness: takes a task to its end by letting the policy act, as often as that takes."""
+
+    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
+        """Returns the whole conversation."""
+        ...
+
+
+def opening(task: HarborTask) -> list[Message]:
+    """The conversation a task starts with: its context, then its instruction."""
+    context: list[Message] = list(task.metadata.get("context_messages", ()))
+    return [*context, {"role": "user", "content": task.instruction}]
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, whether its content is a string or blocks."""
+    content: Any = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "".join(str(block.get("text", "")) for block in content or () if isinstance(block, dict))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]

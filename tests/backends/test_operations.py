@@ -1,0 +1,127 @@
+"""Operations and the worker that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from evsys_sdk.backends.future import Operation
+from evsys_sdk.backends.worker import Worker
+from evsys_sdk.errors import BackendError
+
+
+@pytest.fixture
+def worker():
+    worker = Worker("test")
+    yield worker
+    worker.close()
+
+
+def _blocked(worker: Worker) -> threading.Event:
+    """Keep the worker busy until the event is set."""
+    gate, started = threading.Event(), threading.Event()
+    worker.submit("block", lambda: (started.set(), gate.wait(10)))
+    assert started.wait(10)
+    return gate
+
+
+def test_operations_run_in_the_order_of_submission(worker: Worker) -> None:
+    seen: list[int] = []
+    operations = [worker.submit("append", lambda n=n: seen.append(n)) for n in range(50)]
+    for operation in operations:
+        operation.result(10)
+    assert seen == list(range(50))
+
+
+def test_a_failure_stays_in_its_own_operation(worker: Worker) -> None:
+    failing = worker.submit("divide", lambda: 1 // 0)
+    fine = worker.submit("add", lambda: 1 + 1)
+    assert fine.result(10) == 2
+    with pytest.raises(ZeroDivisionError):
+        failing.result(10)
+
+
+def test_waiting_too_long_names_the_operation_and_loses_nothing(worker: Worker) -> None:
+    gate = _blocked(worker)
+    operation = worker.submit("optim_step", lambda: "done")
+    with pytest.raises(BackendError, match=r"optim_step did not finish within 0\.01 s"):
+        operation.result(0.01)
+    gate.set()
+    assert operation.result(10) == "done"
+
+
+def test_a_timeout_raised_inside_is_not_mistaken_for_waiting_too_long(worker: Worker) -> None:
+    def fails() -> None:
+        raise TimeoutError("from inside")
+
+    with pytest.raises(TimeoutError, match="from inside"):
+        worker.submit("fails", fails).result(10)
+
+
+async def test_operations_are_awaitable_and_convertible(worker: Worker) -> None:
+    assert await worker.submit("one", lambda: 1) == 1
+    assert await worker.submit("two", lambda: 2).then(str) == "2"
+    with pytest.raises(ValueError, match="invalid literal"):
+        await worker.submit("three", lambda: "x").then(int)
+    assert await Operation.done(4) == 4
+
+
+async def test_cancelling_the_task_that_waits_does_not_cancel_the_work(worker: Worker) -> None:
+    gate = _blocked(worker)
+    done: list[str] = []
+    operation = worker.submit("optim_step", lambda: done.append("stepped"))
+
+    async def wait() -> None:
+        await operation
+
+    waiting = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gate.set()
+    operation.result(10)
+    assert done == ["stepped"]
+
+
+def test_neighbours_of_one_group_are_answered_together_and_in_order(worker: Worker) -> None:
+    calls: list[list[int]] = []
+
+    def square(numbers: Sequence[int]) -> list[int]:
+        calls.append(list(numbers))
+        return [n * n for n in numbers]
+
+    gate, group = _blocked(worker), object()
+    first = [worker.submit_many("square", n, square, group=group) for n in (1, 2, 3)]
+    between = worker.submit("between", lambda: None)
+    second = [worker.submit_many("square", n, square, group=group) for n in (4, 5)]
+    gate.set()
+    assert [operation.result(10) for operation in (*first, *second)] == [1, 4, 9, 16, 25]
+    between.result(10)
+    assert calls == [[1, 2, 3], [4, 5]]
+
+
+def test_closing_finishes_what_was_submitted_and_refuses_more() -> None:
+    worker = Worker("closing")
+    operations = [worker.submit("nap", lambda: time.sleep(0.01)) for _ in range(5)]
+    worker.close()
+    worker.close()
+    for operation in operations:
+        operation.result(0)
+    with pytest.raises(BackendError, match="optim_step was asked of a client that is closed"):
+        worker.submit("optim_step", lambda: None)
+
+
+def test_a_dropped_worker_leaves_no_thread_behind() -> None:
+    worker = Worker("dropped-unclosed")
+    worker.submit("one", lambda: 1).result(10)
+    thread = next(t for t in threading.enumerate() if t.name == "dropped-unclosed")
+    del worker
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
