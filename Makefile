@@ -11,19 +11,23 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test unit lint format types docs bench constraints clean core dev
+.PHONY: help quickstart test test-harbor unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: core ## Install the SDK and run the first experiment
 	$(BIN)/evsys validate examples/quickstart/config.yaml --deep
+	$(BIN)/evsys run examples/quickstart/config.yaml
 
 test: lint types ## Lint, check types and run every test
 	$(PYTEST)
 
 unit: dev ## Run the fast tests only
 	$(PYTEST) -m "not slow and not docs and not e2e"
+
+test-harbor: ## Run the tests of the Harbor engine, in an environment of their own
+	$$(bash scripts/env.sh harbor dev harbor)/bin/python -m pytest -q -m harbor tests/harbor
 
 lint: dev ## Check style and formatting
 	$(BIN)/ruff check .
@@ -45,6 +49,9 @@ bench: dev ## Measure against peers and update benchmarks/RESULTS.md
 constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	uv pip compile -q pyproject.toml --extra dev --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" --output-file constraints.txt
+	echo certifi | uv pip compile -q pyproject.toml --extra dev --extra harbor --override - --universal \
+		--python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
+		--output-file constraints-harbor.txt
 
 clean: ## Remove the environments in this folder, caches and build results
 	rm -rf .venv .venv.lock .venvs build dist .hypothesis .pytest_cache .ruff_cache

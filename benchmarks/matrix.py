@@ -1,6 +1,6 @@
 """Expansion and deep validation of a 10,000-arm matrix. Aim: under 5 seconds.
 
-    python benchmarks/matrix.py --arms 10000
+python benchmarks/matrix.py --arms 10000
 """
 
 import argparse
@@ -45,7 +45,9 @@ def main() -> None:
         elapsed = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(machine())
-    print(f"{len(config.all_runs())} arms expanded and deep-validated in {elapsed:.2f} s (aim: 5 s), peak {peak:.0f} MB")
+    print(
+        f"{len(config.all_runs())} arms expanded and deep-validated in {elapsed:.2f} s (aim: 5 s), peak {peak:.0f} MB"
+    )
 
 
 if __name__ == "__main__":

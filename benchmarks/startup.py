@@ -1,6 +1,6 @@
 """How long a person or an agent waits for `evsys` to answer, against an empty Python and other tools' command lines.
 
-    python benchmarks/startup.py --peer "tinker=tinker --help"
+python benchmarks/startup.py --peer "tinker=tinker --help"
 """
 
 import argparse

@@ -5,7 +5,7 @@
 `main` is a plain virtual environment in `.venv` (or `$EVSYS_VENV`). Any other NAME is for heavy packages: they are
 installed once into `$EVSYS_CACHE_DIR`, keyed by what was asked for, and each checkout gets a thin environment in
 `.venvs/NAME` that holds only this project and finds everything else there. So a fresh clone starts at once, and two
-clones never run each other's code.
+clones never run each other's code. Where `constraints-NAME.txt` exists, it lists these packages completely.
 
 A stamp written last says that an environment is complete. Without it, or when it no longer fits pyproject.toml and
 constraints.txt, the environment is made again; so it does not matter when an installation is killed.
@@ -106,12 +106,17 @@ def layered_environment(name: str, project: dict[str, Any], extras: set[str]) ->
     requirements: list[str] = list(project["project"]["dependencies"])
     for extra in sorted(extras):
         requirements += project["project"]["optional-dependencies"][extra]
+    arguments = ["--constraint", "constraints.txt", *requirements]
+    complete = ROOT / f"constraints-{name}.txt"
+    if complete.exists():
+        # Every package is named in it, so nothing is resolved and a bound that cannot be met does not stop us.
+        requirements, arguments = [complete.read_text(encoding="utf-8")], ["--no-deps", "--requirement", complete.name]
     machine = [sys.version_info[:2], platform.system(), platform.machine()]
     key = digest([requirements, project["constraints"], machine])
     shared = cache_dir() / "envs" / f"{name}-{key[:16]}"
     with locked(shared):
         if read_stamp(shared, key) is None:
-            build(shared, ["--constraint", "constraints.txt", *requirements])
+            build(shared, arguments)
             write_stamp(shared, key, extras)
 
     folder = ROOT / ".venvs" / name

@@ -13,6 +13,7 @@ from typing import Any
 
 EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "e2b": ("e2b",),
+    "harbor": ("harbor",),
     "hf": ("datasets",),
     "local": ("torch", "transformers", "peft"),
     "tensorboard": ("tensorboard",),
@@ -81,11 +82,23 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     },
     "environment": {
         "none": Builtin("rollouts.environments.none:NoEnvironment"),
+        "harbor:docker": Builtin(
+            "rollouts.harbor.native_environment:NativeEnvironment", extra="harbor", family=r"harbor:[a-z][a-z0-9_-]*"
+        ),
+        "bwrap": Builtin("rollouts.environments.bwrap:BwrapEnvironment"),
+        "unsafe_host": Builtin("rollouts.environments.unsafe_host:UnsafeHostEnvironment"),
     },
     "agent": {
         "chat": Builtin("rollouts.agents.chat:ChatAgent"),
         "tools": Builtin("rollouts.agents.tools:ToolsAgent"),
         "bash": Builtin("rollouts.agents.bash:BashAgent"),
+        "terminus_2": Builtin("rollouts.agents.terminus_2:Terminus2", extra="harbor"),
+    },
+    "inference_client": {
+        "mock": Builtin("inference.clients.mock:MockClient"),
+        "openai": Builtin("inference.clients.openai:OpenAIClient"),
+        "claude": Builtin("inference.clients.claude:ClaudeClient"),
+        "gemini": Builtin("inference.clients.gemini:GeminiClient"),
     },
     "algorithm": {
         "sft": Builtin("algorithms.sft:SFT"),

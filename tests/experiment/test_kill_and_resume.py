@@ -74,7 +74,9 @@ def record_of(folder: Path) -> dict[str, Any]:
         if path.name not in ("starts.jsonl", "checkpoints.jsonl", "artifacts.jsonl", "timing.jsonl")
     }
     with next(run.rglob("*.csv")).open(encoding="utf-8", newline="") as file:
-        rows = [{key: value for key, value in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)]
+        rows = [
+            {key: value for key, value in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)
+        ]
     result = json.loads((run / "run_result.json").read_text(encoding="utf-8"))
     last = json.loads((run / "checkpoints.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     weights = sorted((folder / last["state"]).glob("*.npz"))

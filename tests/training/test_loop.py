@@ -164,7 +164,7 @@ async def test_empty_batches_are_counted_and_end_the_run_when_nothing_else_comes
     recorder = Recorder()
     with pytest.raises(TrainingError, match="5 batches in a row"):
         await make_loop(make_client(), tmp_path, Empty(), recorder, total_steps=20).run()
-    assert [metrics["empty_batch"] for metrics in recorder.steps.values()] == [1.0] * 4
+    assert [metrics["empty_batch"] for metrics in recorder.steps.values()] == [1.0] * 5
 
 
 async def test_a_loss_that_is_not_finite_ends_the_run_with_the_operation_settled(

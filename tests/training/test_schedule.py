@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from evsys_sdk.training.schedule import Schedule
 
 
@@ -13,7 +15,7 @@ def test_cosine_is_halfway_down_at_half_time_and_falls_monotonically() -> None:
     factors = [Schedule("cosine").factor(step, 100) for step in range(100)]
     assert factors[0] == 1.0
     assert abs(factors[50] - 0.5) < 1e-12
-    assert all(before > after for before, after in zip(factors, factors[1:], strict=False))
+    assert all(before > after for before, after in pairwise(factors))
 
 
 def test_warmup_rises_to_the_peak_and_the_decay_starts_there() -> None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..config.base import Strict
 from ..training.batch import TrainingBatch
@@ -54,7 +54,7 @@ class TrainingConfig(Strict):
     """Largest norm of the gradient; 0 does not clip."""
     save_every: int | None = Field(default=50, ge=1)
     """Write a checkpoint after every this many steps; the last step is always saved."""
-    save_at_fractions: list[float] = []
+    save_at_fractions: list[Annotated[float, Field(gt=0, le=1)]] = []
     """Also write checkpoints at these fractions of the run, e.g. [0.25, 0.5]."""
     eval_every: int | None = Field(default=None, ge=1)
     """Score the live model on `eval.eval_data` every this many steps."""
@@ -62,6 +62,15 @@ class TrainingConfig(Strict):
     """Metric that decides which checkpoint is the best; by default the first eval metric, else the training loss."""
     selection_mode: Literal["min", "max"] | None = None
     """Whether less or more of it is better; by default less for losses, more for everything else."""
+
+    @field_validator("selection_metric")
+    @classmethod
+    def _is_not_measured_on_training_rows(cls, metric: str | None) -> str | None:
+        if metric is not None and metric.startswith("train_fit/"):
+            raise ValueError(
+                "scores on training rows must not choose a checkpoint. Add eval.eval_data and use eval/..."
+            )
+        return metric
 
 
 class BaseAlgorithm:
@@ -120,10 +129,11 @@ class BaseAlgorithm:
         """How many steps the recipe takes; exact once `setup` has run."""
         return self.cfg.max_steps or self.order().steps_per_epoch * self.cfg.num_epochs
 
-    def planned_steps(self, ctx: RunContext) -> int:
-        """How many steps are to be expected, before `setup` has looked at the rows."""
-        order = BatchOrder(len(ctx.extras["train_rows"]), self.cfg.batch_size, 0)
-        return self.cfg.max_steps or order.steps_per_epoch * self.cfg.num_epochs
+    def planned_steps(self, ctx: RunContext) -> int | None:
+        """How many steps are to be expected before `setup` has looked at the rows; None where it may leave some out."""
+        if self.cfg.max_steps is not None or getattr(self.cfg, "too_long", "error") != "error":
+            return self.cfg.max_steps
+        return BatchOrder(len(ctx.extras["train_rows"]), self.cfg.batch_size, 0).steps_per_epoch * self.cfg.num_epochs
 
     def settings(self) -> LoopSettings:
         """The hyperparameters as the loop wants them."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..config import AlgorithmConfig, DataConfig
-from ..config.base import Name, Strict
+from ..config.base import MisplacedValue, Name, Strict
+from ..config.run import refuse_repeated_names
 from ..protocols import RunContext, RunResult
-from ..registry import get_algorithm
-from .stages import Stage, train_stages
+from .stages import Stage, shared_backend, stage_algorithm, train_stages
 
 
 class ComboPhase(AlgorithmConfig):
@@ -35,18 +35,31 @@ class Combo:
         lora_rank: int = Field(default=32, ge=1, le=1024)
         """Rank of the adapter that all phases train."""
 
+        @model_validator(mode="after")
+        def _phases_fit_together(self) -> Self:
+            refuse_repeated_names(self.labels, "phases")
+            for index, phase in enumerate(self.phases):
+                if "lora_rank" in phase.params:
+                    message = "all phases train one adapter. Set lora_rank beside phases, not inside one."
+                    raise MisplacedValue(message, "phases", index, "params", "lora_rank")
+            return self
+
+        @property
+        def labels(self) -> list[str]:
+            """What each phase is called in the record."""
+            return [phase.name or f"phase{index}_{phase.kind}" for index, phase in enumerate(self.phases)]
+
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        self._algorithms = [get_algorithm(phase.kind)(**phase.params) for phase in self.cfg.phases]
+        self._algorithms = [
+            stage_algorithm(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
+            for index, phase in enumerate(self.cfg.phases)
+        ]
+        self.pinned_backend = shared_backend(self._algorithms)
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train all phases in order."""
-        stages = [
-            Stage(
-                phase.name or f"phase{index}_{phase.kind}",
-                algorithm,
-                ctx.extras["load_rows"](phase.data) if phase.data else ctx.extras["train_rows"],
-            )
-            for index, (phase, algorithm) in enumerate(zip(self.cfg.phases, self._algorithms, strict=True))
+        rows = [
+            ctx.extras["load_rows"](phase.data) if phase.data else ctx.extras["train_rows"] for phase in self.cfg.phases
         ]
-        return train_stages(ctx, stages)
+        return train_stages(ctx, [Stage(*stage) for stage in zip(self.cfg.labels, self._algorithms, rows, strict=True)])

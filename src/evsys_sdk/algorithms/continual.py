@@ -6,13 +6,14 @@ form the retention matrix: row = after which stage, column = on which stage.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar
 
 from ..config import ContinualStage, RunConfig
+from ..errors import ConfigError, Problem
 from ..protocols import RunContext, RunResult
-from ..registry import get_algorithm
-from .stages import Stage, train_stages
+from ..training.checkpoints import Checkpoint, CheckpointLog
+from .stages import Stage, shared_backend, stage_algorithm, train_stages
 
 type ScoreStage = Callable[[ContinualStage, int], Awaitable[Mapping[str, float]]]
 
@@ -25,8 +26,15 @@ class Continual:
     def __init__(self, run: RunConfig) -> None:
         assert run.continual is not None
         self._stages = run.continual.stages
-        recipe = get_algorithm(run.algorithm.kind)
-        self._algorithms = [recipe(**{**run.algorithm.params, **stage.params}) for stage in self._stages]
+        kind, params = run.algorithm.kind, run.algorithm.params
+        self._algorithms = [
+            stage_algorithm(kind, {**params, **stage.params}, path="algorithm.kind") for stage in self._stages
+        ]
+        self.cfg = self._algorithms[0].cfg
+        self.pinned_backend = shared_backend(self._algorithms)
+        if any(algorithm.cfg.lora_rank != self.cfg.lora_rank for algorithm in self._algorithms):
+            hint = "All stages train one adapter: set lora_rank in algorithm.params."
+            raise ConfigError(Problem("the stages ask for adapters of different rank", "continual.stages", hint=hint))
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train all stages in order and fill the retention matrix."""
@@ -35,7 +43,11 @@ class Continual:
             for index, (stage, algorithm) in enumerate(zip(self._stages, self._algorithms, strict=True))
         ]
         result = train_stages(ctx, stages)
-        result.extras["retention"] = self._matrix(ctx)
+        trained = [checkpoint for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read() if checkpoint.final]
+        result.extras["retention"] = retention_matrix(trained)
+        holes = self._holes(trained) if ctx.extras.get("score_stage") else []
+        if result.status == "completed" and holes:
+            result.extras["unscored"] = f"the retention matrix has no score for {', '.join(holes)}"
         return result
 
     def _scorer(self, ctx: RunContext, index: int) -> Callable[[int], Awaitable[Mapping[str, float]]]:
@@ -55,14 +67,26 @@ class Continual:
 
         return score_all
 
-    def _matrix(self, ctx: RunContext) -> dict[str, dict[str, dict[str, float]]]:
-        """after stage -> on stage -> metric -> value, from the checkpoints of the run."""
-        from ..training.checkpoints import CheckpointLog
+    def _holes(self, trained: Sequence[Checkpoint]) -> list[str]:
+        """Which entries of the matrix are missing, because a scoring failed."""
+        return [
+            f"{stage.name} after {self._stages[checkpoint.stage].name}"
+            for checkpoint in trained
+            for stage in self._stages[: checkpoint.stage + 1]
+            if stage.eval_data is not None
+            and not any(
+                key.startswith(f"retention/{self._stages[checkpoint.stage].name}/{stage.name}/")
+                for key in checkpoint.metrics
+            )
+        ]
 
-        matrix: dict[str, dict[str, dict[str, float]]] = {}
-        for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read():
-            for key, value in checkpoint.metrics.items():
-                if key.startswith("retention/"):
-                    _, after, on, metric = key.split("/", 3)
-                    matrix.setdefault(after, {}).setdefault(on, {})[metric] = value
-        return matrix
+
+def retention_matrix(checkpoints: Sequence[Checkpoint]) -> dict[str, dict[str, dict[str, float]]]:
+    """after stage -> on stage -> metric -> value, as recorded with the last checkpoint of each stage."""
+    matrix: dict[str, dict[str, dict[str, float]]] = {}
+    for checkpoint in checkpoints:
+        for key, value in checkpoint.metrics.items():
+            if key.startswith("retention/"):
+                _, after, on, metric = key.split("/", 3)
+                matrix.setdefault(after, {}).setdefault(on, {})[metric] = value
+    return matrix

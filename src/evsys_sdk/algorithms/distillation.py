@@ -12,17 +12,20 @@ student's distribution over them is pulled towards the teacher's:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..backends.client import SamplingClient, TopLogprobs
+from ..backends.client import TopLogprobs
 from ..backends.datum import Datum
-from ..backends.future import Operation
 from ..backends.losses import LossCallable, numpy_loss
+from ..errors import ConfigError, Problem
 from ..rollouts.rollout import Turn
 from ..training.batch import TrainingBatch
+
+if TYPE_CHECKING:
+    from ..backends.client import Capabilities, SamplingClient
 
 type Divergence = Literal["forward", "reverse", "jsd", "sampled"]
 
@@ -32,33 +35,63 @@ class Lesson:
     """One answer of the student, and what the teacher thinks at each of its positions."""
 
     turn: Turn
-    teacher: TopLogprobs
-    """(T, K), the teacher's most probable tokens for each sampled position."""
     teacher_logprobs: np.ndarray
     """(T,), of the tokens the student sampled."""
+    teacher: TopLogprobs | None = None
+    """(T, K), the teacher's most probable tokens for each sampled position, where they are needed."""
 
 
-def ask_teacher(
-    teacher: SamplingClient, prompt: Sequence[int], turn: Turn, k: int
-) -> tuple[Operation[TopLogprobs], Operation[np.ndarray]]:
-    """Start scoring the student's answer after the teacher's own prompt."""
-    tokens = [*prompt, *turn.completion_tokens]
-    return teacher.topk_logprobs(tokens, k), teacher.logprobs(tokens)
+def check_divergence(kind: Divergence, top_k: int, capabilities: Capabilities) -> None:
+    """Refuse, before anything is sampled, what this backend cannot compute."""
+    backend, hint = capabilities.backend, "Set divergence: sampled, which needs only the sampled tokens."
+    if kind == "sampled":
+        return
+    if top_k > capabilities.top_k_logprobs:
+        most = capabilities.top_k_logprobs
+        message = f"the backend '{backend}' reports at most {most} alternatives per position"
+        lower = f"Set it to {most} or less." if most else hint
+        raise ConfigError(Problem(message, path="algorithm.params.top_k", value=top_k, hint=lower))
+    missing = "soft targets" if not capabilities.soft_targets else None
+    if kind != "forward" and not capabilities.custom_loss:
+        missing, hint = "losses of our own", "Set divergence: forward or sampled."
+    if missing:
+        message = f"the backend '{backend}' takes no {missing}, which this divergence needs"
+        raise ConfigError(Problem(message, path="algorithm.params.divergence", value=kind, hint=hint))
 
 
-async def lesson(
-    turn: Turn, prompt_length: int, top: Operation[TopLogprobs], logprobs: Operation[np.ndarray]
-) -> Lesson:
-    """What the teacher said, cut to the student's answer."""
-    found, scores = await top, await logprobs
-    return Lesson(
-        turn, TopLogprobs(found.tokens[prompt_length:], found.logprobs[prompt_length:]), scores[prompt_length:]
-    )
+async def ask_teacher(
+    teacher: SamplingClient, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], *, top_k: int, context_length: int
+) -> list[Lesson]:
+    """What the teacher thinks of the student's answers, each after a prompt of its own.
+
+    An answer is cut to what the teacher's context holds beside the prompt, and left out where that is nothing. With a
+    `top_k` of 0 only the sampled tokens are looked up.
+    """
+    asked = [
+        (len(prompt), cut, teacher.logprobs(tokens), teacher.topk_logprobs(tokens, top_k) if top_k else None)
+        for prompt, turn in zip(prompts, turns, strict=True)
+        if (cut := _cut(turn, context_length - len(prompt))).completion_tokens
+        for tokens in [[*prompt, *cut.completion_tokens]]
+    ]
+    lessons: list[Lesson] = []
+    for start, turn, logprobs, alternatives in asked:
+        top = None if alternatives is None else await alternatives
+        top = None if top is None else TopLogprobs(top.tokens[start:], top.logprobs[start:])
+        lessons.append(Lesson(turn, (await logprobs)[start:], top))
+    return lessons
+
+
+def _cut(turn: Turn, length: int) -> Turn:
+    kept = max(length, 0)
+    return replace(turn, completion_tokens=turn.completion_tokens[:kept], logprobs=turn.logprobs[:kept])
 
 
 def distillation_batch(items: Sequence[Lesson], kind: Divergence, *, skip: int = 0) -> TrainingBatch:
     """The step that pulls the student towards the teacher, averaged over the tokens of all answers."""
-    scale = 1 / sum(len(item.turn.completion_tokens) for item in items)
+    items = [item for item in items if len(item.turn.completion_tokens) > skip]
+    if not items:
+        return TrainingBatch([])
+    scale = 1 / sum(len(item.turn.completion_tokens) - skip for item in items)
     if kind == "sampled":
         data = [sampled_datum(item, skip=skip, scale=scale) for item in items]
         return TrainingBatch(data, "importance_sampling", metrics=distance(items))
@@ -70,6 +103,7 @@ def distillation_batch(items: Sequence[Lesson], kind: Divergence, *, skip: int =
 
 def soft_datum(item: Lesson, *, skip: int, scale: float) -> Datum:
     """Soft targets: the teacher's top tokens, renormalised, at each position of the student's answer."""
+    assert item.teacher is not None
     turn = item.turn
     full = np.asarray([*turn.prompt_tokens, *turn.completion_tokens], dtype=np.int64)
     n, k = len(full) - 1, item.teacher.tokens.shape[1]
@@ -127,8 +161,9 @@ def support_loss(kind: Literal["reverse", "jsd"]) -> LossCallable:
 def distance(items: Sequence[Lesson]) -> dict[str, float]:
     """How far the student's own words are from what the teacher would have said."""
     gaps = np.concatenate([np.asarray(item.turn.logprobs) - item.teacher_logprobs for item in items])
-    top = np.concatenate([item.teacher.logprobs for item in items])
-    return {
-        "teacher/reverse_kl": float(gaps.mean()),
-        "teacher/entropy_top": float(-(np.exp(top) * top).sum(axis=1).mean()),
-    }
+    metrics = {"teacher/reverse_kl": float(gaps.mean())}
+    tops = [item.teacher.logprobs for item in items if item.teacher is not None]
+    if tops:
+        top = np.concatenate(tops)
+        metrics["teacher/entropy_top"] = float(-(np.exp(top) * top).sum(axis=1).mean())
+    return metrics

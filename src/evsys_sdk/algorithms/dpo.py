@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from pydantic import Field
@@ -15,7 +15,7 @@ from ..errors import DataError
 from ..protocols import Row
 from ..training.batch import TrainingBatch
 from .base import BaseAlgorithm, TrainingConfig
-from .examples import LengthLimit, TooLong, to_datums, write_preview
+from .examples import LengthLimit, TooLong, can_learn_from, in_row, to_datums, warn_left_out, write_preview
 
 if TYPE_CHECKING:
     from ..backends.losses import LossCallable
@@ -57,9 +57,12 @@ class DPO(BaseAlgorithm):
         limit = LengthLimit.of(self.cfg.max_length, self.cfg.too_long, self.client.capabilities)
         rendered: list[tuple[Rendered, Rendered]] = []
         for number, row in enumerate(self.rows, start=1):
-            both = [limit.apply(self._render(row, key, number), number) for key in ("chosen", "rejected")]
-            if both[0] is not None and both[1] is not None:
-                rendered.append((both[0], both[1]))
+            with in_row(number):
+                both = [self._render(row, answer) for answer in ("chosen", "rejected")]
+            chosen, rejected = (limit.apply(example, number) for example in both)
+            if can_learn_from(chosen) and can_learn_from(rejected):
+                rendered.append((chosen, rejected))
+        warn_left_out(len(self.rows) - len(rendered), "preference pairs")
         if not rendered:
             raise DataError("no row gives a preference pair to learn from. Check data.path and data.transforms.")
         write_preview(self.run_dir, [example for pair in rendered for example in pair], self.client)
@@ -76,15 +79,15 @@ class DPO(BaseAlgorithm):
         loss = dpo_loss(np.array([pair.reference_margin for pair in pairs]), self.cfg.beta)
         return TrainingBatch(data, loss_fn=loss, metrics={"epoch": self.order().epoch(step_idx)})
 
-    def _render(self, row: Row, key: str, number: int) -> Rendered:
+    def _render(self, row: Row, answer: str) -> Rendered:
         missing = [field for field in ("prompt", "chosen", "rejected") if field not in row]
         if missing:
             raise DataError(
-                f"row {number} has no '{missing[0]}'; its keys are {', '.join(row)}. "
+                f"it has no '{missing[0]}'; its keys are {', '.join(row)}. "
                 "A preference row has 'prompt', 'chosen' and 'rejected', each a text or a list of messages."
             )
-        messages = _messages(row["prompt"], "user") + _messages(row[key], "assistant")
-        return self.renderer.render(messages, "last_assistant")[0]
+        prompt = _messages(row["prompt"], "user")
+        return self.renderer.render([*prompt, _answer(row[answer], answer, prompt)], "last_assistant")[0]
 
     async def _sequence_logprobs(self, datums: Sequence[Datum]) -> list[float]:
         """log p(answer) of each sequence under the live weights, which at this point are the starting ones."""
@@ -117,5 +120,18 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0.0, -x))
 
 
-def _messages(value: Any, role: str) -> list[dict[str, Any]]:
-    return value if isinstance(value, list) else [{"role": role, "content": value}]  # pyright: ignore[reportUnknownVariableType]
+def _messages(value: Any, role: str) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else [{"role": role, "content": value}]
+
+
+def _answer(value: Any, field: str, prompt: Sequence[Any]) -> Any:
+    """The one assistant turn of an answer, which many datasets write with the prompt in front of it."""
+    messages = _messages(value, "assistant")
+    own = messages[len(prompt) :] if messages[: len(prompt)] == prompt else messages
+    roles = [cast("Row", message).get("role") if isinstance(message, dict) else message for message in own]
+    if roles != ["assistant"]:
+        raise DataError(
+            f"'{field}' has messages of {', '.join(map(str, roles)) or 'nobody'} after the prompt. "
+            "Put everything before the answer into 'prompt', and leave one assistant message."
+        )
+    return own[0]

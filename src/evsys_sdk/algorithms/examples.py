@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from ..backends.datum import Datum
 from ..data import ChatMessagesRow, has_images
@@ -49,6 +50,20 @@ class LengthLimit:
         return Rendered(rendered.tokens[: self.max_length], rendered.weights[: self.max_length])
 
 
+def can_learn_from(example: Rendered | None) -> TypeGuard[Rendered]:
+    """Whether any token counts; the first cannot, because nothing precedes it."""
+    return example is not None and any(example.weights[1:])
+
+
+@contextmanager
+def in_row(number: int) -> Generator[None]:
+    """Say in which row it is that something is wrong."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"row {number}: {error}") from None
+
+
 def render_chats(
     chats: Iterable[ChatMessagesRow],
     *,
@@ -62,14 +77,15 @@ def render_chats(
     left_out = 0
     for number, chat in enumerate(chats, start=1):
         _refuse_images(chat, number, client)
-        for rendered in renderer.render(row_messages(chat), supervise):
+        with in_row(number):
+            sequences = renderer.render(row_messages(chat), supervise)
+        for rendered in sequences:
             example = limit.apply(rendered, number)
-            if example is None or not any(example.weights):
-                left_out += 1
-            else:
+            if can_learn_from(example):
                 kept.append(example)
-    if left_out:
-        get_logger(__name__).warning("%d examples were left out: too long, or nothing left to learn from", left_out)
+            else:
+                left_out += 1
+    warn_left_out(left_out, "examples")
     if not kept:
         raise DataError(
             "no row gives anything to learn from. Check data.path and data.transforms with `evsys dataset show`."
@@ -89,6 +105,12 @@ def write_preview(run_dir: Path, examples: Sequence[Rendered], client: TrainingC
         for number, example in enumerate(examples[:_PREVIEWED], 1)
     ]
     write_text(run_dir / PREVIEW_FILE, "\n".join(["# What was trained on\n", *pages]))
+
+
+def warn_left_out(count: int, what: str) -> None:
+    """Nothing is dropped without a word."""
+    if count:
+        get_logger(__name__).warning("%d %s were left out: too long, or nothing left to learn from", count, what)
 
 
 def _refuse_images(chat: ChatMessagesRow, number: int, client: TrainingClient) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ..backends.client import SamplingClient, SamplingParams
 from ..config.base import Strict
 from ..data import HarborTask, TargetFormat, parse_rows
-from ..errors import TrainingError
+from ..log import get_logger
 from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
 from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness
-from ..rollouts.policy import SamplerPolicy
-from ..rollouts.rollout import Rollout
+from ..rollouts.policy import ContextFullError, SamplerPolicy
+from ..rollouts.rollout import Message, Rollout, Turn
 from .base import BaseAlgorithm, TrainingConfig
 
 
@@ -34,6 +35,11 @@ class OnPolicyConfig(TrainingConfig):
     """Tasks per step."""
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     """How the policy samples."""
+
+
+class RolloutConfig(OnPolicyConfig):
+    """Hyperparameters of recipes whose samples are rollouts: an agent at work on a task."""
+
     agent: AgentSpec | None = None
     """Harness that drives the policy; by default a single question and answer."""
     agent_import_path: str | None = None
@@ -48,18 +54,41 @@ class OnPolicyConfig(TrainingConfig):
     """How long one rollout may take."""
 
     @model_validator(mode="after")
-    def _one_harness(self) -> OnPolicyConfig:
+    def _one_harness(self) -> Self:
         if self.agent is not None and self.agent_import_path is not None:
             raise ValueError("agent and agent_import_path are both set. Keep one of them.")
         return self
 
 
 class OnPolicyAlgorithm(BaseAlgorithm):
-    """Base of recipes that roll out the current policy."""
+    """Base of recipes that learn from samples of the current policy."""
 
     Config = OnPolicyConfig
     cfg: Any  # each recipe declares its own, derived from OnPolicyConfig
     builds_ahead = False
+
+    def policy(self, sampler: SamplingClient) -> SamplerPolicy:
+        """The current weights as an agent sees them."""
+        params = SamplingParams(self.cfg.sampling.max_tokens, self.cfg.sampling.temperature)
+        return SamplerPolicy(sampler, self.renderer, params, self.client.capabilities.context_length, self.seed)
+
+    async def answers(self, conversations: Sequence[Sequence[Message]], step: int) -> list[Turn | None]:
+        """One answer of the current policy to each conversation; None where it leaves no room for one."""
+        policy = self.policy(await self.client.sampler())
+
+        async def answer(index: int, conversation: Sequence[Message]) -> Turn | None:
+            try:
+                return await policy.seeded(step, index).act(conversation)
+            except ContextFullError:
+                return None
+
+        return await asyncio.gather(*(answer(index, asked) for index, asked in enumerate(conversations)))
+
+
+class RolloutAlgorithm(OnPolicyAlgorithm):
+    """Base of recipes that roll out the current policy on tasks."""
+
+    Config = RolloutConfig
     _engine: RolloutEngine | None = None
 
     def harness(self) -> Harness:
@@ -100,21 +129,27 @@ class OnPolicyAlgorithm(BaseAlgorithm):
         ]
         assert self._engine is not None
         rollouts = await self._engine.submit(requests)
+        _warn_of_failures(rollouts)
         return [rollouts[start : start + n_samples] for start in range(0, len(rollouts), n_samples)]
-
-    def policy(self, sampler: SamplingClient) -> SamplerPolicy:
-        """The current weights as an agent sees them."""
-        params = SamplingParams(self.cfg.sampling.max_tokens, self.cfg.sampling.temperature)
-        return SamplerPolicy(sampler, self.renderer, params, self.client.capabilities.context_length, self.seed)
 
     def _open_engine(self) -> RolloutEngine:
         limits = EngineLimits(concurrency=self.cfg.concurrency, timeout_s=self.cfg.timeout_s)
         if self.cfg.engine == "inline":
             return InlineEngine(limits)
-        opener: Any = self.services.get("open_engine")
-        if opener is None:
-            raise TrainingError("the engine 'harbor' is not available here. Use engine: inline.")
-        return opener(self.cfg.engine, limits)
+        from ..rollouts.harbor.engine import HarborEngine
+
+        return HarborEngine(limits)
+
+
+def _warn_of_failures(rollouts: Sequence[Rollout]) -> None:
+    """Failures are not trained on, so they must not go unseen."""
+    failures = [rollout for rollout in rollouts if rollout.status == "infra"]
+    if failures:
+        first = failures[0]
+        get_logger(__name__).warning(
+            "%d of %d rollouts failed and are left out; the first, of task %s: %s",
+            len(failures), len(rollouts), first.task_id, first.error,
+        )  # fmt: skip
 
 
 def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 from pydantic import Field
 
 from ..backends.client import SamplingClient
 from ..data import TargetFormat, detect_format, parse_rows
+from ..errors import DataError
 from ..inference.renderer import row_messages
 from ..protocols import Row
 from ..rollouts.rollout import Message, opening
 from ..training.batch import TrainingBatch
-from .distillation import Divergence, ask_teacher, distillation_batch, lesson
+from .distillation import Divergence, ask_teacher, check_divergence, distillation_batch
 from .on_policy import OnPolicyAlgorithm, OnPolicyConfig
 
 
@@ -35,29 +35,36 @@ class OPD(OnPolicyAlgorithm):
     cfg: Config
 
     async def setup(self) -> None:
-        self.prompts = [_prompt(row) for row in self.rows]
+        check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
+        self.prompts = [_prompt(row, number) for number, row in enumerate(self.rows, start=1)]
         self._teacher: SamplingClient = await self.client.open_sampler(self.cfg.teacher)
 
     def n_examples(self) -> int:
         return len(self.prompts)
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
-        prompts = [self.prompts[index] for index in self.order().indices(step_idx)]
-        policy = self.policy(await self.client.sampler())
-        acting = (policy.seeded(step_idx, index).act(prompt) for index, prompt in enumerate(prompts))
-        turns = await asyncio.gather(*acting)
-        asked = [ask_teacher(self._teacher, turn.prompt_tokens, turn, self.cfg.top_k) for turn in turns]
-        lessons = [await lesson(turn, len(turn.prompt_tokens), *ops) for turn, ops in zip(turns, asked, strict=True)]
+        conversations = [self.prompts[index] for index in self.order().indices(step_idx)]
+        turns = [turn for turn in await self.answers(conversations, step_idx) if turn is not None]
+        lessons = await ask_teacher(
+            self._teacher,
+            [turn.prompt_tokens for turn in turns],
+            turns,
+            top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
+            context_length=self.client.capabilities.context_length,
+        )
         batch = distillation_batch(lessons, self.cfg.divergence)
-        batch.metrics["epoch"] = self.order().epoch(step_idx)
+        batch.metrics |= {"epoch": self.order().epoch(step_idx), "answers/no_room": len(conversations) - len(turns)}
         return batch
 
 
-def _prompt(row: Row) -> list[Message]:
+def _prompt(row: Row, number: int) -> list[Message]:
     """What the student is asked: a task's opening, or a conversation up to its last answer."""
     if detect_format(row) == "harbor_task":
         [task] = parse_rows([row], TargetFormat.HARBOR_TASK)
         return opening(task)
     [chat] = parse_rows([row], TargetFormat.CHAT_MESSAGES)
     messages = [dict(message) for message in row_messages(chat)]
-    return messages[:-1] if messages[-1]["role"] == "assistant" else messages
+    question = messages[:-1] if messages[-1]["role"] == "assistant" else messages
+    if not question:
+        raise DataError(f"row {number} has an answer but no question. Add the message it answers.")
+    return question

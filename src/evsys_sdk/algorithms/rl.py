@@ -10,18 +10,20 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..backends.datum import Datum
 from ..rollouts.datums import rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
-from .on_policy import OnPolicyAlgorithm, OnPolicyConfig, rollout_metrics
+from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 
 if TYPE_CHECKING:
+    from ..backends.client import SamplingClient
+    from ..protocols import RunContext
     from ..training.loop import LoopSettings
 
 type Advantage = Literal["mean", "std", "rloo"]
@@ -36,12 +38,12 @@ class Experience:
     metrics: dict[str, float]
 
 
-class RL(OnPolicyAlgorithm):
+class RL(RolloutAlgorithm):
     """Policy gradient on groups of rollouts, rewarded by verifiers."""
 
     name: ClassVar[str] = "rl"
 
-    class Config(OnPolicyConfig):
+    class Config(RolloutConfig):
         """Parameters of `rl`."""
 
         group_size: int = Field(default=8, ge=2)
@@ -65,6 +67,15 @@ class RL(OnPolicyAlgorithm):
         max_staleness: int = Field(default=0, ge=0)
         """Iterations that rollouts may lag behind the policy; above 0 sampling overlaps training."""
 
+        @model_validator(mode="after")
+        def _clips_where_it_can(self) -> Self:
+            if self.loss_fn == "importance_sampling" and (self.clip_low, self.clip_high) != (None, None):
+                raise ValueError(
+                    "importance_sampling does not clip. Remove clip_low and clip_high, or set loss_fn to ppo, cispo or "
+                    "gspo."
+                )
+            return self
+
     cfg: Config
 
     async def setup(self) -> None:
@@ -81,15 +92,22 @@ class RL(OnPolicyAlgorithm):
 
     def settings(self) -> LoopSettings:
         # Rollouts belong to an iteration: a checkpoint between two updates on them could not be taken up again.
-        settings = super().settings()
+        settings, updates = super().settings(), self.cfg.updates_per_batch
+        total = settings.total_steps
+        fractions = (_up_to_multiple(max(round(part * total), 1), updates) for part in settings.save_at_fractions)
         return replace(
             settings,
-            save_every=_up_to_multiple(settings.save_every, self.cfg.updates_per_batch),
-            eval_every=_up_to_multiple(settings.eval_every, self.cfg.updates_per_batch),
+            save_every=settings.save_every and _up_to_multiple(settings.save_every, updates),
+            eval_every=settings.eval_every and _up_to_multiple(settings.eval_every, updates),
+            save_at_fractions=tuple(steps / total for steps in fractions if steps < total),
         )
 
     def total_steps(self) -> int:
         return super().total_steps() * (1 if self.cfg.max_steps else self.cfg.updates_per_batch)
+
+    def planned_steps(self, ctx: RunContext) -> int | None:
+        planned = super().planned_steps(ctx)
+        return planned if planned is None or self.cfg.max_steps else planned * self.cfg.updates_per_batch
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
         iteration = step_idx // self.cfg.updates_per_batch
@@ -100,8 +118,9 @@ class RL(OnPolicyAlgorithm):
 
     async def _rollouts(self, iteration: int) -> list[list[Rollout]]:
         """This iteration's rollouts, with those of the next ones under way as far as staleness allows."""
+        last = (self.total_steps() - 1) // self.cfg.updates_per_batch
         self._next_iteration = max(self._next_iteration, iteration)
-        while self._next_iteration <= iteration + self.cfg.max_staleness:
+        while self._next_iteration <= min(iteration + self.cfg.max_staleness, last):
             self._pending.append(asyncio.create_task(self._sample(self._next_iteration)))
             self._next_iteration += 1
         return await self._pending.popleft()
@@ -112,7 +131,7 @@ class RL(OnPolicyAlgorithm):
 
     async def _learnable(self, groups: Sequence[Sequence[Rollout]]) -> Experience:
         """Advantages and datums of the groups that say something."""
-        data: list[Datum] = []
+        learnable: list[list[Datum]] = []
         constant = 0
         for group in groups:
             scored = [rollout for rollout in group if rollout.reward is not None]
@@ -121,30 +140,33 @@ class RL(OnPolicyAlgorithm):
                 constant += 1
                 continue
             for rollout, advantage in zip(scored, advantages, strict=True):
-                data += rollout_datums(rollout, advantage)
+                learnable.append(rollout_datums(rollout, advantage))
         metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)}
-        if self._base is not None and data:
-            data, metrics["policy/kl_to_start"] = await self._with_kl_penalty(data)
-        return Experience(normalised(data, self.cfg.normalise, self.cfg.sampling.max_tokens), metrics)
+        if self._base is not None and learnable:
+            learnable, metrics["policy/kl_to_start"] = await self._with_kl_penalty(self._base, learnable)
+        return Experience(normalised(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens), metrics)
 
     def _reward(self, rollout: Rollout) -> float:
         assert rollout.reward is not None
         return rollout.reward - (self.cfg.overlong_penalty if rollout.status == "truncated" else 0.0)
 
-    async def _with_kl_penalty(self, data: Sequence[Datum]) -> tuple[list[Datum], float]:
-        """Advantages less what each token costs in divergence from the starting policy."""
-        assert self._base is not None
-        operations = [self._base.logprobs([*datum.tokens.tolist(), int(datum.target_tokens[-1])]) for datum in data]
-        penalised: list[Datum] = []
+    async def _with_kl_penalty(
+        self, base: SamplingClient, rollouts: Sequence[Sequence[Datum]]
+    ) -> tuple[list[list[Datum]], float]:
+        """Advantages less what each token costs in divergence from the starting policy, and the mean of that."""
+        operations = [[base.logprobs(_whole_sequence(datum)) for datum in data] for data in rollouts]
         total = tokens = 0.0
-        for datum, operation in zip(data, operations, strict=True):
-            assert datum.logprobs is not None
-            assert datum.advantages is not None
-            divergence = (datum.logprobs - (await operation)[1:]) * datum.weights
-            total, tokens = total + float(divergence.sum()), tokens + float(datum.weights.sum())
-            advantages = datum.advantages - np.float32(self.cfg.kl_coefficient) * divergence
-            penalised.append(replace(datum, advantages=advantages.astype(np.float32)))
-        return penalised, total / tokens
+        penalised: list[list[Datum]] = []
+        for data, asked in zip(rollouts, operations, strict=True):
+            penalised.append([])
+            for datum, operation in zip(data, asked, strict=True):
+                assert datum.logprobs is not None
+                assert datum.advantages is not None
+                divergence = (datum.logprobs - (await operation)[1:]) * datum.weights
+                total, tokens = total + float(divergence.sum()), tokens + float(datum.weights.sum())
+                advantages = datum.advantages - np.float32(self.cfg.kl_coefficient) * divergence
+                penalised[-1].append(replace(datum, advantages=advantages.astype(np.float32)))
+        return penalised, total / max(tokens, 1.0)
 
     def _loss_config(self) -> Mapping[str, Any] | None:
         if self.cfg.loss_fn == "importance_sampling":
@@ -166,18 +188,25 @@ def group_advantages(rewards: Sequence[float], kind: Advantage) -> list[float]:
     return [float(advantage) for advantage in centred]
 
 
-def normalised(data: Sequence[Datum], kind: Normalisation, max_tokens: int) -> list[Datum]:
+def normalised(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tokens: int) -> list[Datum]:
     """Advantages scaled so that the backend's sum over tokens becomes the mean that was asked for."""
-    lengths = [max(int((datum.weights > 0).sum()), 1) for datum in data]
-    total = sum(lengths)
-
-    def scaled(datum: Datum, length: int) -> Datum:
-        assert datum.advantages is not None
-        size = {"token": total, "sequence": len(data) * length, "fixed": len(data) * max_tokens}[kind]
-        return replace(datum, advantages=datum.advantages / np.float32(size))
-
-    return [scaled(datum, length) for datum, length in zip(data, lengths, strict=True)]
+    lengths = [sum(int((datum.weights > 0).sum()) for datum in data) for data in rollouts]
+    sizes = {
+        "token": [sum(lengths)] * len(lengths),
+        "sequence": [len(lengths) * length for length in lengths],
+        "fixed": [len(lengths) * max_tokens] * len(lengths),
+    }[kind]
+    return [_scaled(datum, 1 / size) for data, size in zip(rollouts, sizes, strict=True) for datum in data]
 
 
-def _up_to_multiple(steps: int | None, of: int) -> int | None:
-    return None if steps is None else -(-steps // of) * of
+def _scaled(datum: Datum, factor: float) -> Datum:
+    assert datum.advantages is not None
+    return replace(datum, advantages=datum.advantages * np.float32(factor))
+
+
+def _whole_sequence(datum: Datum) -> list[int]:
+    return [*datum.tokens.tolist(), int(datum.target_tokens[-1])]
+
+
+def _up_to_multiple(steps: int, of: int) -> int:
+    return -(-steps // of) * of

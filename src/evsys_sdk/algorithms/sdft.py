@@ -7,20 +7,19 @@ disturb what the model already knows less than `sft` does; measure it, it is not
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..backends.client import SamplingClient
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
 from ..inference.renderer import row_messages
-from ..rollouts.policy import SamplerPolicy
 from ..rollouts.rollout import Message, text_of
 from ..training.batch import TrainingBatch
-from .distillation import Divergence, Lesson, ask_teacher, distillation_batch, lesson
+from .distillation import Divergence, ask_teacher, check_divergence, distillation_batch
 from .on_policy import OnPolicyAlgorithm, OnPolicyConfig
 
 _TEACHER_TEMPLATE = (
@@ -50,9 +49,19 @@ class SDFT(OnPolicyAlgorithm):
         skip_tokens: int = Field(default=0, ge=0)
         """First tokens of each answer that carry no loss."""
 
+        @model_validator(mode="after")
+        def _shows_the_demonstration(self) -> Self:
+            for name in ("{question}", "{demonstration}"):
+                if name not in self.teacher_template:
+                    raise ValueError(
+                        f"teacher_template must hold {name}, or the teacher knows no more than the student."
+                    )
+            return self
+
     cfg: Config
 
     async def setup(self) -> None:
+        check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
         self.pairs = [_demonstration(row, number) for number, row in enumerate(self.rows, start=1)]
         self._generation = 0
         self._teacher: SamplingClient | None = await self.client.sampler()
@@ -63,35 +72,38 @@ class SDFT(OnPolicyAlgorithm):
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
         pairs = [self.pairs[index] for index in self.order().indices(step_idx)]
-        policy = self.policy(await self.client.sampler())
-        teacher = await self._current_teacher(step_idx)
-        lessons = await self._lessons(pairs, policy, teacher, step_idx)
+        answers = await self.answers([question for question, _ in pairs], step_idx)
+        answered = [(pair, turn) for pair, turn in zip(pairs, answers, strict=True) if turn is not None]
+        lessons = await ask_teacher(
+            await self._current_teacher(step_idx),
+            [self.renderer.prompt(self._shown(*pair)) for pair, _ in answered],
+            [turn for _, turn in answered],
+            top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
+            context_length=self.client.capabilities.context_length,
+        )
         batch = distillation_batch(lessons, self.cfg.divergence, skip=self.cfg.skip_tokens)
-        batch.metrics["epoch"] = self.order().epoch(step_idx)
+        sampled = sum(len(turn.completion_tokens) for _, turn in answered)
+        batch.metrics |= {
+            "epoch": self.order().epoch(step_idx),
+            "answers/no_room": len(pairs) - len(lessons),
+            "answers/cut_tokens": sampled - sum(len(lesson.turn.completion_tokens) for lesson in lessons),
+        }
         return batch
-
-    async def _lessons(
-        self, pairs: Sequence[tuple[list[Message], str]], policy: SamplerPolicy, teacher: SamplingClient, step: int
-    ) -> list[Lesson]:
-        acting = (policy.seeded(step, index).act(messages) for index, (messages, _) in enumerate(pairs))
-        turns = await asyncio.gather(*acting)
-        prompts = [self.renderer.prompt(self._shown(messages, answer)) for messages, answer in pairs]
-        asked = [
-            ask_teacher(teacher, prompt, turn, self.cfg.top_k) for prompt, turn in zip(prompts, turns, strict=True)
-        ]
-        return [await lesson(turn, len(p), *ops) for turn, p, ops in zip(turns, prompts, asked, strict=True)]
 
     def _shown(self, messages: Sequence[Message], demonstration: str) -> list[Message]:
         """The conversation as the teacher sees it: the demonstration is part of the question."""
-        question = text_of(messages[-1])
-        text = self.cfg.teacher_template.replace("{question}", question).replace("{demonstration}", demonstration)
+        parts = {"{question}": text_of(messages[-1]), "{demonstration}": demonstration}
+        # In one pass, because a question may itself hold what looks like a placeholder.
+        text = re.sub(r"\{question\}|\{demonstration\}", lambda found: parts[found[0]], self.cfg.teacher_template)
         return [*messages[:-1], {**messages[-1], "content": text}]
 
     async def _current_teacher(self, step: int) -> SamplingClient:
         generation = step // self.cfg.sync_every if self.cfg.teacher == "synced" else 0
         if generation != self._generation:
+            # A stage of the run, or an attempt that was killed, may have stored a teacher of this number before.
+            name = f"teacher-{self.run_dir.name}-{generation:04d}-attempt{self.services.get('attempt', 1)}"
             self._generation = generation
-            self._teacher = await self.client.sampler(f"teacher{generation:04d}")
+            self._teacher = await self.client.sampler(name)
             self._teacher_ref = self._teacher.ref
         elif self._teacher is None:
             self._teacher = await self.client.open_sampler(self._teacher_ref)
@@ -118,4 +130,7 @@ def _demonstration(row: dict[str, Any], number: int) -> tuple[list[Message], str
         raise DataError(
             f"row {number} does not end with an assistant turn to learn from. Add one, or target_assistant."
         )
-    return [dict(message) for message in messages[:-1]], text_of(dict(messages[-1]))
+    answer = text_of(dict(messages[-1]))
+    if not answer.strip():
+        raise DataError(f"row {number}: its last turn has no text to learn from, only tool calls or nothing.")
+    return [dict(message) for message in messages[:-1]], answer

@@ -7,22 +7,23 @@ also when the run resumes: a reference model must not drift.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import BackendError, TrainingError
+from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
+from ..log import get_logger
 from ..protocols import Row, RunContext, RunResult
+from ..registry import get_algorithm
+from ..training.blocking import run_blocking
 from ..training.callback import Observers, RunControl
 from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.loop import TrainingLoop
+from .base import BaseAlgorithm
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
     from ..inference.renderer import Renderer
-    from .base import BaseAlgorithm
 
 type Score = Callable[[int], Awaitable[Mapping[str, float]]]
 
@@ -40,7 +41,22 @@ class Stage:
 
 def train_stages(ctx: RunContext, stages: Sequence[Stage]) -> RunResult:
     """Train all stages in order and say how it went. Works inside and outside of a running event loop."""
-    return _run_blocking(lambda: _StagedRun.of(ctx, stages).train())
+    return run_blocking(lambda: _StagedRun.of(ctx, stages).train())
+
+
+def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm:
+    """A recipe that can be one of several stages; `path` is where the config names it."""
+    algorithm: object = get_algorithm(kind)(**params)
+    if not isinstance(algorithm, BaseAlgorithm):
+        hint = "Subclass BaseAlgorithm and define build_batch, or train it as a run of its own."
+        raise ConfigError(Problem("this algorithm has a train() of its own and cannot be a stage", path, kind, hint))
+    return algorithm
+
+
+def shared_backend(algorithms: Sequence[BaseAlgorithm]) -> str | None:
+    """The backend that one of the stages insists on; all of them train the same weights."""
+    pinned = (getattr(algorithm, "pinned_backend", None) for algorithm in algorithms)
+    return next((backend for backend in pinned if backend), None)
 
 
 @dataclass(slots=True)
@@ -80,14 +96,16 @@ class _StagedRun:
     async def train(self) -> RunResult:
         offset = 0
         for index, stage in enumerate(self.stages):
+            if self.resumed_at_end:
+                break
             if index < len(self.finals):
                 offset = self.finals[index].next_step
                 continue
             end = await self._train_stage(index, stage, offset)
             offset = end.next_step
             self.finals.append(end)
-            if self.control.interrupted:
-                return self._result()
+            if self.control.stop_reason is not None:
+                break  # a stop ends the run; a stage of no steps must not look like a trained one
         if self.resumed_at_end:
             await self.client.load_state(self.finals[-1].state, with_optimizer=True)
         return self._result()
@@ -101,7 +119,7 @@ class _StagedRun:
             renderer=self.renderer,
             rows=stage.rows,
             seed=self.ctx.extras["seed"],
-            run_dir=self.ctx.output_dir / stage.name if len(self.stages) > 1 else self.ctx.output_dir,
+            run_dir=self.ctx.output_dir / "stages" / stage.name if len(self.stages) > 1 else self.ctx.output_dir,
             services=self.ctx.extras,
         )
         try:
@@ -121,6 +139,7 @@ class _StagedRun:
             control=self.control,
             evaluate=self.ctx.extras.get("evaluate"),
             at_end=stage.at_end,
+            scoring=self.ctx.extras.get("scoring"),
             stage=index,
             offset=offset,
             attempt=self.ctx.extras.get("attempt", 1),
@@ -138,6 +157,8 @@ class _StagedRun:
         loop.builder.restore(checkpoint.builder)
         loop.watchdog.restore(checkpoint.watchdog)
         loop.last_metrics, loop.last_saved = dict(checkpoint.metrics), checkpoint
+        if checkpoint.scoring is not None and loop.scoring is not None:
+            await loop.scoring.start_again(checkpoint.scoring, self.client)
         return checkpoint.next_step - offset
 
     def _take_up(self, checkpoints: Sequence[Checkpoint]) -> None:
@@ -153,18 +174,20 @@ class _StagedRun:
         self.finals = [checkpoint for checkpoint in checkpoints if checkpoint.final]
         self.observers.restore(last.observers)
         self.resumed_from = None if last.final else last
-        self.resumed_at_end = len(self.finals) == len(self.stages)
+        self.resumed_at_end = last.final and (len(self.finals) == len(self.stages) or last.stop_reason is not None)
 
     def _result(self) -> RunResult:
         last = self.finals[-1]
-        interrupted = self.control.interrupted
-        best, metric = self._best()
+        best, metric = self._best(last.stage)
         artifacts = {"final_checkpoint": last.state, "final_sampler": last.sampler}
         if best is not None:
             artifacts |= {"best_checkpoint": best.state, "best_sampler": best.sampler}
+        interrupted = self.control.interrupted
+        stop_reason = self.control.stop_reason if interrupted else last.stop_reason
         extras: dict[str, Any] = {"renderer": self.renderer.name, "selection_metric": metric}
-        if last.stop_reason:
-            extras["stop_reason"] = last.stop_reason
+        if stop_reason is not None:
+            untrained = [stage.name for stage in self.stages[last.stage + 1 :]]
+            extras |= {"stop_reason": stop_reason} | ({"untrained_stages": untrained} if untrained else {})
         metrics = {_final_name(key): value for key, value in last.metrics.items()}
         metrics["steps"] = float(last.next_step)
         return RunResult(
@@ -172,16 +195,22 @@ class _StagedRun:
             status="cancelled" if interrupted else "completed",
             metrics=metrics,
             artifacts=artifacts,
-            error=last.stop_reason if interrupted else None,
+            error=stop_reason if interrupted else None,
             extras=extras,
         )
 
-    def _best(self) -> tuple[Checkpoint | None, str]:
+    def _best(self, stage: int) -> tuple[Checkpoint | None, str]:
         """The checkpoint that the selection metric prefers, among those of the last stage."""
-        cfg = self.stages[-1].algorithm.cfg
+        cfg = self.stages[stage].algorithm.cfg
         metric: str = cfg.selection_metric or self.ctx.extras.get("selection_metric") or "loss"
         mode: Literal["min", "max"] = cfg.selection_mode or ("min" if "loss" in metric else "max")
-        return self.checkpoints.best(metric, mode, stage=len(self.stages) - 1), metric
+        best = self.checkpoints.best(metric, mode, stage=stage)
+        if best is None and not self.control.interrupted:
+            known = sorted({key for checkpoint in self.checkpoints.read() for key in checkpoint.metrics})
+            guess = closest(metric, known)
+            hint = f"did you mean '{guess}'?" if guess else f"they have {', '.join(known) or 'none'}."
+            get_logger(__name__).warning("no checkpoint has the metric '%s' to select by; %s", metric, hint)
+        return best, metric
 
 
 def _training_client(ctx: RunContext) -> TrainingClient:
@@ -197,29 +226,3 @@ def _training_client(ctx: RunContext) -> TrainingClient:
 def _final_name(key: str) -> str:
     """How a metric of the last step is called in the result of the run."""
     return f"final_{key}" if key in ("loss", "grad_norm") else key
-
-
-def _run_blocking(train: Callable[[], Awaitable[RunResult]]) -> RunResult:
-    """Run a coroutine to its end; in a notebook, where a loop already runs, on a thread of its own."""
-
-    async def call() -> RunResult:
-        return await train()
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(call())
-    outcome: list[RunResult | BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(call()))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=work, name="evsys-train")
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 import click
@@ -32,10 +34,14 @@ def run(path: str, dry: bool, steps: int | None, resume: bool, output: str | Non
     from ..files import write_json
 
     config = _adapted(validate_yaml(path, deep=True), dry=dry, steps=steps)
-    result = Experiment(config, callbacks=[] if quiet else _progress(config)).run(resume=resume)
+    if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+    experiment = Experiment(config, callbacks=[] if quiet else _progress(config))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
+        result = experiment.run(resume=resume)
+    emit(result.to_dict(), as_json, lambda: _render(result))
     if output is not None:
         write_json(Path(output), result.to_dict())
-    emit(result.to_dict(), as_json, lambda: _render(result))
     return result.exit_code
 
 

@@ -52,9 +52,9 @@ class ExperimentConfig(Strict):
     """Free text for readers of the record."""
     output_dir: str = "./outputs"
     """Where the record of the experiment is written."""
-    data_store: DataStoreSpec = DataStoreSpec()
+    data_store: DataStoreSpec = Field(default_factory=DataStoreSpec)
     """Where data files are read from."""
-    log_store: LogStoreSpec = LogStoreSpec()
+    log_store: LogStoreSpec = Field(default_factory=LogStoreSpec)
     """Where metrics go."""
     callbacks: list[CallbackSpec] = []
     """Observers of training: progress, loggers, early stopping."""
@@ -78,7 +78,7 @@ class ExperimentConfig(Strict):
     """When to stop early."""
     parent_experiment_id: str | None = None
     """The experiment this one was derived from."""
-    metadata: Metadata = Metadata()
+    metadata: Metadata = Field(default_factory=Metadata)
     """Hypothesis, success metric, benchmarks, tags, and free-form keys."""
 
     @field_validator("version")

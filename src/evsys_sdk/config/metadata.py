@@ -8,9 +8,12 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ..errors import closest
 from .base import MisplacedValue, Strict
+from .specs import AgentSpec, EnvironmentSpec
 
 type Split = Literal["val", "test"]
 _ROLES: tuple[Split, Split] = ("val", "test")
+BASE_MODEL = "base"
+"""How the model before training is called among a benchmark's baselines."""
 
 
 class Hypothesis(Strict):
@@ -53,13 +56,31 @@ class BenchmarkEntry(Strict):
     run_every: int | None = Field(default=None, ge=1)
     """Score the live model every this many steps; without it, once after training."""
     metrics: list[str] = []
-    """Which registered metrics to report."""
+    """Which registered metrics to report; by default the success metric if it is one, else `pass@1`."""
     breakdown_keys: list[str] = []
     """Metadata keys of the tasks to report separate scores for."""
+    samples: int = Field(default=1, ge=1)
+    """Attempts at each task; `pass@k` needs at least k."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Of sampling; by default 0 for a single attempt and 1 for several."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer, per turn; by default that of the recipe where it samples, else 256."""
+    n_tasks: int | None = Field(default=None, ge=1)
+    """Score only the first this many tasks."""
+    agent: AgentSpec | None = None
+    """Harness that drives the model; by default the one it was trained in, else a single question and answer."""
+    agent_import_path: str | None = None
+    """A harness of your own as `package.module:Class`, instead of `agent`."""
+    environment: EnvironmentSpec | None = None
+    """Where the agent's commands run; by default where the model was trained, else nowhere."""
     engine: str | None = None
     """Rollout engine that runs the tasks, e.g. `inline` or `harbor`."""
+    concurrency: int = Field(default=32, ge=1)
+    """How many attempts may run at once."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """How long one attempt may take."""
     models: list[str] = []
-    """Other models to score as baselines."""
+    """Baselines to score too: `base` for the model before training, or `kind:model` of an inference client."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -68,6 +89,12 @@ class BenchmarkEntry(Strict):
         roles = {role for role in _ROLES if role in self.tags or role == self.split}
         if len(roles) > 1:
             raise ValueError("split and tags disagree about val and test. Keep one of the two labels.")
+        if self.agent is not None and self.agent_import_path is not None:
+            raise MisplacedValue("agent and agent_import_path are both set. Keep one of them.", "agent_import_path")
+        for index, model in enumerate(self.models):
+            if model != BASE_MODEL and not all(model.partition(":")):
+                message = f"'{model}' names no model. Write `{BASE_MODEL}` or `kind:model`, e.g. `openai:gpt-4.1`."
+                raise MisplacedValue(message, "models", index)
         return self
 
     @property

@@ -134,9 +134,9 @@ class RunConfig(Strict):
     """Which model to train."""
     algorithm: AlgorithmConfig
     """How to train it."""
-    backend: BackendConfig = BackendConfig()
+    backend: BackendConfig = Field(default_factory=BackendConfig)
     """Where to train it."""
-    eval: EvalConfig = EvalConfig()
+    eval: EvalConfig = Field(default_factory=EvalConfig)
     """How to score it."""
     continual: ContinualConfig | None = None
     """Train on several datasets in order instead of one."""

@@ -74,3 +74,21 @@ class LauncherSpec(KindSpec):
     """Where the arms of an experiment are executed."""
 
     registry: ClassVar[str] = "launcher"
+
+
+class AgentSpec(KindSpec):
+    """Which harness drives the policy."""
+
+    registry: ClassVar[str] = "agent"
+
+    kind: str = "chat"
+    """Name of a registered agent: `chat`, `tools`, `bash` or one of your own."""
+
+
+class EnvironmentSpec(KindSpec):
+    """Where an agent's commands run."""
+
+    registry: ClassVar[str] = "environment"
+
+    kind: str = "none"
+    """Name of a registered environment: `none`, `bwrap`, `unsafe_host` or one of your own."""

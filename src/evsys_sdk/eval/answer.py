@@ -1,7 +1,7 @@
 """The part of a completion that is the answer: what follows the reasoning, stands in a tag, a box or a code block.
 
-Everything here is a search for fixed words, never a pattern that could backtrack: completions are as long and as strange
-as a model under training makes them.
+Everything here is a search for fixed words, never a pattern that could backtrack: completions are as long and as
+strange as a model under training makes them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def code_blocks(text: str, *languages: str) -> list[str]:
-    """The fenced blocks of a Markdown text, of these languages or of any; one that is never closed reaches to the end."""
+    """The fenced blocks of a text, of these languages or of any; one that is never closed reaches to the end."""
     found: list[str] = []
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):

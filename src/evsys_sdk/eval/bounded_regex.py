@@ -1,9 +1,9 @@
 """Regular expressions with a time limit.
 
 A pattern such as `(a+)+$` can take centuries over one line, and a model under training will find that line. Python
-cannot interrupt a match, neither from another thread (the match holds the interpreter's lock) nor by a signal (only the
-main thread gets it). So matches run in a process of their own that ends itself when the time is up. A few such processes
-are kept waiting; asking one takes about a tenth of a millisecond.
+cannot interrupt a match, neither from another thread (the match holds the interpreter's lock) nor by a signal (only
+the main thread gets it). So matches run in a process of their own that ends itself when the time is up. A few such
+processes are kept waiting; asking one takes a fraction of a millisecond.
 
     groups = await match_within(1.0, r"(\\d+) apples", "12 apples")  # ['12 apples', '12'], or None
 """
@@ -84,11 +84,12 @@ def _ask(request: bytes, timeout_s: float) -> dict[str, Any] | None:
 
 def _waiting() -> subprocess.Popen[bytes] | None:
     """A process that waits for work, if there is one that is still alive."""
-    while _idle:
-        worker = _idle.pop()
-        if worker.poll() is None:
-            return worker
-        _end(worker)
+    with contextlib.suppress(IndexError):  # another thread may take the last one
+        while True:
+            worker = _idle.pop()
+            if worker.poll() is None:
+                return worker
+            _end(worker)
     return None
 
 

@@ -1,7 +1,6 @@
 r"""Numbers in text, in the notations people and models use, read exactly.
 
-    1,234.5   1.234,5 (decimal comma)   1 234 (no-break spaces)   −3   ½   2 1/2   3/4   \frac{3}{4}   1.5e-3
-    1.5 × 10^3   1.5 \times 10^{3}   10²   50%   $7   5 km (with units)
+    1,234.5   1.234,5 (decimal comma)   ½   2 1/2   3/4   \frac{3}{4}   1.5e-3   1.5 * 10³   10^{6}   50%   $7   5 km
 
 Values are decimals, because a float would call 10000000000000001 and 10000000000000000 equal, and because the exponent
 of 1e999999999 must not become a number with a billion digits.
@@ -11,40 +10,50 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Clamped, Context, Decimal, DecimalException, Inexact, Rounded, Subnormal
+from decimal import Context, Decimal, DecimalException
 from functools import cache
 from typing import Literal
 
 type DecimalMark = Literal["point", "comma"]
 
 EXACT = Context(prec=60, Emax=10**9, Emin=-(10**9))
-"""More digits than any answer, and no exponent that could take for ever."""
-for _harmless in (Inexact, Rounded, Subnormal, Clamped):
-    EXACT.traps[_harmless] = False
+"""More digits than any answer has, and no exponent that could take for ever."""
 
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
-_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
-_PLAIN = {
-    ord("\N{MINUS SIGN}"): "-",
-    ord("\N{FRACTION SLASH}"): "/",
-    ord("\N{MULTIPLICATION SIGN}"): "*",
-    ord("\N{MIDDLE DOT}"): "*",
-    ord("\N{DOT OPERATOR}"): "*",
-    **{ord(space): "\N{NO-BREAK SPACE}" for space in "\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{FIGURE SPACE}"},
-}
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
+_LOWERED = str.maketrans(_SUPERSCRIPTS, "0123456789-+")
+_SUPERSCRIPT_RUN = re.compile(f"[{_SUPERSCRIPTS}]+")
+_PLAIN_LETTERS = str.maketrans(
+    {
+        "\N{MINUS SIGN}": "-",
+        "\N{EN DASH}": "-",
+        "\N{NON-BREAKING HYPHEN}": "-",
+        "\N{FRACTION SLASH}": "/",
+        "\N{MULTIPLICATION SIGN}": "*",
+        "\N{MIDDLE DOT}": "*",
+        "\N{DOT OPERATOR}": "*",
+        "\N{ARABIC DECIMAL SEPARATOR}": ".",
+        "\N{ARABIC THOUSANDS SEPARATOR}": "\N{NO-BREAK SPACE}",
+        "\N{NARROW NO-BREAK SPACE}": "\N{NO-BREAK SPACE}",
+        "\N{THIN SPACE}": "\N{NO-BREAK SPACE}",
+        "\N{FIGURE SPACE}": "\N{NO-BREAK SPACE}",
+    }
+)
 _LATEX = [
-    (re.compile(r"\\(?:[dtc]?frac)\s*\{\s*(-?[\d.,]{1,400})\s*\}\s*\{\s*(-?[\d.,]{1,400})\s*\}"), r"\1/\2"),
-    (re.compile(r"\\(?:times|cdot)\b"), "*"),
-    (re.compile(r"\\[,;:! ]|\{,\}"), ","),
+    (re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]{0,100})\}"), r" \1 "),
+    (re.compile(r"(?<=\d)\s*(?=\\[dtc]?frac)"), " "),
+    (re.compile(r"\\[dtc]?frac\s*\{\s*(-?[\d.,]{1,400})\s*\}\s*\{\s*(-?[\d.,]{1,400})\s*\}"), r"\1/\2"),
+    (re.compile(r"\\[dtc]?frac\s*(\d)\s*(\d)"), r"\1/\2"),
+    (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])"), "*"),
+    (re.compile(r"\\[,;:! ]|\{,\}"), "\N{NO-BREAK SPACE}"),
     (re.compile(r"\\(?=[%$])"), ""),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number as it was written, with what was written behind it."""
+    """A number with what was written behind it."""
 
     value: Decimal
     percent: bool = False
@@ -56,11 +65,12 @@ class Notation:
     """How numbers are written in some text."""
 
     decimal_mark: DecimalMark = "point"
+    group_by_spaces: bool = False
     units: tuple[str, ...] = ()
 
     def find(self, text: str) -> Iterator[re.Match[str]]:
-        """Every number in a text that went through `plain`."""
-        return _pattern(self.decimal_mark, self.units).finditer(text)
+        """Every number in a text that went through `plain`; `read` gives its value."""
+        return _pattern(self.decimal_mark, self.group_by_spaces, self.units).finditer(text)
 
     def read(self, match: re.Match[str]) -> Quantity | None:
         """The value of a number that was found; None where it has none, as 1/0 or an exponent beyond reason."""
@@ -68,58 +78,78 @@ class Notation:
             value = self._value(match)
         except (DecimalException, ValueError):
             return None
-        return Quantity(value, percent=match["percent"] is not None, unit=match["unit"]) if value.is_finite() else None
+        if not value.is_finite():
+            return None
+        return Quantity(value, percent=match["percent"] is not None, unit=match["unit"])
 
     def _value(self, match: re.Match[str]) -> Decimal:
-        value = self._decimal(match["number"] or "1")
+        value = self._decimal(match["number"])
+        if match["divisor"]:
+            value = EXACT.divide(value, self._decimal(match["divisor"]))
         if match["whole"]:
             value = EXACT.add(self._decimal(match["whole"]), value)
-        if match["divisor"]:
-            part = EXACT.divide(self._decimal(match["number"]), self._decimal(match["divisor"]))
-            value = EXACT.add(self._decimal(match["whole"] or "0"), part)
-        power = match["power"] or match["bare_power"]
-        if power:
-            value = EXACT.multiply(value, EXACT.create_decimal(f"1e{int(power)}"))
+        if match["power"]:
+            value = EXACT.power(value, EXACT.create_decimal(match["power"]))
+        if exponent := match["e"] or match["ten_to"]:
+            value = EXACT.multiply(value, EXACT.create_decimal(f"1e{int(exponent)}"))
         return EXACT.minus(value) if match["sign"] == "-" else value
 
     def _decimal(self, digits: str) -> Decimal:
-        kept = re.sub(r"[ ,'_\xa0]" if self.decimal_mark == "point" else r"[ .'_\xa0]", "", digits)
-        return EXACT.create_decimal(kept.replace(",", "."))
+        groups = "[ ,'_\xa0]" if self.decimal_mark == "point" else "[ .'_\xa0]"
+        return EXACT.create_decimal(re.sub(groups, "", digits).replace(",", "."))
+
+
+def close(one: Decimal, other: Decimal, *, relative: float, absolute: float) -> bool:
+    """Whether two numbers differ by no more than a share of `other`, or an amount."""
+    share = EXACT.multiply(Decimal(repr(relative)), EXACT.abs(other))
+    return EXACT.abs(EXACT.subtract(one, other)) <= max(share, Decimal(repr(absolute)))
 
 
 def plain(text: str) -> str:
     """The text with one way of writing signs, spaces, superscripts, fractions and the LaTeX of numbers."""
     if not text.isascii():
-        text = _SUPERSCRIPT_RUN.sub(lambda run: f"^{run[0].translate(_SUPERSCRIPTS)}", text)
-        text = "".join(_spelled_fraction(letter) for letter in text).translate(_PLAIN)
-        text = "".join(str(unicodedata.decimal(letter, letter)) for letter in text)
+        text = _SUPERSCRIPT_RUN.sub(lambda run: f"^{run[0].translate(_LOWERED)}", text)
+        text = "".join(_plain_letters(text)).translate(_PLAIN_LETTERS)
     for pattern, replacement in _LATEX if "\\" in text or "{" in text else ():
         text = pattern.sub(replacement, text)
     return text
 
 
-def _spelled_fraction(letter: str) -> str:
-    """`½` as ` 1/2`, so that `2½` is two and a half."""
-    return f" {unicodedata.normalize('NFKC', letter)}" if "<fraction>" in unicodedata.decomposition(letter) else letter
+def _plain_letters(text: str) -> Iterator[str]:
+    """Digits of every script as 0 to 9, full-width letters as plain ones, and `2½` as `2 1/2`."""
+    last = ""
+    for letter in text:
+        if not letter.isascii():
+            if "<fraction>" in unicodedata.decomposition(letter):
+                letter = (" " if last.isdigit() else "") + unicodedata.normalize("NFKC", letter)
+            elif "\N{FULLWIDTH EXCLAMATION MARK}" <= letter <= "\N{FULLWIDTH TILDE}":
+                letter = unicodedata.normalize("NFKC", letter)
+            else:
+                letter = str(unicodedata.decimal(letter, letter))
+        yield letter
+        last = letter[-1]
 
 
 @cache
-def _pattern(decimal_mark: DecimalMark, units: tuple[str, ...]) -> re.Pattern[str]:
-    """One pattern for a number; every repetition in it is over single characters or fixed groups, so it is linear."""
+def _pattern(decimal_mark: DecimalMark, group_by_spaces: bool, units: tuple[str, ...]) -> re.Pattern[str]:
+    """A number. What repeats in it are single characters and fixed groups, so that no text makes it slow."""
     point, comma = (r"\.", ",") if decimal_mark == "point" else (",", r"\.")
-    grouped = rf"\d{{1,3}}(?:[{comma}'_\xa0]\d{{3}})+(?!\d)(?:{point}\d+)?"
+    space = r"\ " if group_by_spaces else ""
+    grouped = rf"\d{{1,3}}(?:[{comma}'_\xa0{space}]\d{{3}})+(?!\d)(?:{point}\d+)?"
     digits = rf"(?:{grouped}|\d+(?:{point}\d*)?|{point}\d+)"
-    exponent = r"\{?\(?(?P<{}>[+-]?\d{{1,9}})\)?\}?"
-    unit = "|".join(re.escape(name) for name in sorted(units, key=len, reverse=True))
+    raised = r"\ ?(?:\^|\*\*)\ ?[{{(]?(?P<{name}>[+-]?\d+)[)}}]?"
+    unit = "|".join(re.escape(name) for name in sorted(units, key=len, reverse=True)) or "(?!)"
     return re.compile(
-        rf"""(?<![\w.^{point}])(?P<sign>[+-])?\s?[$€£¥]?
+        rf"""(?<![\w.^{point}])[$€£¥]?(?P<sign>[+-])?[$€£¥]?
+        (?:(?P<whole>\d+)\ {{1,3}}(?=\d+/\d))?
+        (?P<number>{digits})
+        (?:/(?P<divisor>{digits})(?![\d/]))?
         (?:
-            10\ ?(?:\^|\*\*)\ ?{exponent.format("bare_power")}
-          | (?:(?P<whole>\d{{1,18}})\ +(?=\d+/\d))?
-            (?P<number>{digits})
-            (?:/(?P<divisor>{digits})(?!/\d))?
-            (?:[eE](?P<e_power>[+-]?\d{{1,9}})(?!\w) | \ ?[*x]\ ?10\ ?(?:\^|\*\*)\ ?{exponent.format("power")})?
-        )
-        (?:\s?(?P<percent>%))?(?:\s?(?P<unit>{unit or "(?!)"})(?!\w))?""",
+            [eE](?P<e>[+-]?\d+)
+          | \ ?[*x]\ ?10{raised.format(name="ten_to")}
+          | {raised.format(name="power")}
+        )?
+        (?:\s?(?P<percent>%))?
+        (?:\s?(?P<unit>{unit})(?![\w^]))?""",
         re.VERBOSE,
     )

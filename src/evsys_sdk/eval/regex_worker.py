@@ -1,4 +1,4 @@
-"""The process in which `bounded_regex.py` matches; started as a script, so it imports nothing but a few standard modules.
+"""The process in which `bounded_regex.py` matches; started as a script, so it imports only a few standard modules.
 
 One JSON line in, one JSON line out. A match that takes too long ends the whole process: Python's regular expressions
 hold the interpreter's lock until they are done, so from inside nothing gentler can stop them. `faulthandler` can,

@@ -90,9 +90,7 @@ def _instance(name: str, extension: type[Any], params: dict[str, Any]) -> Any:
         ) from error
 
 
-def _asking_by_name(
-    name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]
-) -> Call:
+def _asking_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
     parameters = _parameters(name, function)
     keywords = _keywords(name, parameters, params)
     asked = _still_needed(name, parameters, keywords, extras)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from ..errors import ConfigError
 from ..protocols import RunResult
 from ..registry import get_callback
 from ..training.callback import Callback, RunControl
-from .arms import Arm, expand_arms
+from .arms import Arm, expand_arms, folder_problems
 from .availability import refuse_unavailable
 from .record_dir import ExperimentDir, open_experiment_dir, read_result
+from .result_json import result_to_dict
 from .runner import ArmOptions, run_arm
 
 INTERRUPTED = "interrupted"
@@ -48,10 +50,7 @@ class ExperimentResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed by `evsys run --json`."""
-        runs = [
-            {key: getattr(run, key) for key in ("run_id", "status", "metrics", "artifacts", "error", "extras")}
-            for run in self.runs
-        ]
+        runs = [result_to_dict(run) for run in self.runs]
         return {"name": self.name, "path": str(self.path), "interrupted": self.interrupted, "runs": runs}
 
 
@@ -71,31 +70,27 @@ class Experiment:
         """Run every arm; arms that already have a result are not repeated on resume."""
         self.validate()
         folder = open_experiment_dir(self.config, resume=resume)
-        control = RunControl()
         results: list[RunResult] = []
-        with _stop_on_interrupt(control):
+        with _stop_on_interrupt() as interrupt:
             for arm in expand_arms(self.config):
-                results.append(self._run_or_recall(arm, folder, control, resume=resume))
-                if control.interrupted:
+                if interrupt.asked:
                     break
-        return ExperimentResult(self.config.name, folder.path, results, interrupted=control.interrupted)
+                results.append(self._run_or_recall(arm, folder, interrupt.new_control(), resume=resume))
+        return ExperimentResult(self.config.name, folder.path, results, interrupted=interrupt.asked)
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
         refuse_unavailable(self.config)
-        if problems := deep_problems(self.config):
+        if problems := [*deep_problems(self.config), *folder_problems(expand_arms(self.config))]:
             raise ConfigError(problems)
 
     def _run_or_recall(self, arm: Arm, folder: ExperimentDir, control: RunControl, *, resume: bool) -> RunResult:
         run_dir = folder.run_dir(arm.id)
         recorded = read_result(run_dir) if resume else None
-        if recorded is not None and recorded["status"] == "completed":
-            keys = ("run_id", "status", "metrics", "artifacts", "error", "extras")
-            return RunResult(**{key: recorded[key] for key in keys})
-        specs = self.config.callbacks
-        callbacks = [get_callback(spec.kind)(**spec.params) for spec in specs] + [
-            make() for make in self._extra_callbacks
-        ]
+        if recorded is not None and recorded.status == "completed" and "unscored" not in recorded.extras:
+            return recorded
+        own = [partial(get_callback(spec.kind), **spec.params) for spec in self.config.callbacks]
+        callbacks = [*own, *self._extra_callbacks]
         return run_arm(arm, self.config, ArmOptions(run_dir, resume=resume, callbacks=callbacks, control=control))
 
 
@@ -105,20 +100,40 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
     return experiment.run().runs
 
 
+@dataclass(slots=True)
+class _Interrupt:
+    """Whether Ctrl-C was pressed, and the arm that has to hear of it."""
+
+    asked: bool = False
+    _control: RunControl = field(default_factory=RunControl)
+
+    def new_control(self) -> RunControl:
+        """The control of the next arm: what stopped one arm early must not stop the others."""
+        self._control = RunControl()
+        if self.asked:
+            self.ask()
+        return self._control
+
+    def ask(self) -> None:
+        self.asked = True
+        self._control.stop(INTERRUPTED, interrupted=True)
+
+
 @contextmanager
-def _stop_on_interrupt(control: RunControl) -> Generator[None]:
+def _stop_on_interrupt() -> Generator[_Interrupt]:
     """The first Ctrl-C asks for a clean stop with a checkpoint; the second one does not ask."""
+    interrupt = _Interrupt()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield interrupt
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def handle(signum: int, frame: Any) -> None:
-        control.stop(INTERRUPTED, interrupted=True)
         signal.signal(signal.SIGINT, before)
+        interrupt.ask()
 
     signal.signal(signal.SIGINT, handle)
     try:
-        yield
+        yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)

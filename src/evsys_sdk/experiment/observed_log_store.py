@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..config import LogStoreSpec
+from ..log import get_logger
 from ..protocols import LogStore
 from ..training.callback import Callback, EvalRecord, Observers, RunControl, RunInfo
 
@@ -59,7 +60,10 @@ class ObservedLogStore:
         self._store.log_hyperparams(params)
 
     def log_artifact(self, name: str, path: str) -> None:
-        self._store.log_artifact(name, path)
+        try:
+            self._store.log_artifact(name, path)
+        except Exception as error:
+            get_logger(__name__).warning("the log store did not take the artifact '%s': %s", name, error)
 
     def close(self) -> None:
         self._store.close()

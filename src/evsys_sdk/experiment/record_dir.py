@@ -8,20 +8,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig
-from ..errors import ConfigError, Problem
+from ..errors import ConfigError, DataError, Problem
 from ..files import write_json
+from ..protocols import RunResult
+from .result_json import result_from_dict, result_to_dict
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "run_result.json"
 STARTS_FILE = "starts.jsonl"
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""How a file system says that there is something at a path already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +48,13 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool) -> Experiment
     if resume and latest is not None:
         _check_same(latest, resolved)
         return ExperimentDir(latest)
-    path = base if latest is None else _next(base)
-    path.mkdir(parents=True, exist_ok=False)
-    write_json(path / CONFIG_FILE, resolved)
-    return ExperimentDir(path)
+    return ExperimentDir(_create(base, resolved))
 
 
 def begin_run(run_dir: Path, config: dict[str, Any]) -> int:
     """Note that a run starts, and return how often it has by now."""
     run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / RESULT_FILE).unlink(missing_ok=True)  # what goes on has no result yet
     write_json(run_dir / CONFIG_FILE, config)
     starts = run_dir / STARTS_FILE
     with starts.open("a", encoding="utf-8") as file:
@@ -58,10 +62,18 @@ def begin_run(run_dir: Path, config: dict[str, Any]) -> int:
     return len(starts.read_bytes().splitlines())
 
 
-def read_result(run_dir: Path) -> dict[str, Any] | None:
+def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -> None:
+    """Note how a run ended."""
+    write_json(run_dir / RESULT_FILE, {**result_to_dict(result), "hparams": hparams, "ts": time.time()})
+
+
+def read_result(run_dir: Path) -> RunResult | None:
     """The result a run ended with, if it has."""
     path = run_dir / RESULT_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    try:
+        return result_from_dict(_read_json(path)) if path.exists() else None
+    except (KeyError, TypeError):
+        raise DataError(f"{path}: this is not the result of a run. Remove it to run the arm again.") from None
 
 
 def _attempts(base: Path) -> dict[int, Path]:
@@ -76,22 +88,43 @@ def _attempts(base: Path) -> dict[int, Path]:
 
 def _latest(base: Path) -> Path | None:
     attempts = _attempts(base)
-    if not attempts and base.exists() and any(base.iterdir()):
+    if not attempts and base.exists() and not (base.is_dir() and not any(base.iterdir())):
         hint = "Choose another output_dir or name, or move that folder away."
         raise ConfigError(Problem(f"the folder {base} exists and is not the record of an experiment", hint=hint))
     return attempts[max(attempts)] if attempts else None
 
 
-def _next(base: Path) -> Path:
-    return base.with_name(f"{base.name}.{max(_attempts(base)) + 1}")
+def _create(base: Path, resolved: dict[str, Any]) -> Path:
+    """Make the next attempt's folder, complete with its config from the first moment it is there."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    staged = base.with_name(f".{base.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    write_json(staged / CONFIG_FILE, resolved)
+    number = max(_attempts(base), default=0)
+    while True:
+        number += 1
+        path = base if number == 1 else base.with_name(f"{base.name}.{number}")
+        try:
+            staged.rename(path)  # replaces an empty folder, but nothing else
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        else:
+            return path
 
 
 def _check_same(path: Path, resolved: dict[str, Any]) -> None:
-    recorded = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
+    recorded = _read_json(path / CONFIG_FILE)
     changed = sorted(key for key in {*recorded, *resolved} if recorded.get(key) != resolved.get(key))
     if changed:
         hint = "Change it back to resume, or run without --resume to start a new attempt."
         raise ConfigError(Problem(f"the config differs from the one in {path} in: {', '.join(changed)}", hint=hint))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: this file is damaged ({error}). Move it away, or start a new attempt.") from None
 
 
 def _escape(name: str) -> str:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..algorithms.continual import Continual
 from ..backends.client import ModelSpec
 from ..config import ExperimentConfig, RunConfig
-from ..errors import EvsysError
+from ..errors import BackendError, EvsysError, TrainingError, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
-from ..files import write_json
 from ..inference.renderer import get_renderer
 from ..log import get_logger
 from ..protocols import Algorithm, Backend, DataStore, RunContext, RunResult
 from ..registry import get_algorithm, get_backend, get_data_store, get_log_store
+from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.checkpoints import CheckpointLog
 from .arms import Arm
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
-from .record_dir import RESULT_FILE, begin_run
+from .record_dir import begin_run, write_result
 from .rows import RowLoader
 
 
@@ -35,22 +33,25 @@ class ArmOptions:
 
     run_dir: Path
     resume: bool = False
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[Callable[[], Callback]] = ()
+    """Make the observers of the arm."""
     control: RunControl = field(default_factory=RunControl)
 
 
 def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResult:
     """Train and score one arm; whatever goes wrong inside it becomes its result."""
-    attempt = begin_run(options.run_dir, arm.run.model_dump(mode="json"))
-    observers = Observers(options.callbacks)
+    observers = Observers([])
     try:
+        attempt = begin_run(options.run_dir, arm.run.model_dump(mode="json"))
+        for make in options.callbacks:
+            observers.add(make())
         result = _train_and_score(arm, config, options, observers, attempt)
     except Exception as error:
         result = _failure(arm.id, error)
-    _record(options.run_dir, arm.run, result)
     observers.on_run_end(result)
     observers.close()
-    return result
+    # Written last: a run with a result is over, and everything else about it is on disk.
+    return _recorded(options.run_dir, arm.run, result)
 
 
 def _train_and_score(
@@ -64,7 +65,7 @@ def _train_and_score(
     rows = rows_of(run.data) if run.data else []
     algorithm = build_algorithm(run)
     backend = build_backend(run, algorithm)
-    handles = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
+    handles = _prepare(backend, run, algorithm, run_dir)
     try:
         ctx = RunContext(arm.id, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
         ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
@@ -76,12 +77,12 @@ def _train_and_score(
         ctx.log_store.log_hyperparams(_hyperparams(config, run))
         if rows:
             observers.on_data(rows)
-        result = algorithm.train(ctx)
-        if evaluator is not None and evaluator.wanted and result.status == "completed":
+        result = _trained(algorithm, ctx)
+        if evaluator is not None and result.status == "completed":
             _score_if_missing(evaluator, result)
         return result
     finally:
-        backend.teardown(handles)
+        _teardown(backend, handles)
 
 
 def build_algorithm(run: RunConfig) -> Algorithm:
@@ -97,9 +98,46 @@ def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
     return get_backend(pinned)()
 
 
+def _prepare(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> dict[str, Any]:
+    handles: Any = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
+    if not isinstance(handles, dict):
+        raise BackendError(f"the backend '{run.backend.kind}' prepared {show(handles)}. Return a dict of handles.")
+    return cast("dict[str, Any]", handles)
+
+
+def _teardown(backend: Backend, handles: dict[str, Any]) -> None:
+    """Let go of the backend; what goes wrong now changes nothing about how the run went."""
+    try:
+        backend.teardown(handles)
+    except Exception as error:
+        get_logger(__name__).error("the backend could not be torn down: %s: %s", type(error).__name__, error)
+
+
+def _trained(algorithm: Algorithm, ctx: RunContext) -> RunResult:
+    result: Any = algorithm.train(ctx)
+    if not isinstance(result, RunResult):
+        name = getattr(algorithm, "name", type(algorithm).__name__)
+        raise TrainingError(f"train() of the algorithm '{name}' returned {show(result)}. Return a RunResult.")
+    return result
+
+
 def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
-    rank = getattr(getattr(algorithm, "cfg", None), "lora_rank", None)
-    return ModelSpec(**run.model.model_dump(), seed=run.seed, **({"lora_rank": rank} if rank else {}))
+    model = run.model
+    rank = getattr(getattr(algorithm, "cfg", None), "lora_rank", 32)
+    return ModelSpec(
+        name=model.name,
+        load_checkpoint_path=_checkpoint_of(model.load_checkpoint_path),
+        init_from_checkpoint=_checkpoint_of(model.init_from_checkpoint),
+        renderer_name=model.renderer_name,
+        lora_rank=rank,
+        seed=run.seed,
+    )
+
+
+def _checkpoint_of(reference: str | None) -> str | None:
+    """A checkpoint as the backend knows it; the folder of a run stands for its last one."""
+    last = CheckpointLog.in_dir(Path(reference)).last() if reference else None
+    return last.state if last else reference
 
 
 def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
@@ -150,24 +188,25 @@ def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
 
 def _score_if_missing(evaluator: RunEvaluator, result: RunResult) -> None:
     """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
-    if not all(key in result.metrics for key in evaluator.keys) and evaluator.failure is None:
-        result.metrics |= asyncio.run(_scores(evaluator, int(result.metrics.get("steps", 0))))
+    missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
+    if missing and evaluator.failure is None:
+        result.metrics |= run_blocking(lambda: evaluator(int(result.metrics.get("steps", 0))))
     if evaluator.failure is not None:
         result.extras["unscored"] = evaluator.failure
-
-
-async def _scores(evaluator: RunEvaluator, step: int) -> Mapping[str, float]:
-    return await evaluator(step)
 
 
 def _failure(run_id: str, error: Exception) -> RunResult:
     """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
     get_logger(__name__).error("run '%s' failed: %s", run_id, error)
-    extras = {} if isinstance(error, EvsysError) else {"traceback": traceback.format_exc()}
+    expected = isinstance(error, EvsysError | OSError)
+    extras = {} if expected else {"traceback": traceback.format_exc()}
     return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", extras=extras)
 
 
-def _record(run_dir: Path, run: RunConfig, result: RunResult) -> None:
-    if result.status == "cancelled":
-        return  # not an end: the run can be resumed
-    write_json(run_dir / RESULT_FILE, {**asdict(result), "hparams": run.model_dump(mode="json"), "ts": time.time()})
+def _recorded(run_dir: Path, run: RunConfig, result: RunResult) -> RunResult:
+    """The result, once it is on disk; a run that cannot be recorded has failed, and the other arms go on."""
+    try:
+        write_result(run_dir, result, hparams=run.model_dump(mode="json"))
+    except Exception as error:
+        return _failure(result.run_id, error)
+    return result

@@ -1,9 +1,17 @@
-"""How text becomes tokens and tokens become text: rendering conversations for training, sampling and evaluation.
+"""How models are asked: rendering conversations to tokens and back, and clients that answer conversations.
 
 from evsys_sdk.inference import get_renderer
 
 renderer = get_renderer(tokenizer)
 renderer.render([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
+
+renderer, renderers/   conversations -> tokens and back
+client, clients/       the contract of an inference client, and the built-in ones
+adapter                clients of other packages
+retry, rate_limit      trying again, and not too often
+prices                 what tokens cost
+messages               the conversation as clients read it
+transport              JSON over HTTP
 """
 
 from __future__ import annotations

@@ -52,10 +52,17 @@ class BackgroundLoop:
 
     def submit(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` here without waiting for it."""
-        if self.process == os.getpid() and not self._loop.is_closed():
+        if self.process == os.getpid() and self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(work, self._loop)
         else:
             work.close()
+
+    def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` here and wait for it where that is possible."""
+        if self.is_here or self.process != os.getpid() or not self._thread.is_alive():
+            self.submit(work)
+        else:
+            self.run(work)
 
     def _stop(self) -> None:
         if self.process == os.getpid() and self._thread.is_alive():
@@ -81,4 +88,5 @@ def _forget() -> None:
     _current, _lock = None, threading.Lock()  # the parent may have held the lock at that moment
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_forget)

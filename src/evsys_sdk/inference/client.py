@@ -137,6 +137,7 @@ class ChatClient(ABC):
 
     def close(self) -> None:
         """Let go of connections; a closed client may be used again and then opens new ones."""
+        return None
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from ..data.blocks import block_to_image_src
 from ..data.shapes import ROLES, is_list, is_object
@@ -62,7 +62,7 @@ class ToolCall:
             found: Any = json.loads(self.arguments or "{}")
         except ValueError:
             found = self.arguments
-        return cast("dict[str, Any]", found) if is_object(found) else {"text": self.arguments}
+        return found if is_object(found) else {"text": self.arguments}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ it has no price, and then a cost is None, never 0. Params can add models and rep
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,46 +109,59 @@ def _claude(input: float, cached: float, output: float, up_to: int | None = None
     return Price(input=input, cached=cached, output=output, up_to=up_to, **writes)
 
 
-OPENAI: Prices = {
-    "gpt-5.5": _price(5.0, 0.5, 30.0, up_to=270_000),
-    "gpt-5.4": _price(2.5, 0.25, 15.0, up_to=270_000),
-    "gpt-5.4-mini": _price(0.75, 0.075, 4.5),
-    "gpt-5.4-nano": _price(0.2, 0.02, 1.25),
-    "gpt-5.2": _price(1.75, 0.175, 14.0),
-    "gpt-5.1": _price(1.25, 0.125, 10.0),
-    "gpt-5": _price(1.25, 0.125, 10.0),
-    "gpt-5-mini": _price(0.25, 0.025, 2.0),
-    "gpt-5-nano": _price(0.05, 0.005, 0.4),
-    "gpt-4.1": _price(2.0, 0.5, 8.0),
-    "gpt-4.1-mini": _price(0.4, 0.1, 1.6),
-    "gpt-4.1-nano": _price(0.1, 0.025, 0.4),
-    "gpt-4o": _price(2.5, 1.25, 10.0),
-    "gpt-4o-2024-05-13": _price(5.0, 5.0, 15.0),  # the one dated version that costs more than its family
-    "gpt-4o-mini": _price(0.15, 0.075, 0.6),
-    "o3": _price(2.0, 0.5, 8.0),
-    "o4-mini": _price(1.1, 0.275, 4.4),
-}
-CLAUDE: Prices = {
-    "claude-fable-5-1": _claude(10.0, 0.25, 50.0),
-    "claude-fable-5": _claude(10.0, 1.0, 50.0),
-    "claude-opus-5-5": _claude(4.0, 0.2, 20.0),
-    "claude-opus-5": _claude(5.0, 0.5, 25.0),
-    "claude-opus-4-8": _claude(5.0, 0.5, 25.0),
-    "claude-opus-4-7": _claude(5.0, 0.5, 25.0),
-    "claude-opus-4-6": _claude(5.0, 0.5, 25.0),
-    "claude-opus-4-5": _claude(5.0, 0.5, 25.0),
-    "claude-opus-4-1": _claude(15.0, 1.5, 75.0),
-    "claude-sonnet-5-5": _claude(2.0, 0.2, 10.0),
-    "claude-sonnet-5": _claude(2.0, 0.2, 10.0),
-    "claude-sonnet-4-6": _claude(3.0, 0.3, 15.0),
-    "claude-sonnet-4-5": _claude(3.0, 0.3, 15.0, up_to=200_000),
-    "claude-haiku-4-5": _claude(1.0, 0.1, 5.0),
-}
-GEMINI: Prices = {
-    "gemini-3.5-flash": _price(1.5, 0.15, 9.0),
-    "gemini-3.1-pro-preview": [_price(2.0, 0.2, 12.0, up_to=200_000), _price(4.0, 0.4, 18.0)],
-    "gemini-3-flash-preview": _price(0.5, 0.05, 3.0),
-    "gemini-2.5-pro": [_price(1.25, 0.125, 10.0, up_to=200_000), _price(2.5, 0.25, 15.0)],
-    "gemini-2.5-flash": _price(0.3, 0.03, 2.5),
-    "gemini-2.5-flash-lite": _price(0.1, 0.01, 0.4),
-}
+@functools.cache
+def openai_prices() -> Prices:
+    """List prices of OpenAI."""
+    return {
+        "gpt-5.5": _price(5.0, 0.5, 30.0, up_to=270_000),
+        "gpt-5.4": _price(2.5, 0.25, 15.0, up_to=270_000),
+        "gpt-5.4-mini": _price(0.75, 0.075, 4.5),
+        "gpt-5.4-nano": _price(0.2, 0.02, 1.25),
+        "gpt-5.2": _price(1.75, 0.175, 14.0),
+        "gpt-5.1": _price(1.25, 0.125, 10.0),
+        "gpt-5": _price(1.25, 0.125, 10.0),
+        "gpt-5-mini": _price(0.25, 0.025, 2.0),
+        "gpt-5-nano": _price(0.05, 0.005, 0.4),
+        "gpt-4.1": _price(2.0, 0.5, 8.0),
+        "gpt-4.1-mini": _price(0.4, 0.1, 1.6),
+        "gpt-4.1-nano": _price(0.1, 0.025, 0.4),
+        "gpt-4o": _price(2.5, 1.25, 10.0),
+        "gpt-4o-2024-05-13": _price(5.0, 5.0, 15.0),  # the one dated version that costs more than its family
+        "gpt-4o-mini": _price(0.15, 0.075, 0.6),
+        "o3": _price(2.0, 0.5, 8.0),
+        "o4-mini": _price(1.1, 0.275, 4.4),
+    }
+
+
+@functools.cache
+def claude_prices() -> Prices:
+    """List prices of Anthropic."""
+    return {
+        "claude-fable-5-1": _claude(10.0, 0.25, 50.0),
+        "claude-fable-5": _claude(10.0, 1.0, 50.0),
+        "claude-opus-5-5": _claude(4.0, 0.2, 20.0),
+        "claude-opus-5": _claude(5.0, 0.5, 25.0),
+        "claude-opus-4-8": _claude(5.0, 0.5, 25.0),
+        "claude-opus-4-7": _claude(5.0, 0.5, 25.0),
+        "claude-opus-4-6": _claude(5.0, 0.5, 25.0),
+        "claude-opus-4-5": _claude(5.0, 0.5, 25.0),
+        "claude-opus-4-1": _claude(15.0, 1.5, 75.0),
+        "claude-sonnet-5-5": _claude(2.0, 0.2, 10.0),
+        "claude-sonnet-5": _claude(2.0, 0.2, 10.0),
+        "claude-sonnet-4-6": _claude(3.0, 0.3, 15.0),
+        "claude-sonnet-4-5": _claude(3.0, 0.3, 15.0, up_to=200_000),
+        "claude-haiku-4-5": _claude(1.0, 0.1, 5.0),
+    }
+
+
+@functools.cache
+def gemini_prices() -> Prices:
+    """List prices of Google."""
+    return {
+        "gemini-3.5-flash": _price(1.5, 0.15, 9.0),
+        "gemini-3.1-pro-preview": [_price(2.0, 0.2, 12.0, up_to=200_000), _price(4.0, 0.4, 18.0)],
+        "gemini-3-flash-preview": _price(0.5, 0.05, 3.0),
+        "gemini-2.5-pro": [_price(1.25, 0.125, 10.0, up_to=200_000), _price(2.5, 0.25, 15.0)],
+        "gemini-2.5-flash": _price(0.3, 0.03, 2.5),
+        "gemini-2.5-flash-lite": _price(0.1, 0.01, 0.4),
+    }

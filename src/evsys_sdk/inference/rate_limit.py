@@ -4,7 +4,8 @@ Counts are kept over a sliding minute, so no 60 seconds ever hold more than the 
 came. A request reserves an estimate of its tokens and gives back the difference once the real number is known.
 
     limiter = RateLimiter(concurrency=8, tokens_per_minute=100_000)
-    async with limiter.slot(tokens=1_500) as slot:
+    async with limiter.place():                          # for the whole of a call, with all its attempts
+        slot = await limiter.slot(tokens=1_500)          # before each attempt
         ...
         slot.used(1_211)
 
@@ -16,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 _MINUTE = 60.0
 
@@ -54,17 +54,19 @@ class RateLimiter:
         self._recent: deque[Slot] = deque()
         self._paused_until = float("-inf")
 
-    @asynccontextmanager
-    async def slot(self, tokens: int = 0) -> AsyncGenerator[Slot]:
-        """Wait for a place, and hold it for the length of the block."""
-        async with self._places:
-            async with self._turn:
-                while (wait := self._wait(tokens)) > 0:
-                    await self._sleep(wait)
-                slot = Slot(self._clock(), tokens)
-                if self._requests is not None or self._tokens is not None:
-                    self._recent.append(slot)
-            yield slot
+    def place(self) -> asyncio.Semaphore:
+        """One of the places for calls in progress; a context to hold it in."""
+        return self._places
+
+    async def slot(self, tokens: int = 0) -> Slot:
+        """Wait until a request of this size may be sent."""
+        async with self._turn:
+            while (wait := self._wait(tokens)) > 0:
+                await self._sleep(wait)
+            slot = Slot(self._clock(), tokens)
+            if self._requests is not None or self._tokens is not None:
+                self._recent.append(slot)
+            return slot
 
     def pause(self, seconds: float) -> None:
         """Let nothing through for this long."""

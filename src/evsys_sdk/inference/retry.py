@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import EvsysError
 from ..log import get_logger
 from .errors import InferenceError
-from .secrets import hide_environment_keys
+from .redaction import hide_environment_keys
 
 type RetryOn = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
 
@@ -98,7 +98,8 @@ def call_with_retry[T](
 ) -> T:
     """Call `fn` until it succeeds, or raise its last error.
 
-    `deadline` is in seconds from now; no attempt begins after it. `report` counts the call and keeps its failure.
+    `deadline` is in seconds after the first failure: no attempt begins later. `report` counts the call and keeps its
+    failure.
     """
     tries = _Tries(attempts, base_delay, max_delay, jitter, retry_on, deadline, what, report)
     while True:
@@ -155,7 +156,7 @@ class _Tries:
         self._attempts, self._base, self._max, self._jitter = attempts, base_delay, max_delay, jitter
         self._retry_on, self._deadline = retry_on, deadline
         self._what, self._report = what, report
-        self._started, self._made = time.monotonic(), 1
+        self._first_failure, self._made = 0.0, 1
 
     def succeeded(self) -> None:
         if self._report:
@@ -163,12 +164,14 @@ class _Tries:
 
     def delay_after(self, error: Exception) -> float:
         """How long to wait before the next attempt; raises the error when there is none."""
+        if self._made == 1:
+            self._first_failure = time.monotonic()
         if not self._passes(error):
             self._give_up(error, "")
         if self._made == self._attempts:
             self._give_up(error, f"it failed {self._attempts} times" if self._attempts > 1 else "")
         delay = self._delay(error)
-        waited = time.monotonic() - self._started
+        waited = time.monotonic() - self._first_failure
         if self._deadline is not None and waited + delay > self._deadline:
             self._give_up(error, f"the next attempt would begin after the deadline of {self._deadline:g} s")
         _log.info(

@@ -16,7 +16,8 @@ from .rollout import Rollout, Turn
 
 def rollout_datums(rollout: Rollout, advantage: float) -> list[Datum]:
     """The datums of a rollout, each sampled token with the rollout's advantage."""
-    return [_datum(stretch, advantage) for stretch in merge_turns(rollout.turns)]
+    sampled = [turn for turn in rollout.turns if turn.completion_tokens]  # a policy that only speaks text has none
+    return [_datum(stretch, advantage) for stretch in merge_turns(sampled)]
 
 
 def merge_turns(turns: Sequence[Turn]) -> list[list[Turn]]:

@@ -10,20 +10,24 @@ own, on a thread of its own, so that a slow agent cannot stall training.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from numbers import Real
+from typing import Any, Protocol, cast
 
 from ..backends.future import Operation
 from ..data.types import HarborTask
+from ..errors import show
+from ..log import get_logger
 from ..protocols import VerificationResult
 from .environment import Environment
 from .harness import Harness
-from .policy import ContextFullError, RecordingPolicy
-from .rollout import Policy, Rollout, RolloutStatus, Turn
+from .policy import RecordingPolicy
+from .rollout import Message, Policy, Rollout, TruncatedError
 
 type Verify = Callable[[HarborTask, Rollout, Environment], Awaitable[VerificationResult]]
 """Scores a rollout while its environment still exists."""
@@ -48,6 +52,8 @@ class EngineLimits:
     timeout_s: float = 600.0
     """For the agent; one that is stopped by it is scored on what it has done so far."""
     verify_timeout_s: float = 120.0
+    environment_timeout_s: float = 300.0
+    """For the start of an environment, and again for its end."""
     attempts: int = 2
     """How often a rollout is tried before an infrastructure failure is final."""
 
@@ -69,12 +75,12 @@ class InlineEngine:
     """Runs agents in this process: no files, about a millisecond of overhead."""
 
     limits: EngineLimits = field(default_factory=EngineLimits)
-    _loop: _LoopThread | None = None
+    _loop: LoopThread | None = None
     _slots: asyncio.Semaphore | None = None
 
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
-        if self._loop is None:
-            self._loop = _LoopThread("evsys-rollouts")
+        if self._loop is None or not self._loop.is_alive:
+            self._loop = LoopThread("evsys-rollouts")
             self._slots = asyncio.Semaphore(self.limits.concurrency)
         return self._loop.submit(self._run_all(list(requests)), what=f"{len(requests)} rollouts")
 
@@ -92,10 +98,11 @@ class InlineEngine:
 
     async def _run_one(self, request: RolloutRequest) -> Rollout:
         assert self._slots is not None
+        slots = self._slots
         attempt = 0
         while True:
             attempt += 1
-            async with self._slots:
+            async with slots:
                 rollout = await attempt_rollout(request, self.limits)
             if rollout.status != "infra" or attempt >= self.limits.attempts:
                 return replace(rollout, attempts=attempt)
@@ -106,89 +113,135 @@ async def attempt_rollout(request: RolloutRequest, limits: EngineLimits) -> Roll
     began = time.perf_counter()
     recorder = RecordingPolicy(request.policy)
     try:
-        environment = request.harness.environment()
-        await environment.start()
-    except Exception as error:
-        return _failed(request, recorder.turns, f"the environment did not start: {_say(error)}", began)
+        async with _started(request.harness, limits) as environment:
+            acted = await _act(request, limits, environment, recorder)
+            rollout = await _verified(acted, request, limits, environment)
+    except _Failure as failure:
+        turns, messages = list(recorder.turns), recorder.messages
+        rollout = Rollout(request.task.task_id, request.sample, "infra", None, turns, messages, str(failure))
+    return replace(rollout, seconds=time.perf_counter() - began)
+
+
+@contextlib.asynccontextmanager
+async def _started(harness: Harness, limits: EngineLimits) -> AsyncGenerator[Environment]:
+    """An environment for the length of a block; it is stopped however the block or the start ends."""
+    with _blaming("the environment cannot be made"):
+        environment = harness.environment()
     try:
-        return await _act_and_verify(request, limits, environment, recorder, began)
+        with _blaming("the environment did not start"):
+            async with asyncio.timeout(limits.environment_timeout_s):
+                await environment.start()
+        yield environment
     finally:
-        await environment.stop()
+        try:
+            with _blaming("an environment did not stop"):
+                async with asyncio.timeout(limits.environment_timeout_s):
+                    await environment.stop()
+        except _Failure as failure:  # what was scored before remains right
+            get_logger(__name__).warning("%s", failure)
 
 
-async def _act_and_verify(
-    request: RolloutRequest, limits: EngineLimits, environment: Environment, recorder: RecordingPolicy, began: float
+async def _act(
+    request: RolloutRequest, limits: EngineLimits, environment: Environment, recorder: RecordingPolicy
 ) -> Rollout:
-    status: RolloutStatus = "ok"
+    """What the agent did, not yet scored."""
     problem: str | None = None
-    messages: list[dict[str, Any]] = []
-    try:
-        async with asyncio.timeout(limits.timeout_s):
-            messages = await request.harness.agent().run(request.task, recorder, environment)
-    except TimeoutError:
-        status, problem = "truncated", f"the agent was stopped after {limits.timeout_s:g} s"
-    except ContextFullError as error:
-        status, problem = "truncated", str(error)
-    except Exception as error:
-        return _failed(request, recorder.turns, f"the agent failed: {_say(error)}", began)
+    returned: Any = None
+    timer = asyncio.timeout(limits.timeout_s)
+    with _blaming("the agent failed"):
+        try:
+            async with timer:
+                returned = await request.harness.agent().run(request.task, recorder, environment)
+        except TruncatedError as error:
+            problem = str(error)
+        except TimeoutError:
+            if not timer.expired():  # somebody else's, e.g. a model server's
+                raise
+    if timer.expired():
+        problem = f"the agent was stopped after {limits.timeout_s:g} s"
+    elif recorder.failure is not None and not isinstance(recorder.failure, TruncatedError):
+        raise _Failure(f"the model failed: {_say(recorder.failure)}")
     if not recorder.turns:
-        return _failed(request, [], problem or "the agent never asked the policy for anything", began)
-    if status == "ok" and recorder.turns[-1].stop_reason == "length":
-        status, problem = "truncated", "the last answer was cut off at max_tokens"
-    rollout = Rollout(
-        request.task.task_id, request.sample, status, None, recorder.turns, messages, problem, seconds=_since(began)
-    )
-    try:
+        raise _Failure(problem or "the agent never asked the policy for anything")
+    messages = recorder.messages if problem else _conversation(returned)
+    if problem is None and recorder.turns[-1].stop_reason == "length":
+        problem = "the last answer was cut off at max_tokens"
+    status = "ok" if problem is None else "truncated"
+    return Rollout(request.task.task_id, request.sample, status, None, list(recorder.turns), messages, problem)
+
+
+def _conversation(returned: Any) -> list[Message]:
+    if not isinstance(returned, list):
+        raise _Failure(f"the agent returned {show(returned)} instead of the messages of its conversation")
+    return cast("list[Message]", returned)
+
+
+async def _verified(
+    rollout: Rollout, request: RolloutRequest, limits: EngineLimits, environment: Environment
+) -> Rollout:
+    with _blaming("the verifier failed"):
         async with asyncio.timeout(limits.verify_timeout_s):
             verdict = await request.verify(request.task, rollout, environment)
-    except Exception as error:
-        return _failed(request, recorder.turns, f"the verifier failed: {_say(error)}", began)
-    if not math.isfinite(verdict.reward):
-        return _failed(request, recorder.turns, f"the verifier returned the reward {verdict.reward}", began)
-    return replace(rollout, reward=float(verdict.reward), info=verdict.info, seconds=_since(began))
+        reward: Any = verdict.reward
+        if not isinstance(reward, Real) or not math.isfinite(reward):
+            raise _Failure(f"the verifier returned the reward {show(reward)}")
+        return replace(rollout, reward=float(reward), info=verdict.info)
 
 
-def _failed(request: RolloutRequest, turns: list[Turn], problem: str, began: float) -> Rollout:
-    return Rollout(request.task.task_id, request.sample, "infra", None, turns, [], problem, seconds=_since(began))
+class _Failure(Exception):
+    """This attempt says nothing about the policy."""
+
+
+@contextlib.contextmanager
+def _blaming(what: str) -> Generator[None]:
+    """Turn whatever other people's code does into a failure of the attempt; only our own cancellation passes."""
+    try:
+        yield
+    except _Failure:
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _Failure(f"{what}: {_say(error)}") from error
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # Ctrl-C itself goes to the main thread
+        raise _Failure(f"{what}: {_say(error)}") from error
 
 
 def _say(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _since(began: float) -> float:
-    return time.perf_counter() - began
-
-
-class _LoopThread:
+class LoopThread:
     """An event loop that runs on a daemon thread until it is closed."""
+
+    _PATIENCE_S = 30.0
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def submit[T](self, coroutine: Coroutine[Any, Any, T], *, what: str) -> Operation[T]:
         return Operation(asyncio.run_coroutine_threadsafe(coroutine, self._loop), what)
 
     def close(self) -> None:
         """Cancel what is running, wait until it has cleaned up after itself, and stop."""
-        if self._loop.is_closed():
-            return
-        self._loop.call_soon_threadsafe(self._stop)
-        self._thread.join()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(self._PATIENCE_S)
+        if self._thread.is_alive():
+            get_logger(__name__).warning("a rollout does not react to being cancelled and is left to itself")
 
     def _serve(self) -> None:
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
+        # Leaving the runner cancels every task and ends the loop's own worker threads.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._wait())
 
-    def _stop(self) -> None:
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: self._loop.stop())
-        if not tasks:
-            self._loop.stop()
+    async def _wait(self) -> None:
+        await self._closing.wait()

@@ -7,31 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
-from ..config.base import KindSpec
+from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
 from ..registry import get_agent, get_environment
 from .environment import Environment
+from .harbor.foreign_agent import ForeignAgent, is_harbor_agent
 from .rollout import Agent
-
-
-class AgentSpec(KindSpec):
-    """Which harness drives the policy."""
-
-    registry: ClassVar[str] = "agent"
-
-    kind: str = "chat"
-    """Name of a registered agent: `chat`, `tools`, `bash` or one of your own."""
-
-
-class EnvironmentSpec(KindSpec):
-    """Where an agent's commands run."""
-
-    registry: ClassVar[str] = "environment"
-
-    kind: str = "none"
-    """Name of a registered environment: `none`, `bwrap`, `unsafe_host` or one of your own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +39,7 @@ def build_harness(
     agent_class = import_agent(agent_import_path) if agent_import_path else get_agent(agent_spec.kind)
     environment_class = get_environment(environment_spec.kind)
     agent_params = {} if agent_import_path else agent_spec.params
+    agent_class(**agent_params)  # a mistake in the config is said now, not by each rollout
     return Harness(
         agent=lambda: agent_class(**agent_params),
         environment=lambda: environment_class(**environment_spec.params),
@@ -77,6 +62,8 @@ def import_agent(path: str) -> Any:
         raise ConfigError(
             Problem(f"cannot import the agent: {error}", path="agent_import_path", value=path, hint=hint)
         ) from error
+    if is_harbor_agent(found):
+        return partial(ForeignAgent, f"{module_name}:{name}")
     if not callable(getattr(found, "run", None)):
         hint = "An agent has `async run(task, policy, environment)`."
         raise ConfigError(Problem("this is not an agent", path="agent_import_path", value=path, hint=hint))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..backends.client import SamplingClient, SamplingParams
-from ..errors import DataError
-from .rollout import Message, Policy, Turn
+from ..backends.client import Sample, SamplingClient, SamplingParams
+from ..errors import BackendError, show
+from .rollout import Message, Policy, TruncatedError, Turn
 
 if TYPE_CHECKING:
     from ..inference.renderer import Renderer
@@ -40,7 +41,7 @@ class SamplerPolicy:
             seed=_seed(self.seed, prompt),
             stop=self.params.stop if self.params.stop is not None else self.renderer.stop,
         )
-        [sample] = await self.sampler.sample(prompt, 1, params)
+        sample = _only_sample(await self.sampler.sample(prompt, 1, params))
         return Turn(
             message=self.renderer.parse(sample.tokens),
             prompt_tokens=prompt,
@@ -57,24 +58,52 @@ class SamplerPolicy:
         return replace(self, seed=int.from_bytes(digest))
 
 
-class ContextFullError(DataError):
+class ContextFullError(TruncatedError):
     """The conversation has outgrown the model; the rollout is truncated, not failed."""
 
 
 class RecordingPolicy:
-    """Passes everything on and keeps the turns, so that an agent that breaks off leaves what it did."""
+    """Passes everything on and keeps what happened, so that an agent that breaks off leaves what it did."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.turns: list[Turn] = []
+        self.messages: list[Message] = []
+        """The conversation up to the last answer."""
+        self.failure: Exception | None = None
+        """What the model said instead of its last answer; an agent may have swallowed it."""
 
     async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
-        turn = await self._policy.act(messages, tools=tools)
+        asked = [dict(message) for message in messages]
+        try:
+            turn = await self._policy.act(messages, tools=tools)
+            if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance]  # policies may be anyone's
+                raise BackendError(f"the policy answered with {show(turn)} instead of a Turn.")
+        except Exception as error:
+            self.failure = error
+            raise
+        self.failure = None
         self.turns.append(turn)
+        self.messages = [*asked, turn.message]
         return turn
+
+
+def _only_sample(samples: Sequence[Sample]) -> Sample:
+    """The one sample that was asked for; half an answer must not be trained on."""
+    if len(samples) != 1:
+        raise BackendError(f"the sampler gave {len(samples)} samples instead of one.")
+    [sample] = samples
+    if not sample.tokens or len(sample.tokens) != len(sample.logprobs):
+        raise BackendError(
+            f"the sampler gave {len(sample.tokens)} tokens with {len(sample.logprobs)} log-probabilities; "
+            "every sampled token needs one."
+        )
+    if not all(map(math.isfinite, sample.logprobs)):
+        raise BackendError(f"the sampler gave a log-probability that is not finite: {show(sample.logprobs)}.")
+    return sample
 
 
 def _seed(seed: int, prompt: Sequence[int]) -> int:
     """A seed for this prompt: turns of one rollout must not share their random numbers."""
-    digest = hashlib.blake2b(repr((seed, len(prompt))).encode(), digest_size=7).digest()
+    digest = hashlib.blake2b(repr((seed, *prompt)).encode(), digest_size=7).digest()
     return int.from_bytes(digest)

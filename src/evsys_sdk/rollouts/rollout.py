@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from ..data.types import HarborTask
+from ..errors import DataError
 from .environment import Environment
 
 type RolloutStatus = Literal["ok", "truncated", "infra"]
@@ -66,6 +67,10 @@ class Rollout:
         """What the turns cost, where every one of them has a price."""
         costs = [turn.cost_usd for turn in self.turns]
         return None if not costs or None in costs else sum(cost for cost in costs if cost is not None)
+
+
+class TruncatedError(DataError):
+    """The rollout cannot go on, through no fault of ours: it is `truncated` and scored on what has been done."""
 
 
 @runtime_checkable

@@ -11,12 +11,15 @@ that, nothing a callback does can end the run, except by asking for it through `
 
 from __future__ import annotations
 
+import copy
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..errors import EvsysError, TrainingError
 from ..log import get_logger
 from ..protocols import Row, RunResult
 
@@ -70,7 +73,8 @@ class RunControl:
     stop_reason: str | None = None
     interrupted: bool = False
     """Whether the run was broken off rather than finished early."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # Reentrant: Ctrl-C is handled on the main thread, which may be asking for a stop itself at that moment.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def stop(self, reason: str, *, interrupted: bool = False) -> None:
         """Ask for a clean stop after the current step; the first reason is kept."""
@@ -129,23 +133,29 @@ class Observers(Callback):
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         """Start all of them; the one that cannot start stops the run."""
-        for callback in self._callbacks:
-            callback.on_run_start(info, control)
+        for index, callback in enumerate(self._callbacks):
+            try:
+                callback.on_run_start(info, control)
+            except Exception as error:
+                # Those that never started have nothing to say about how the run ended.
+                self._failures[index:] = [_FAILURES_BEFORE_SILENCE] * (len(self._callbacks) - index)
+                raise _unusable(callback, "start", error) from error
 
     def on_data(self, rows: Sequence[Row]) -> None:
         self._tell(lambda callback: callback.on_data(rows))
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._tell(lambda callback: callback.on_step(step, metrics))
+        # Copies, here and below: what one of them does to its own reaches neither the run nor the others.
+        self._tell(lambda callback: callback.on_step(step, dict(metrics)))
 
     def on_eval(self, record: EvalRecord) -> None:
-        self._tell(lambda callback: callback.on_eval(record))
+        self._tell(lambda callback: callback.on_eval(replace(record, metrics=dict(record.metrics))))
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        self._tell(lambda callback: callback.on_checkpoint(checkpoint))
+        self._tell(lambda callback: callback.on_checkpoint(dict(checkpoint)))
 
     def on_run_end(self, result: RunResult) -> None:
-        self._tell(lambda callback: callback.on_run_end(result))
+        self._tell(lambda callback: callback.on_run_end(copy.deepcopy(result)))
 
     def close(self) -> None:
         self._tell(lambda callback: callback.close(), always=True)
@@ -153,14 +163,23 @@ class Observers(Callback):
     def state(self) -> dict[str, Any]:
         """The states of those that have one, by position and name."""
         states: dict[int, dict[str, Any]] = {}
-        self._tell(lambda callback: states.__setitem__(id(callback), callback.state()))
+
+        def take(callback: Callback) -> None:
+            # It is saved as JSON; what cannot be must be noticed here, where it costs only this observer.
+            states[id(callback)] = json.loads(json.dumps(callback.state()))
+
+        self._tell(take)
         found = {self._key(index): states.get(id(callback)) for index, callback in enumerate(self._callbacks)}
         return {key: state for key, state in found.items() if state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Give each its state back; one that cannot go on stops the run before it trains."""
         for index, callback in enumerate(self._callbacks):
             if self._key(index) in state:
-                callback.restore(state[self._key(index)])
+                try:
+                    callback.restore(state[self._key(index)])
+                except Exception as error:
+                    raise _unusable(callback, "go on from its saved state", error) from error
 
     def _key(self, index: int) -> str:
         return f"{index}:{self._callbacks[index].name}"
@@ -172,10 +191,17 @@ class Observers(Callback):
             try:
                 message(callback)
                 self._failures[index] = 0
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._failures[index] += 1
                 silenced = self._failures[index] == _FAILURES_BEFORE_SILENCE
                 consequence = "; it will not be called again in this run" if silenced else ""
                 get_logger(__name__).warning(
                     "callback '%s' failed: %s: %s%s", callback.name, type(error).__name__, error, consequence
                 )
+
+
+def _unusable(callback: Callback, what: str, error: Exception) -> TrainingError:
+    reason = str(error) if isinstance(error, EvsysError) else f"{type(error).__name__}: {error}"
+    return TrainingError(
+        f"callback '{callback.name}' cannot {what}: {reason.rstrip('.')}. Repair that, or remove it from callbacks."
+    )

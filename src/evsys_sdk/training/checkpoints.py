@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import TrainingError
+from ..files import write_json
 
 FILE_NAME = "checkpoints.jsonl"
+SCORES_FILE = "scores.json"
+"""Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Checkpoint:
     """Metrics of the step it was taken after; the best checkpoint is chosen by one of them."""
     stop_reason: str | None = None
     """Why the run was stopped here before its planned end."""
+    scoring: dict[str, Any] | None = None
+    """`step` and `sampler` of a scoring that was still running; who goes on from here scores it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,24 @@ class CheckpointLog:
 
     def read(self) -> list[Checkpoint]:
         """Every complete line; a half-written last line is what a killed process leaves and is passed over."""
-        return [Checkpoint(**line) for line in self._lines()]
+        later = self.scores()
+        return [
+            replace(found, metrics={**found.metrics, **later.get(found.next_step, {})}) for found in self._complete()
+        ]
+
+    def add_scores(self, step: int, scores: Mapping[str, float]) -> None:
+        """Add what the model scored after `step` to the metrics of its checkpoint."""
+        if scores:
+            known = self.scores()
+            known[step] = {**known.get(step, {}), **scores}
+            write_json(self.path.with_name(SCORES_FILE), {str(at): known[at] for at in sorted(known)})
+
+    def scores(self) -> dict[int, dict[str, float]]:
+        """Everything that was added by `add_scores`, by step."""
+        path = self.path.with_name(SCORES_FILE)
+        if not path.exists():
+            return {}
+        return {int(step): found for step, found in json.loads(path.read_text(encoding="utf-8")).items()}
 
     def last(self) -> Checkpoint | None:
         """The newest checkpoint, if there is one."""
@@ -87,17 +109,14 @@ class CheckpointLog:
             with self.path.open("rb+") as file:
                 file.truncate(len(complete))
 
-    def _lines(self) -> Iterator[Mapping[str, Any]]:
+    def _complete(self) -> Iterator[Checkpoint]:
         if not self.path.exists():
             return
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        for number, line in enumerate(lines, start=1):
-            if number == len(lines) and not line.endswith("\n"):
-                return
+        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], start=1):
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
+                yield Checkpoint(**json.loads(line))
+            except (ValueError, TypeError) as error:
                 raise TrainingError(
-                    f"{self.path}:{number}: this checkpoint line is damaged ({error.msg}). Remove it and all after it "
+                    f"{self.path}:{number}: this checkpoint line is damaged ({error}). Remove it and all after it "
                     "to go on from the checkpoint before."
                 ) from None

@@ -7,17 +7,21 @@ evaluation everything in flight is awaited, so that what is saved is a state the
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backends.client import AdamParams
+from ..errors import TrainingError, show
 from .batch import StepBuilder, TrainingBatch
 from .callback import Observers, RunControl
 from .checkpoints import Checkpoint, CheckpointLog
 from .schedule import Schedule
+from .scoring import BackgroundScoring
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -44,7 +48,8 @@ class LoopSettings:
         return self.learning_rate * self.schedule.factor(step, self.total_steps)
 
     def saves_after(self, steps_done: int) -> bool:
-        at_fraction = any(round(fraction * self.total_steps) == steps_done for fraction in self.save_at_fractions)
+        # A fraction of a short run may round to nothing; the first step is then as near as it gets.
+        at_fraction = any(max(round(part * self.total_steps), 1) == steps_done for part in self.save_at_fractions)
         return at_fraction or _is_multiple(steps_done, self.save_every)
 
     def scores_after(self, steps_done: int) -> bool:
@@ -79,6 +84,8 @@ class TrainingLoop:
     """Asked every `eval_every` steps, and after the last one before the final checkpoint is written."""
     at_end: Evaluate | None = None
     """Asked after the last step only."""
+    scoring: BackgroundScoring | None = None
+    """Scores snapshots while training goes on, and the last step before the final checkpoint is written."""
     stage: int = 0
     offset: int = 0
     """Steps that earlier stages took; logged steps count on from there."""
@@ -88,46 +95,54 @@ class TrainingLoop:
     last_saved: Checkpoint | None = None
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
     _last_finish: float = 0.0
+    _scored: tuple[int, dict[str, float]] | None = None
+    """The last step that was scored, and its scores."""
 
     async def run(self, *, start: int = 0) -> Checkpoint:
         """Train from step `start` of this stage to its end or a requested stop; returns the checkpoint it ended on."""
         step = start
-        if start == 0 and self.evaluate is not None and self.settings.eval_every:
-            await self.evaluate(self.offset)
+        # A later stage begins with weights that were scored when the stage before it ended.
+        if self.offset + start == 0 and self.settings.eval_every:
+            await self._score(step)
         in_flight: deque[_InFlight] = deque()
         try:
             while step < self.settings.total_steps and self.control.stop_reason is None:
-                submitted = await self._submit(step)
+                await self._submit(step, in_flight)
                 step += 1
-                if submitted is not None:
-                    in_flight.append(submitted)
                 at_barrier = self._is_barrier(step)
-                keep = 1 if self.builder.builds_ahead and not at_barrier else 0
-                while len(in_flight) > keep:
-                    await self._finish(in_flight.popleft())
+                await self._finish_all(in_flight, but=1 if self.builder.builds_ahead and not at_barrier else 0)
                 if at_barrier and step < self.settings.total_steps:
                     await self._score_and_save(step)
-        finally:
-            # After an error the later steps cannot be trusted, but leaving them running would race with teardown.
-            await _settle(in_flight, self._finish if self.control.stop_reason else None)
+            await self._finish_all(in_flight)
+        except Exception:
+            # The later steps cannot be trusted, but leaving them running would race with teardown.
+            await _settle(in_flight)
+            raise
         return await self._end(step)
 
-    async def _submit(self, step: int) -> _InFlight | None:
-        """Build the batch of a step and send it off; None when there is nothing to learn from."""
+    async def _submit(self, step: int, in_flight: deque[_InFlight]) -> None:
+        """Build the batch of a step and send it off; one without data is noted in its turn."""
         began = time.perf_counter()
         batch = await self.builder.build_batch(step)
         build_s = time.perf_counter() - began
         if not batch.data:
-            self.watchdog.check_empty(step + 1)
-            self.observers.on_step(self.offset + step + 1, {**batch.metrics, "empty_batch": 1.0})
-            return None
+            await self._finish_all(in_flight)
+            self.observers.on_step(self.offset + step + 1, {**_numbers(batch.metrics), "empty_batch": 1.0})
+            self.watchdog.check_empty(self.offset + step + 1)
+            return
         learning_rate = self.settings.learning_rate_at(step)
         if isinstance(batch.loss_fn, str):
             forward_backward = self.client.forward_backward(batch.data, batch.loss_fn, batch.loss_fn_config)
         else:
             forward_backward = self.client.forward_backward_custom(batch.data, batch.loss_fn)
         optim = self.client.optim_step(replace(self.settings.adam, learning_rate=learning_rate))
-        return _InFlight(step, batch, forward_backward, optim, learning_rate, time.perf_counter(), build_s)
+        now = time.perf_counter()
+        in_flight.append(_InFlight(step, batch, forward_backward, optim, learning_rate, now, build_s))
+
+    async def _finish_all(self, in_flight: deque[_InFlight], *, but: int = 0) -> None:
+        while len(in_flight) > but:
+            await self._finish(in_flight[0])
+            in_flight.popleft()
 
     async def _finish(self, flight: _InFlight) -> None:
         """Await a step, log it and check that the run is still healthy."""
@@ -137,63 +152,96 @@ class TrainingLoop:
         elapsed = now - max(flight.submitted_at, self._last_finish)
         self._last_finish = now
         tokens = sum(len(datum.tokens) for datum in flight.batch.data)
-        metrics: dict[str, float] = {
-            "loss": output.loss,
-            **output.metrics,
-            **optim.metrics,
-            **flight.batch.metrics,
-            **self.builder.step_metrics(flight.step, flight.batch, output),
-            "learning_rate": flight.learning_rate,
-            "tokens": float(tokens),
-            "time/step_s": elapsed,
-            "time/build_s": flight.build_s,
-            "time/tokens_per_s": tokens / max(elapsed, 1e-9),
-        }
+        metrics = _numbers(
+            {
+                "loss": output.loss,
+                **output.metrics,
+                **optim.metrics,
+                **flight.batch.metrics,
+                **self.builder.step_metrics(flight.step, flight.batch, output),
+                "learning_rate": flight.learning_rate,
+                "tokens": tokens,
+                "time/step_s": elapsed,
+                "time/build_s": flight.build_s,
+                "time/tokens_per_s": tokens / max(elapsed, 1e-9),
+            }
+        )
         self.last_metrics = metrics
         self.observers.on_step(self.offset + flight.step + 1, metrics)
         self.watchdog.check_step(self.offset + flight.step + 1, metrics)
 
     def _is_barrier(self, steps_done: int) -> bool:
         ends = steps_done == self.settings.total_steps or self.control.stop_reason is not None
-        return ends or self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
+        asked = self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
+        return ends or asked or self._starts_scoring(steps_done)
+
+    def _starts_scoring(self, steps_done: int) -> bool:
+        return self.scoring is not None and self.scoring.is_due(self.offset + steps_done)
+
+    async def _score(self, steps_done: int) -> dict[str, float]:
+        """What the live model scores; a step is scored once, however often it is asked for."""
+        if self._scored is None or self._scored[0] != steps_done:
+            found: Mapping[str, float] = {}
+            if self.evaluate is not None:
+                found = await self.evaluate(self.offset + steps_done)
+            self._scored = (steps_done, dict(found))
+        return self._scored[1]
 
     async def _score_and_save(self, steps_done: int) -> None:
-        scores: Mapping[str, float] = {}
-        if self.evaluate is not None and self.settings.scores_after(steps_done):
-            scores = await self.evaluate(self.offset + steps_done)
-        if scores or self.settings.saves_after(steps_done):
-            await self._save(steps_done, scores)
+        starts = self._starts_scoring(steps_done)
+        if starts and self.scoring is not None:
+            await self.scoring.collect()
+        scores = await self._score(steps_done) if self.settings.scores_after(steps_done) else {}
+        if self.control.stop_reason is not None and not self.control.interrupted:
+            return  # this is the end, and is saved as such
+        if scores or starts or self.settings.saves_after(steps_done):
+            await self._save(steps_done, scores, starts_scoring=starts)
 
     async def _end(self, steps_done: int) -> Checkpoint:
         finished = steps_done == self.settings.total_steps or not self.control.interrupted
-        scores: dict[str, float] = {}
-        for score in (self.evaluate, self.at_end) if finished else ():
-            scores |= await score(self.offset + steps_done) if score is not None else {}
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:
             return self.last_saved
+        scores = await self._score(steps_done) if finished else {}
+        if finished and self.scoring is not None:
+            scores = {**scores, **await self.scoring.score_now(self.offset + steps_done, self.client)}
+        if finished and self.at_end is not None:
+            scores = {**scores, **await self.at_end(self.offset + steps_done)}
         return await self._save(steps_done, scores, final=finished)
 
-    async def _save(self, steps_done: int, scores: Mapping[str, float], *, final: bool = False) -> Checkpoint:
+    async def _save(
+        self, steps_done: int, scores: Mapping[str, float], *, final: bool = False, starts_scoring: bool = False
+    ) -> Checkpoint:
         """Store weights, optimizer and sampler, then the line that says so."""
         name = self._checkpoint_name(steps_done, final)
-        state, sampler = self.client.save_state(name), self.client.sampler(name)
-        checkpoint = Checkpoint(
-            name=name,
-            next_step=self.offset + steps_done,
-            state=await state,
-            sampler=(await sampler).ref,
-            stage=self.stage,
-            final=final,
-            builder=self.builder.state(),
-            observers=self.observers.state(),
-            watchdog=self.watchdog.state(),
-            renderer=self.renderer,
-            metrics={**_without_timing(self.last_metrics), **scores},
-            stop_reason=self.control.stop_reason,
-        )
-        self.checkpoints.append(checkpoint)
+        try:
+            saved, taken = self.client.save_state(name), self.client.sampler(name)
+            state, sampler = await saved, await taken
+            starting = {"step": self.offset + steps_done, "sampler": sampler.ref} if starts_scoring else None
+            checkpoint = Checkpoint(
+                name=name,
+                next_step=self.offset + steps_done,
+                state=state,
+                sampler=sampler.ref,
+                stage=self.stage,
+                final=final,
+                builder=self.builder.state(),
+                observers=self.observers.state(),
+                watchdog=self.watchdog.state(),
+                renderer=self.renderer,
+                metrics=_reproducible({**self.last_metrics, **scores}),
+                stop_reason=self.control.stop_reason,
+                scoring=starting or (self.scoring.pending if self.scoring else None),
+            )
+            self.checkpoints.append(checkpoint)
+        except OSError as error:
+            raise TrainingError(
+                f"the checkpoint '{name}' could not be stored: {error}. Earlier ones are intact; when there is room "
+                "and access again, go on with --resume."
+            ) from error
         self.last_saved = checkpoint
         self.observers.on_checkpoint(asdict(checkpoint))
+        if starts_scoring and self.scoring is not None:
+            self.scoring.start(self.offset + steps_done, sampler)
         return checkpoint
 
     def _checkpoint_name(self, steps_done: int, final: bool) -> str:
@@ -202,20 +250,29 @@ class TrainingLoop:
         return f"{stage}step{steps_done:06d}{'-final' if final else ''}{attempt}"
 
 
-async def _settle(in_flight: deque[_InFlight], finish: Callable[[_InFlight], Awaitable[None]] | None) -> None:
-    """Await what is still in flight: logged when the run was asked to stop, only waited for after an error."""
-    while in_flight:
-        flight = in_flight.popleft()
-        if finish is not None:
-            await finish(flight)
-            continue
+async def _settle(in_flight: Iterable[_InFlight]) -> None:
+    """Wait for what was submitted, whatever comes of it."""
+    for flight in in_flight:
         for operation in (flight.forward_backward, flight.optim):
-            operation.wait()
+            with suppress(Exception):
+                await operation
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics as plain numbers, which is what records are made of."""
+    found: dict[str, float] = {}
+    for key, value in metrics.items():
+        try:
+            found[key] = float(value)
+        except (TypeError, ValueError):
+            raise TrainingError(f"the metric '{key}' is not a number (got {show(value)}). Log numbers only.") from None
+    return found
 
 
 def _is_multiple(steps: int, every: int | None) -> bool:
     return every is not None and steps > 0 and steps % every == 0
 
 
-def _without_timing(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {key: value for key, value in metrics.items() if not key.startswith("time/")}
+def _reproducible(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What a repetition of the run would find too; a value that is no number can neither be chosen by nor written."""
+    return {key: value for key, value in metrics.items() if not key.startswith("time/") and math.isfinite(value)}

@@ -1,6 +1,6 @@
 """`contains`: the expected text occurs in the answer.
 
-    verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
+verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`exact_match`: the answer is the expected text.
 
-    verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
+verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 import weakref
 from abc import abstractmethod
@@ -26,13 +27,15 @@ from ..errors import InferenceError
 from ..messages import ChatTurn, ToolFunction, tool_functions, turns_of
 from ..prices import Prices, TokenUsage, cost_of
 from ..rate_limit import RateLimiter
+from ..redaction import hide
 from ..retry import call_with_retry_async
-from ..secrets import hide
 from ..transport import Answer, Transport
 from .hosted_config import HostedConfig
 from .refusals import Complaint, error_of
 
 _log = get_logger(__name__)
+_STANDARD = ("", "default", "standard", "auto")
+_KEY = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,12 @@ class Parsed:
     finish: str
     usage: TokenUsage
     model: str = ""
+    tier: str = ""
+    """The kind of service the provider says it gave, where there are several at different prices."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"the text is {self.text!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,6 @@ class HostedClient(ChatClient):
     """Where the provider itself serves."""
     key_variables: ClassVar[tuple[str, ...]]
     """Environment variables that may hold its key, in the order they are looked at."""
-    price_list: ClassVar[Prices]
 
     def __init__(self, **params: Any) -> None:
         super().__init__()
@@ -120,8 +128,10 @@ class HostedClient(ChatClient):
     def close(self) -> None:
         session, self._session = self._session, None
         if session:
-            session.loop.submit(session.transport.aclose())
+            session.loop.finish(session.transport.aclose())
 
+    @abstractmethod
+    def _price_list(self) -> Prices: ...
     @abstractmethod
     def _url(self) -> str: ...
     @abstractmethod
@@ -146,7 +156,9 @@ class HostedClient(ChatClient):
     async def _one(self, call: Call) -> Completion:
         started = time.monotonic()
         try:
-            parsed, cost = await self._ask(call)
+            # A call keeps its place while it waits for its next attempt: what has begun is finished first.
+            async with self._here().limiter.place():
+                parsed, cost = await self._ask(call)
         except (InferenceError, EvsysAuthError, DataError):
             self.totals.count_failure()
             raise
@@ -164,7 +176,7 @@ class HostedClient(ChatClient):
 
     async def _ask(self, call: Call) -> tuple[Parsed, Decimal | None]:
         """The answer to a call, sent again without what the model turns out not to take."""
-        config = self.config
+        config, left_out = self.config, set[str]()
         while True:
             try:
                 return await call_with_retry_async(
@@ -176,38 +188,45 @@ class HostedClient(ChatClient):
                     what=f"{self.name} {config.model}",
                 )
             except InferenceError as error:
-                if error.field is None or error.field in self.ignored:
+                if error.field is None or error.field in left_out:
                     raise
-                self.ignored.add(error.field)
-                _log.warning(
-                    "%s: model %s does not take %s, so its own default is used from now on (%s)",
-                    *(self.name, config.model, error.field, error),
-                )
+                left_out.add(error.field)
+                self._ignore(error.field, error)
+
+    def _ignore(self, field: str, reason: InferenceError) -> None:
+        if field not in self.ignored:  # another call may have found it out at the same time
+            self.ignored.add(field)
+            said = "%s: model %s does not take %s, so its own default is used from now on (%s)"
+            _log.warning(said, self.name, self.config.model, field, reason)
 
     async def _attempt(self, call: Call) -> tuple[Parsed, Decimal | None]:
-        session = self._here()
+        session, body = self._here(), merged(self._body(call), self.config.extra)
         try:
-            async with session.limiter.slot(call.estimated_tokens) as slot:
-                self.totals.count_request()
-                body = merged(self._body(call), self.config.extra)
-                answer = await session.transport.post(self._url(), self._headers(self._key), body)
-                parsed = self._understood(answer, call)
-                cost = self._cost(parsed)
-                self.totals.add(parsed.usage, cost)
-                if (used := parsed.usage.total) is not None:
-                    slot.used(used)
-                return parsed, cost
+            slot = await session.limiter.slot(call.estimated_tokens)
+            self.totals.count_request()
+            answer = await session.transport.post(self._url(), self._headers(self._key), body)
+            parsed = self._understood(answer, call)
         except InferenceError as error:
-            if error.retryable and error.retry_after:
+            # Nobody waits for longer than a call may take; whoever asks then hears it from the server.
+            if error.retryable and error.retry_after and error.retry_after <= self.config.deadline_s:
                 session.limiter.pause(error.retry_after)
             raise
+        if (used := parsed.usage.total) is not None:
+            slot.used(used)
+        cost = self._cost(parsed)
+        self.totals.add(parsed.usage, cost)
+        return parsed, cost
 
     def _understood(self, answer: Answer, call: Call) -> Parsed:
         refused = not 200 <= answer.status < 300 or (is_object(answer.body) and bool(answer.body.get("error")))
         if refused:
             complaint = self._complaint(answer.body)
+            if complaint.is_withheld:
+                silence: Message = {"role": "assistant", "content": ""}
+                return Parsed("", silence, "content_filter", complaint.code, TokenUsage())
             words = hide(complaint.message or answer.text.strip(), self._key)
-            raise error_of(answer, replace(complaint, message=words), self._key_source(), self._url())
+            complaint = replace(complaint, message=words, code=hide(complaint.code, self._key))
+            raise error_of(answer, complaint, self._variable or "", self._url())
         try:
             if not is_object(answer.body):
                 raise LookupError("it is no JSON object")
@@ -219,9 +238,10 @@ class HostedClient(ChatClient):
             raise InferenceError(message, kind="bad_response", status=answer.status) from None
 
     def _cost(self, parsed: Parsed) -> Decimal | None:
-        # Another server's prices are its own.
-        tables = [self.config.prices, self.price_list] if self.is_provider else [self.config.prices]
-        return cost_of(self.config.model, parsed.usage, *tables)
+        # The list holds for the provider's standard service; other servers and services have their own prices.
+        listed = self.is_provider and parsed.tier in _STANDARD
+        tables = [self.config.prices, self._price_list()] if listed else [self.config.prices]
+        return cost_of(self.config.model.removeprefix("models/"), parsed.usage, *tables)
 
     def _here(self) -> _Session:
         """Connections and limits for the loop of this process."""
@@ -234,7 +254,7 @@ class HostedClient(ChatClient):
             limiter = RateLimiter(config.concurrency, config.requests_per_minute, config.tokens_per_minute)
             self._session = _Session(loop, transport, limiter)
             # A client that is dropped unclosed leaves no connection behind.
-            weakref.finalize(self, lambda: loop.submit(transport.aclose()))
+            weakref.finalize(self, _drop, loop, transport).atexit = False
         return self._session
 
     def _find_key(self) -> tuple[str | None, str | None]:
@@ -244,9 +264,11 @@ class HostedClient(ChatClient):
         one service to another.
         """
         chosen = self.config.api_key_env
-        names = (chosen,) if chosen else self.key_variables if self.is_provider else ()
+        names = [chosen] if chosen else list(self.key_variables) if self.is_provider else []
         for name in names:
             if value := os.environ.get(name, "").strip():
+                if not _KEY.fullmatch(value):  # what cannot stand in a header would be shown by the error about it
+                    raise EvsysAuthError(f"{name} holds characters that no key has, such as spaces. Set it again.")
                 return name, value
         if names:
             raise EvsysAuthError(
@@ -256,8 +278,16 @@ class HostedClient(ChatClient):
             )
         return None, None
 
-    def _key_source(self) -> str:
-        return self._variable or ""
+
+def _drop(loop: BackgroundLoop, transport: Transport) -> None:
+    loop.submit(transport.aclose())
+
+
+def count(usage: Any, *path: str) -> int | None:
+    """A number of tokens in what a server reports; None where there is none."""
+    for key in path:
+        usage = usage.get(key) if is_object(usage) else None
+    return usage if isinstance(usage, int) and usage >= 0 else None
 
 
 def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

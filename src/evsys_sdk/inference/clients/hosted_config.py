@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from ...config.base import Strict
+from ...config.base import MisplacedValue, Strict
 from ..prices import Price
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Capitals only: keys have small letters, and a key that was put here by mistake must not end up in a message."""
 
 
 class HostedConfig(Strict):
     """Params of a client for a hosted model."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     model: str = Field(min_length=1)
     """The model's name, as the provider writes it."""
@@ -33,7 +36,7 @@ class HostedConfig(Strict):
     max_delay_s: float = Field(default=60.0, ge=0)
     """Longest wait between attempts, unless the server asks for more."""
     deadline_s: float = Field(default=1800.0, gt=0)
-    """No new attempt begins later than this after the first."""
+    """No new attempt begins later than this after the first one failed."""
     concurrency: int = Field(default=8, ge=1)
     """Most requests at the same time."""
     requests_per_minute: int | None = Field(default=None, ge=1)
@@ -45,18 +48,16 @@ class HostedConfig(Strict):
     extra: dict[str, Any] = {}
     """Further fields of the request body as the provider documents them; null leaves a field out."""
 
-    @field_validator("base_url")
-    @classmethod
-    def _plain_address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("should be an address. Begin it with https:// or http://.")
-        if value is not None and "@" in value.partition("://")[2].partition("/")[0]:
-            raise ValueError("should hold no user name or password. Put the key into a variable for api_key_env.")
-        return value
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _variable_name(cls, value: str | None) -> str | None:
-        if value is not None and not _VARIABLE.fullmatch(value):
-            raise ValueError("should be the name of an environment variable. Never put the key itself here.")
-        return value
+    @model_validator(mode="after")
+    def _check(self) -> HostedConfig:
+        # Checked here and not field by field, because then a problem would be shown with its value: perhaps a secret.
+        address = self.base_url
+        if address is not None and not address.startswith(("http://", "https://")):
+            raise MisplacedValue("should be an address. Begin it with https:// or http://.", "base_url")
+        if address is not None and "@" in address.partition("://")[2].partition("/")[0]:
+            hint = "Put the key into an environment variable and name that in api_key_env."
+            raise MisplacedValue(f"should hold no user name or password. {hint}", "base_url")
+        if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
+            hint = "Write it in capitals, such as MY_API_KEY; never put the key itself here."
+            raise MisplacedValue(f"should be the name of an environment variable. {hint}", "api_key_env")
+        return self

@@ -42,6 +42,8 @@ class Complaint:
     """Set where the body says it better than the status."""
     is_auth: bool = False
     """Set where it is about the key although the status does not say so."""
+    is_withheld: bool = False
+    """Set where the provider will not answer this conversation; that is an answer, and no failure."""
     retry_after: float | None = None
     field: str | None = None
     """The optional request field that is refused as such."""
@@ -49,18 +51,21 @@ class Complaint:
 
 def error_of(answer: Answer, complaint: Complaint, key_variable: str, url: str) -> EvsysError:
     """The error to raise; its message holds the provider's words and what to do."""
+    status = answer.status
+    if status < 300 and complaint.code.isdecimal():
+        status = int(complaint.code)  # some gateways say 200 and mean what is inside
     words = _shortened(complaint.message) or "no reason given"
     code = f", {complaint.code}" if complaint.code and complaint.code not in words else ""
     request = f", request {answer.request_id}" if answer.request_id else ""
-    head = f"{place(url)} answered {answer.status}{code}{request}: {words.rstrip('.')}."
-    if answer.status in (401, 403) or complaint.is_auth:
+    head = f"{place(url)} answered {status}{code}{request}: {words.rstrip('.')}."
+    if status in (401, 403) or complaint.is_auth:
         return EvsysAuthError(f"{head} {_key_remedy(key_variable)}")
-    kind = _kind(answer.status, complaint)
+    kind = _kind(status, complaint)
     wanted = answer.headers.get("x-should-retry")
     return InferenceError(
         f"{head} {_REMEDIES[kind]}",
         kind=kind,
-        status=answer.status,
+        status=status,
         retry_after=answer.retry_after if answer.retry_after is not None else complaint.retry_after,
         retryable={"true": True, "false": False}.get(wanted or ""),
         field=complaint.field,

@@ -13,7 +13,7 @@ from pydantic import Field
 from ...config.base import Strict
 from ...data.types import HarborTask
 from ..environment import Environment
-from ..rollout import Message, Policy, opening, text_of
+from ..rollout import Message, Policy, TruncatedError, opening, text_of
 
 _COMMAND = re.compile(r"```(?:bash|sh)\n(.*?)```", re.DOTALL)
 _INTRODUCTION = (
@@ -50,9 +50,9 @@ class BashAgent:
             messages.append(turn.message)
             command = _COMMAND.search(text_of(turn.message))
             if command is None:
-                break
+                return messages
             messages.append({"role": "user", "content": await self._execute(command[1], environment)})
-        return messages
+        raise TruncatedError(f"the policy was not done after {self.cfg.max_turns} turns")
 
     async def _execute(self, command: str, environment: Environment) -> str:
         result = await environment.exec(command, timeout_s=self.cfg.command_timeout_s)

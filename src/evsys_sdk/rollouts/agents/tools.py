@@ -22,7 +22,7 @@ from ...config.base import Strict
 from ...data.types import HarborTask
 from ...errors import ConfigError, Problem
 from ..environment import Environment
-from ..rollout import Message, Policy, opening, text_of
+from ..rollout import Message, Policy, TruncatedError, opening, text_of
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
@@ -45,24 +45,24 @@ class ToolsAgent:
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
         self._tools = {tool.__name__: tool for tool in map(_import_tool, self.cfg.tools)}
+        self._schemas = [tool_schema(tool) for tool in self._tools.values()]
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
-        schemas = [tool_schema(tool) for tool in self._tools.values()]
-        messages = [*self._introduction(schemas), *opening(task)]
+        messages = [*self._introduction(), *opening(task)]
         for _ in range(self.cfg.max_turns):
-            turn = await policy.act(messages, tools=schemas)
+            turn = await policy.act(messages, tools=self._schemas)
             messages.append(turn.message)
             calls = tool_calls(turn.message)
             if not calls:
-                break
+                return messages
             results = [await self._call(call) for call in calls]
             messages.append({"role": "tool", "content": "\n".join(results)})
-        return messages
+        raise TruncatedError(f"the policy had no answer after {self.cfg.max_turns} turns")
 
-    def _introduction(self, schemas: list[dict[str, Any]]) -> list[Message]:
+    def _introduction(self) -> list[Message]:
         if not self.cfg.describe_tools:
             return []
-        lines = [json.dumps(schema["function"]) for schema in schemas]
+        lines = [json.dumps(schema["function"]) for schema in self._schemas]
         how = 'Call a tool by writing <tool_call>{"name": "...", "arguments": {...}}</tool_call>.'
         return [{"role": "system", "content": "\n".join(["Tools:", *lines, how])}]
 
@@ -121,7 +121,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # also numbers and nesting beyond what Python reads
             return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
@@ -133,4 +133,7 @@ def _import_tool(path: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         hint = "Write it as package.module:function."
         raise ConfigError(Problem(f"cannot import the tool: {error}", path="tools", value=path, hint=hint)) from error
+    if not callable(found):
+        hint = "A tool is a Python function with typed parameters and a docstring."
+        raise ConfigError(Problem("this is not a function", path="tools", value=path, hint=hint))
     return found

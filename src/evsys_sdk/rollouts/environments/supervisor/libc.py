@@ -8,15 +8,24 @@ import os
 MS_NOSUID, MS_NODEV, MS_BIND = 2, 4, 4096
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 _IPC_RMID = 0
+_SIGPIPE, _SIGXFSZ = 13, 25
+_SIG_DFL = None
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _libc.mount.argtypes = [*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p]
 
 
 def prctl(option: int, argument: int = 0, pointer: int = 0) -> None:
     """Change a property of this process."""
     _check(_libc.prctl(option, argument, pointer, 0, 0), None)
+
+
+def restore_signals() -> None:
+    """Undo what Python ignores for itself, so that programs started from here end as they would from a shell."""
+    for signal in (_SIGPIPE, _SIGXFSZ):
+        _libc.signal(signal, _SIG_DFL)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    type Message = dict[str, Any]
+type Message = dict[str, Any]
 
 _LENGTH_BYTES = 8
 

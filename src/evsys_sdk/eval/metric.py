@@ -1,0 +1,141 @@
+"""Metrics: many scored samples in, one number with its standard error out.
+
+    metric = build_metric("pass@3")
+    metric([TaskSamples("t1", [Sample(1.0), Sample(0.0), Sample(0.0)]), ...])
+    # MetricValue(value=..., stderr=..., n_tasks=..., n_samples=...)
+
+A metric of your own has a method `compute`; what it receives is told by its signature:
+
+    compute(task_rewards)             one inner list per task, one reward per sample
+    compute(*, predictions, targets)  one text per sample
+    compute(*, tasks)                 `TaskSamples`, for what is in neither: cost, time, tokens
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..config.problems import problems_in
+from ..config.specs import MetricSpec
+from ..errors import ConfigError, EvalError
+from ..registry import Extension, config_model, get_metric
+from .samples import Missing, Sample, TaskSamples, predictions, targets, task_rewards, without_missing
+from .standard_error import jackknife_stderr, stderr_of_mean
+
+__all__ = ["BuiltMetric", "MetricValue", "Missing", "Sample", "TaskSamples", "build_metric"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """A score and how sure it is."""
+
+    value: float
+    stderr: float | None
+    """Clustered by task; None where it cannot be known, as with a single task."""
+    n_tasks: int
+    n_samples: int
+    n_missing: int = 0
+    """Samples that failed and were counted as 0 or dropped, as `missing` says."""
+    per_task: tuple[float, ...] | None = field(default=None, repr=False)
+    """The score of each task, where `value` is their mean; what paired comparisons are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltMetric:
+    """A metric that is ready to compute: found, given its params, and called as its signature wants."""
+
+    name: str
+    compute: Callable[[Sequence[TaskSamples]], float]
+
+    def __call__(self, tasks: Sequence[TaskSamples], *, missing: Missing = "error") -> MetricValue:
+        """The score of `tasks` with its standard error."""
+        kept, n_missing = without_missing(tasks, missing, f"metric '{self.name}'")
+        value = self._value(kept)
+        n_samples = sum(len(task.samples) for task in kept)
+        alone = self._each_alone(kept)
+        if alone is not None and math.isclose(statistics.fmean(alone), value, rel_tol=1e-9, abs_tol=1e-12):
+            return MetricValue(value, stderr_of_mean(alone), len(kept), n_samples, n_missing, tuple(alone))
+        return MetricValue(value, jackknife_stderr(self._value, kept), len(kept), n_samples, n_missing)
+
+    def _value(self, tasks: Sequence[TaskSamples]) -> float:
+        try:
+            value = float(self.compute(tasks))
+        except EvalError as error:
+            raise EvalError(f"metric '{self.name}': {error}") from error
+        except Exception as error:
+            raise EvalError(f"metric '{self.name}' failed: {type(error).__name__}: {error}.") from error
+        if not math.isfinite(value):
+            raise EvalError(f"metric '{self.name}' returned {value}. A metric returns a finite number.")
+        return value
+
+    def _each_alone(self, tasks: Sequence[TaskSamples]) -> list[float] | None:
+        """The score of each task by itself; None for a metric that has none for some task."""
+        try:
+            return [self._value([task]) for task in tasks]
+        except EvalError:
+            return None
+
+
+def build_metric(what: MetricSpec | str) -> BuiltMetric:
+    """The metric that a `{kind, params}` block or a name such as `pass@3` stands for."""
+    name, params = (what, dict[str, Any]()) if isinstance(what, str) else (what.kind, what.params)
+    metric = _instance(name, get_metric(name), params)
+    function = getattr(metric, "compute", metric)
+    if not callable(function):
+        raise EvalError(f"metric '{name}' has no method 'compute'. Write compute(self, task_rewards) -> float.")
+    return BuiltMetric(name, _by_signature(name, function))
+
+
+def _instance(name: str, extension: Extension, params: Mapping[str, Any]) -> Any:
+    if not isinstance(extension, type):
+        return extension
+    model = config_model(extension)
+    try:
+        if model is not None:
+            model.model_validate(params)
+        return extension(**params)
+    except ValidationError as error:
+        found = problems_in(error, model=model, data=params) if model else []
+        problems = [replace(problem, path=f"metric '{name}': params.{problem.path}") for problem in found]
+        raise ConfigError(problems or f"metric '{name}': {error}") from error
+    except TypeError as error:
+        raise EvalError(f"metric '{name}' cannot be made with the params {dict(params)}: {error}.") from error
+
+
+def _by_signature(name: str, compute: Callable[..., Any]) -> Callable[[Sequence[TaskSamples]], float]:
+    parameters = list(inspect.signature(compute).parameters.values())
+    wanted = [parameter.name for parameter in parameters if parameter.name in _INPUTS]
+    kinds = {parameter.kind for parameter in parameters}
+    if any(parameter.name in ("predictions", "targets") for parameter in parameters) or kinds <= _KEYWORD_ONLY:
+        wanted = wanted or ["predictions", "targets"]
+        unknown = [
+            parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in _INPUTS
+        ]
+        if unknown:
+            raise EvalError(f"metric '{name}' asks for '{unknown[0]}'. It can ask for: {', '.join(_INPUTS)}.")
+        return lambda tasks: compute(**{key: _INPUTS[key](tasks) for key in wanted})
+    return lambda tasks: compute(task_rewards(tasks))
+
+
+_KEYWORD_ONLY = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variable
+
+
+_INPUTS: dict[str, Callable[[Sequence[TaskSamples]], Any]] = {
+    "task_rewards": task_rewards,
+    "predictions": predictions,
+    "targets": targets,
+    "tasks": list,
+}
+"""What `compute` can ask for by name."""

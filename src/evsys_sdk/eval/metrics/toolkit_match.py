@@ -1,0 +1,44 @@
+"""The share of predictions that name a tool of the right toolkit."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ...data.shapes import is_object
+from ...errors import EvalError, show
+
+_MARKS = re.compile(r"__|[./:]")
+
+
+class ToolkitMatch:
+    """Share of predictions whose tool belongs to the target's toolkit: `GMAIL_SEND` and `GMAIL_READ` agree."""
+
+    name: ClassVar[str] = "toolkit_match"
+
+    def compute(self, *, predictions: Sequence[str], targets: Sequence[Any]) -> float:
+        """A target is a tool, or an object with its `toolkit`."""
+        if not predictions or len(predictions) != len(targets):
+            raise EvalError(f"toolkits of {len(predictions)} predictions and {len(targets)} targets do not compare.")
+        return statistics.fmean(
+            toolkit_of(prediction) == _target_toolkit(target)
+            for prediction, target in zip(predictions, targets, strict=True)
+        )
+
+
+def toolkit_of(tool: str) -> str:
+    """The toolkit that a tool's name begins with: before `__`, `.`, `/` or `:`, or else before the first `_`."""
+    tool = tool.strip().casefold()
+    mark = _MARKS.search(tool)
+    return tool[: mark.start()] if mark else tool.partition("_")[0]
+
+
+def _target_toolkit(target: Any) -> str:
+    named: dict[str, Any] = target if is_object(target) else {"tool_slug": target}
+    toolkit, tool = named.get("toolkit"), named.get("tool_slug") or named.get("answer")
+    found = str(toolkit).strip().casefold() if toolkit else toolkit_of(str(tool or ""))
+    if not found:
+        raise EvalError(f"the target {show(target)} names no toolkit. Give a tool's name, or an object with 'toolkit'.")
+    return found

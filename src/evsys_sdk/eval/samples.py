@@ -1,0 +1,112 @@
+"""The samples that metrics are computed from: what was tried, what it earned, and what it cost.
+
+Samples that failed on our side (a sandbox, a server) have neither reward nor prediction. They are never left out
+without a word: by default they are an error, and otherwise `Missing` says what they count as.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ..data.shapes import is_object
+from ..errors import EvalError, show
+
+type Missing = Literal["error", "zero", "drop"]
+"""What failed samples count as: nothing that may be reported, a reward of 0, or samples that were never drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One attempt at a task, as far as metrics are concerned."""
+
+    reward: float | None = None
+    prediction: str | None = None
+    cost_usd: float | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it yielded nothing that could be scored."""
+        return self.reward is None and self.prediction is None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSamples:
+    """All attempts at one task."""
+
+    task_id: str
+    samples: Sequence[Sample]
+    target: Any = None
+    """What would have been right, for metrics that compare texts."""
+
+
+def task_rewards(tasks: Sequence[TaskSamples]) -> list[list[float]]:
+    """One inner list per task, one reward per sample."""
+    return [[_reward(task, at) for at in range(len(task.samples))] for task in tasks]
+
+
+def _reward(task: TaskSamples, at: int) -> float:
+    reward = task.samples[at].reward
+    if reward is None:
+        raise EvalError(f"sample {at} of task '{task.task_id}' has no reward. Only tasks with a verifier have rewards.")
+    if not math.isfinite(reward):
+        raise EvalError(f"sample {at} of task '{task.task_id}' has the reward {reward}. Correct its verifier.")
+    return float(reward)
+
+
+def predictions(tasks: Sequence[TaskSamples]) -> list[str]:
+    """One text per sample."""
+    found: list[str] = []
+    for task in tasks:
+        for at, sample in enumerate(task.samples):
+            if sample.prediction is None:
+                raise EvalError(f"sample {at} of task '{task.task_id}' has no prediction to compare.")
+            found.append(sample.prediction)
+    return found
+
+
+def targets(tasks: Sequence[TaskSamples]) -> list[Any]:
+    """What would have been right, once for each sample."""
+    return [_target(task) for task in tasks for _ in task.samples]
+
+
+def _target(task: TaskSamples) -> Any:
+    target = task.target
+    if target is None:
+        raise EvalError(f"task '{task.task_id}' has no target to compare with. Add what is expected, or use rewards.")
+    # Texts are compared with texts; what only some metrics can read, they get as it is.
+    return target if isinstance(target, str) or is_object(target) else json.dumps(target, ensure_ascii=False)
+
+
+def without_missing(tasks: Sequence[TaskSamples], missing: Missing, place: str) -> tuple[list[TaskSamples], int]:
+    """The tasks with failed samples treated as asked, and how many there were."""
+    if not tasks:
+        raise EvalError(f"{place} has no tasks to score. Check that the benchmark is not empty.")
+    repeated = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
+    if repeated:
+        raise EvalError(f"{place}: task {show(repeated[0])} is there twice. Put all of its samples together.")
+    failed = {task.task_id: sum(sample.failed for sample in task.samples) for task in tasks}
+    n_missing = sum(failed.values())
+    if n_missing and missing == "error":
+        first = next(task_id for task_id, count in failed.items() if count)
+        raise EvalError(
+            f"{place}: {n_missing} of {sum(len(task.samples) for task in tasks)} samples failed, the first one of task "
+            f"{show(first)}. Run them again, or count them as 0 with missing='zero'."
+        )
+    kept = [replace(task, samples=_treated(task.samples, missing)) for task in tasks] if n_missing else list(tasks)
+    empty = [task.task_id for task in kept if not task.samples]
+    if empty:
+        raise EvalError(f"{place}: {len(empty)} tasks have no samples, the first one is {show(empty[0])}.")
+    return kept, n_missing
+
+
+def _treated(samples: Sequence[Sample], missing: Missing) -> list[Sample]:
+    if missing == "drop":
+        return [sample for sample in samples if not sample.failed]
+    return [replace(sample, reward=0.0, prediction="") if sample.failed else sample for sample in samples]

@@ -1,0 +1,66 @@
+"""`json_match`: the answer is the expected JSON value.
+
+{fn_name: json_match, expected: {city: Paris, population: 2100000}, params: {mode: subset, relative_tolerance: 0.05}}
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...errors import MISSING, EvalError
+from ...protocols import VerificationResult
+from ..answer import AnswerParams
+from ..compare import Comparison
+from ..json_text import find_json, strict_loads
+from ..verifier import BaseVerifier
+
+
+class JsonMatchParams(AnswerParams):
+    """What counts as the same value."""
+
+    mode: Literal["exact", "subset"] = "exact"
+    """Whether objects must have exactly the expected keys, or may have others beside them."""
+    ignore_order: bool = False
+    """Whether the items of lists may come in any order."""
+    ignore_case: bool = False
+    """Whether capitals in texts matter; in keys they always do."""
+    relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
+    """Largest difference of numbers as a share of the expected one."""
+    absolute_tolerance: float = Field(default=0.0, ge=0)
+    """Largest difference of numbers as an amount; the wider of the two tolerances counts."""
+
+
+class JsonMatch(BaseVerifier[JsonMatchParams]):
+    """1 if the JSON in the answer is the expected value."""
+
+    name: ClassVar[str] = "json_match"
+    Config = JsonMatchParams
+
+    def verify(self, *, completion: str, target: Any) -> VerificationResult:
+        """Find the JSON and compare it."""
+        if target is None:
+            raise EvalError("there is no expected value to compare with. Add 'expected' to the task's verifier.")
+        answer = self.cfg.answer_in(completion)
+        found = MISSING if answer is None else find_json(answer)
+        if found is MISSING:
+            return VerificationResult(0.0, {"found_json": False})
+        compare = Comparison(
+            relative_tolerance=self.cfg.relative_tolerance,
+            absolute_tolerance=self.cfg.absolute_tolerance,
+            extra_keys=self.cfg.mode == "subset",
+            ignore_order=self.cfg.ignore_order,
+            ignore_case=self.cfg.ignore_case,
+        )
+        return VerificationResult(float(compare.same(found, _expected_value(target))), {"found_json": True})
+
+
+def _expected_value(target: Any) -> Any:
+    """Datasets keep JSON as text as often as not."""
+    if not isinstance(target, str):
+        return target
+    try:
+        return strict_loads(target)
+    except ValueError:
+        return target

@@ -1,0 +1,89 @@
+r"""`numeric_match`: the answer is the expected number, however it is written.
+
+{fn_name: numeric_match, expected: 1234.5}                     "… so it is **1,234.50** euros."
+{fn_name: numeric_match, expected: "3/4"}                      "\boxed{\frac{3}{4}}", "0.75"
+{fn_name: numeric_match, expected: 0.5, params: {percent: fraction}}   "50%"
+{fn_name: numeric_match, expected: 5000, params: {units: {km: 1000, m: 1}}}   "5 km"
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...errors import EvalError, show
+from ...protocols import VerificationResult
+from ..answer import AnswerParams, expected_texts, last_boxed
+from ..quantity import EXACT, DecimalMark, Notation, Quantity, close, plain
+from ..verifier import BaseVerifier
+
+
+class NumericMatchParams(AnswerParams):
+    """Where the number stands, how it is written, and how near it must be."""
+
+    relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
+    """Largest difference as a share of the expected number; the default allows for floating-point noise only."""
+    absolute_tolerance: float = Field(default=0.0, ge=0)
+    """Largest difference as an amount; the wider of the two tolerances counts."""
+    which: Literal["last", "first", "only"] = "last"
+    """Which number of an answer with several is meant; with `only`, an answer with several earns 0."""
+    boxed: bool = True
+    r"""Whether a LaTeX \boxed{…} is preferred to the rest of the answer."""
+    percent: Literal["number", "fraction", "either"] = "number"
+    """Whether 50% is 50, one half, or either."""
+    decimal_mark: DecimalMark = "point"
+    """What separates the fraction: 1,234.5 or 1.234,5."""
+    group_by_spaces: bool = False
+    """Whether 1 000 000 is one number; with no-break spaces it always is."""
+    units: dict[str, float] = {}
+    """Units that may follow a number, and what one of each is worth; other words behind a number are ignored."""
+
+
+class NumericMatch(BaseVerifier[NumericMatchParams]):
+    """1 if the answer is the expected number, within a tolerance."""
+
+    name: ClassVar[str] = "numeric_match"
+    Config = NumericMatchParams
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._notation = Notation(self.cfg.decimal_mark, self.cfg.group_by_spaces, tuple(self.cfg.units))
+
+    def verify(self, *, completion: str, target: Any) -> VerificationResult:
+        """Read the number and compare it with each that would be right."""
+        right = [value for text in expected_texts(target) for value in self._expected(text)]
+        answer = self.cfg.answer_in(completion)
+        found = None if answer is None else self._read(answer)
+        if found is None:
+            return VerificationResult(0.0, {"number": None})
+        tolerance = {"relative": self.cfg.relative_tolerance, "absolute": self.cfg.absolute_tolerance}
+        equal = any(close(value, wanted, **tolerance) for value in self._values(found) for wanted in right)
+        return VerificationResult(float(equal), {"number": str(found.value)})
+
+    def _expected(self, text: str) -> list[Decimal]:
+        found = self._read(text)
+        if found is None:
+            raise EvalError(f"there is no number in the expected answer {show(text)}. Correct the task.")
+        return self._values(found)
+
+    def _read(self, text: str) -> Quantity | None:
+        boxed = last_boxed(text) if self.cfg.boxed else None
+        matches = self._notation.find(plain(text if boxed is None else boxed))
+        match = next(matches, None)
+        for later in matches if self.cfg.which != "first" else ():
+            if self.cfg.which == "only":
+                return None
+            match = later
+        return None if match is None else self._notation.read(match)
+
+    def _values(self, found: Quantity) -> list[Decimal]:
+        """What a number may mean."""
+        value = found.value
+        if found.unit is not None:
+            value = EXACT.multiply(value, Decimal(repr(self.cfg.units[found.unit])))
+        if not found.percent or self.cfg.percent == "number":
+            return [value]
+        share = EXACT.divide(value, Decimal(100))
+        return [share] if self.cfg.percent == "fraction" else [value, share]

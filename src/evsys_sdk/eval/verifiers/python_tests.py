@@ -1,0 +1,98 @@
+"""`python_tests`: the code in the completion passes the task's tests, inside the rollout's sandbox.
+
+    {fn_name: python_tests, expected: ["assert add(2, 2) == 4", "assert add(-1, 1) == 0"]}
+
+A test is Python source: statements, `test_*` functions or `unittest` cases. Code of a model is never run on this
+machine: without an environment there is no score.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.shapes import is_list
+from ...errors import EvalError, show
+from ...protocols import VerificationResult
+from ..answer import code_blocks, extract_answer, without_thinking
+from ..verifier import BaseVerifier
+
+if TYPE_CHECKING:
+    from ...rollouts.environment import Environment, ExecResult
+
+_RUNNER = Path(__file__).parents[1] / "python_test_runner.py"
+
+
+class PythonTestsParams(Strict):
+    """Which code is tested, and how."""
+
+    code: Literal["last_block", "all_blocks", "whole", "none"] = "last_block"
+    """Part of the completion that is code; `none` tests what the policy left behind in the sandbox."""
+    timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    """Longest time for all tests together; those not finished by then have failed."""
+    partial_credit: bool = False
+    """Whether the reward is the share of tests that pass; otherwise all must."""
+    python: str = Field(default="python3", min_length=1)
+    """Command that starts Python in the sandbox."""
+    cwd: str | None = None
+    """Folder of the sandbox in which the tests run; by default its working folder."""
+
+
+class PythonTests(BaseVerifier[PythonTestsParams]):
+    """1 if the code in the completion passes the expected tests in the rollout's sandbox."""
+
+    name: ClassVar[str] = "python_tests"
+    Config = PythonTestsParams
+
+    async def verify(self, *, completion: str, target: Any, environment: Environment | None) -> VerificationResult:
+        """Copy code and tests into the sandbox, run them there, and read the report."""
+        if environment is None:
+            raise EvalError(
+                "there is no environment to run the tests in, and a model's code is never run on this machine. "
+                "Give the harness an environment, for example bwrap."
+            )
+        tests, secret = _tests(target), secrets.token_hex(16)
+        job = {"secret": secret, "code": self._code(completion), "tests": tests, "cwd": self.cfg.cwd}
+        runner, job_file = f".evsys_{secrets.token_hex(4)}.py", f".evsys_{secrets.token_hex(4)}.json"
+        await environment.write_file(runner, _RUNNER.read_text("utf-8"))
+        await environment.write_file(job_file, json.dumps(job))
+        done = await environment.exec(f"{self.cfg.python} {runner} {job_file}", timeout_s=self.cfg.timeout_s)
+        return self._judge(tests, _report(done, secret), done)
+
+    def _code(self, completion: str) -> str:
+        if self.cfg.code == "none":
+            return ""
+        text = without_thinking(completion)
+        blocks = code_blocks(text, "python", "python3", "py", "") if self.cfg.code != "whole" else []
+        if not blocks:
+            return extract_answer(text)
+        return blocks[-1] if self.cfg.code == "last_block" else "\n".join(blocks)
+
+    def _judge(self, tests: list[str], report: list[list[str]], done: ExecResult) -> VerificationResult:
+        if ["ready"] not in report:
+            raise EvalError(
+                f"the tests did not start: '{self.cfg.python}' ended with {done.exit_code} and said "
+                f"{show(done.stderr.strip())}. The sandbox needs Python, and room to write."
+            )
+        passed = sum(line[0] == "pass" for line in report)
+        failures = {line[1]: line[2] if len(line) > 2 else "" for line in report if line[0] == "fail"}
+        info = {"passed": passed, "tests": len(tests), "failures": failures, "timed_out": done.timed_out}
+        return VerificationResult(passed / len(tests) if self.cfg.partial_credit else float(passed == len(tests)), info)
+
+
+def _tests(target: Any) -> list[str]:
+    tests: list[Any] = target if is_list(target) else [target]
+    if not tests or not all(isinstance(test, str) and test.strip() for test in tests):
+        raise EvalError(f"expected is {show(target)}. Give the tests as Python source: a text, or a list of texts.")
+    return tests
+
+
+def _report(done: ExecResult, secret: str) -> list[list[str]]:
+    """The lines that begin with the secret, without it: outcome, number of the test, reason."""
+    lines = (line.split(" ", 3) for line in done.stdout.splitlines())
+    return [rest for first, *rest in lines if first == secret]

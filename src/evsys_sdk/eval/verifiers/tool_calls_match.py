@@ -1,0 +1,90 @@
+"""`tool_calls_match`: the policy called the expected tools.
+
+    {fn_name: tool_calls_match, expected: [{name: search, arguments: {query: weather}}], params: {arguments: subset}}
+
+Calls are read from `tool_calls` of the assistant's messages and, in messages without them, from
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.types import HarborTask, Message
+from ...errors import MISSING
+from ...protocols import VerificationResult
+from ..compare import Comparison, longest_common, most_pairs
+from ..tool_call import UNREADABLE, ToolCall, calls_in, calls_in_text, expected_calls
+from ..verifier import BaseVerifier
+
+
+class ToolCallsMatchParams(Strict):
+    """Which calls count, and what counts as the same call."""
+
+    arguments: Literal["exact", "subset", "ignore"] = "exact"
+    """Whether arguments must be exactly the expected ones, at least those, or do not matter."""
+    any_order: bool = False
+    """Whether the calls may come in another order."""
+    extra_calls: bool = False
+    """Whether calls beside the expected ones are allowed."""
+    partial_credit: bool = False
+    """Whether a part of the calls earns that part of the reward; otherwise it is all or nothing."""
+    turns: Literal["all", "last"] = "all"
+    """Whether the calls of all the assistant's messages count, or only those of the last one."""
+    tag: str | None = Field(default="tool_call", min_length=1)
+    """Tag around calls that are written into the text; null if there are none."""
+    ignore_argument_order: bool = False
+    """Whether lists among the arguments may be in any order."""
+    relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
+    """Largest difference of numbers among the arguments, as a share of the expected one."""
+
+
+class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
+    """1 if the policy called the expected tools with the expected arguments."""
+
+    name: ClassVar[str] = "tool_calls_match"
+    Config = ToolCallsMatchParams
+
+    def verify(
+        self, *, completion: str, target: Any, messages: list[Message], task: HarborTask | None
+    ) -> VerificationResult:
+        """Compare the calls that were made with those that were expected."""
+        wanted = expected_calls(target)
+        found = self._found(completion, _answers(messages, task))
+        pair = most_pairs if self.cfg.any_order else longest_common
+        matched = pair(found, wanted, self._fits)
+        whole = len(wanted) if self.cfg.extra_calls else max(len(wanted), len(found))
+        share = matched / whole if whole else 1.0
+        info = {
+            "calls": [call.to_dict() for call in found],
+            "matched": matched,
+            "unreadable": sum(call is UNREADABLE for call in found),
+        }
+        return VerificationResult(share if self.cfg.partial_credit else float(share == 1.0), info)
+
+    def _found(self, completion: str, answers: list[Message]) -> list[ToolCall]:
+        if answers:
+            return calls_in(answers[-1:] if self.cfg.turns == "last" else answers, tag=self.cfg.tag)
+        return [] if self.cfg.tag is None else calls_in_text(completion, tag=self.cfg.tag)
+
+    def _fits(self, found: ToolCall, wanted: ToolCall) -> bool:
+        if found is UNREADABLE or found.name != wanted.name:
+            return False
+        if self.cfg.arguments == "ignore" or wanted.arguments is MISSING:
+            return True
+        compare = Comparison(
+            relative_tolerance=self.cfg.relative_tolerance,
+            extra_keys=self.cfg.arguments == "subset",
+            ignore_order=self.cfg.ignore_argument_order,
+        )
+        return compare.same(found.arguments, wanted.arguments)
+
+
+def _answers(messages: list[Message], task: HarborTask | None) -> list[Message]:
+    """The assistant's messages that the policy wrote; those of the conversation it was given are not its own."""
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    given: list[Message] = list(task.metadata.get("context_messages", ())) if task else []
+    return answers[sum(message.get("role") == "assistant" for message in given) :]

@@ -1,0 +1,177 @@
+"""The `claude` client: Anthropic's Messages API.
+
+    inference: { kind: claude, params: { model: claude-sonnet-4-6 } }
+
+The API takes no seed. Thinking stays in the message as `thinking_blocks`, because it has to be sent back unchanged
+while tools are being called.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, ClassVar
+
+from ...data.shapes import is_list, is_object
+from ...data.types import Message
+from ...errors import DataError
+from ..client import StopReason
+from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
+from ..prices import Prices, TokenUsage, claude_prices
+from .hosted import Call, HostedClient, Parsed, count
+from .hosted_config import HostedConfig
+from .refusals import Complaint
+
+_VERSION = "2023-06-01"
+_STOPS: dict[str, StopReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_NOT_TAKEN = re.compile(r"`?(temperature|stop_sequences)`?[^.]*(deprecated|not supported|unsupported)", re.IGNORECASE)
+
+type Block = dict[str, Any]
+
+
+class ClaudeClient(HostedClient):
+    """Models of Anthropic."""
+
+    name: ClassVar[str] = "claude"
+    provider: ClassVar[str] = "Anthropic"
+    address: ClassVar[str] = "https://api.anthropic.com"
+    key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
+
+    class Config(HostedConfig):
+        """Params of `inference.kind: claude`."""
+
+        api_version: str = _VERSION
+        """Version of the API, sent as `anthropic-version`."""
+        betas: list[str] = []
+        """Features that have to be asked for, sent as `anthropic-beta`."""
+
+    config: Config
+
+    def _price_list(self) -> Prices:
+        return claude_prices()
+
+    def _url(self) -> str:
+        return f"{self.base_url}/v1/messages"
+
+    def _headers(self, key: str | None) -> dict[str, str]:
+        headers = {"anthropic-version": self.config.api_version}
+        headers |= {"anthropic-beta": ",".join(self.config.betas)} if self.config.betas else {}
+        return headers | ({"x-api-key": key} if key else {})
+
+    def _body(self, call: Call) -> dict[str, Any]:
+        system = "\n\n".join(turn.text for turn in call.turns if turn.role in ("system", "developer"))
+        # The API refuses stop sequences of blanks only; the answer is cut at them here.
+        stops = [stop for stop in call.stop if stop.strip()]
+        body: dict[str, Any] = {
+            "model": self.config.model,
+            "max_tokens": call.max_tokens,
+            "messages": _messages(call.turns),
+        }
+        optional = {"system": system or None, "temperature": call.temperature, "stop_sequences": stops or None}
+        body |= {key: value for key, value in optional.items() if value is not None and key not in self.ignored}
+        if call.tools:
+            body["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in call.tools
+            ]
+        return body
+
+    def _parse(self, body: dict[str, Any], call: Call) -> Parsed:
+        blocks: list[Block] = body["content"]
+        text = "".join(block["text"] for block in blocks if block["type"] == "text")
+        calls = [
+            ToolCall(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False), {})
+            for block in blocks
+            if block["type"] == "tool_use"
+        ]
+        thoughts = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
+        message: Message = {"role": "assistant", "content": text}
+        if calls:
+            message["tool_calls"] = tool_call_message(calls)
+        if thoughts:
+            message["thinking_blocks"] = thoughts
+        finish = str(body["stop_reason"] or "")
+        used: Any = body.get("usage")
+        tier = str(used.get("service_tier") or "") if is_object(used) else ""
+        stop_reason = _STOPS.get(finish, "other")
+        return Parsed(text, message, stop_reason, finish, _usage(used), str(body.get("model") or ""), tier)
+
+    def _complaint(self, body: Any) -> Complaint:
+        """`{"type": "error", "error": {"type", "message"}}`."""
+        found: Any = body.get("error") if is_object(body) else None
+        if not is_object(found):
+            return Complaint(found if isinstance(found, str) else "")
+        message, code = str(found.get("message") or ""), str(found.get("type") or "")
+        refused = _NOT_TAKEN.search(message) if code == "invalid_request_error" else None
+        return Complaint(
+            message,
+            code,
+            kind="quota" if code == "billing_error" else None,
+            is_auth=code in ("authentication_error", "permission_error"),
+            field=refused[1].lower() if refused else None,
+        )
+
+
+def _messages(turns: list[ChatTurn]) -> list[Message]:
+    """The conversation without its system messages; what tools returned is said by the user."""
+    found: list[Message] = []
+    for index, turn in enumerate(turns):
+        if turn.role in ("system", "developer"):
+            continue
+        role = "assistant" if turn.role == "assistant" else "user"
+        blocks = _blocks(turn)
+        if not blocks:
+            if role == "assistant":
+                continue  # the model once said nothing; the API takes no empty turn, and nothing is lost
+            raise DataError(f"messages[{index}] is empty, which Claude does not take. Give it some text.")
+        if found and found[-1]["role"] == role:
+            found[-1]["content"] += blocks
+        else:
+            found.append({"role": role, "content": blocks})
+    if not found:
+        raise DataError("there is no user message, and Claude does not answer system messages alone. Add one.")
+    return found
+
+
+def _blocks(turn: ChatTurn) -> list[Block]:
+    parts = [_block(part) for part in turn.parts if not isinstance(part, TextPart) or part.text]
+    if turn.role == "tool":
+        return [{"type": "tool_result", "tool_use_id": turn.call_id, "content": parts}]
+    thoughts = turn.message.get("thinking_blocks")
+    uses = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.parsed_arguments()} for call in turn.calls
+    ]
+    return [*(thoughts if is_list(thoughts) and turn.role == "assistant" else []), *parts, *uses]
+
+
+def _block(part: Part) -> Block:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    return {"type": "image", "source": _source(part)}
+
+
+def _source(image: ImagePart) -> Block:
+    if image.url:
+        return {"type": "url", "url": image.url}
+    return {"type": "base64", "media_type": image.media_type, "data": image.data}
+
+
+def _usage(usage: Any) -> TokenUsage:
+    """Anthropic counts what was not cached, what was written to a cache and what was read from it apart."""
+    plain, read = count(usage, "input_tokens"), count(usage, "cache_read_input_tokens") or 0
+    written = count(usage, "cache_creation_input_tokens") or 0
+    hour = count(usage, "cache_creation", "ephemeral_1h_input_tokens") or 0
+    return TokenUsage(
+        input_tokens=None if plain is None else plain + read + written,
+        output_tokens=count(usage, "output_tokens"),
+        cached_tokens=read,
+        cache_write_tokens=written - hour,
+        cache_write_1h_tokens=hour,
+    )

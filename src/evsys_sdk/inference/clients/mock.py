@@ -1,0 +1,108 @@
+"""The `mock` client: the small numpy model of the mock backend, without a server, a key or a cost.
+
+    inference: { kind: mock, params: { checkpoint: outputs/first/run/checkpoints/final/sampler } }
+
+It answers from the weights of a checkpoint, or, without one, from the untrained weights of its model's name. The same
+seed gives the same answers. Tools are known to it only as far as the conversation describes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.types import Message
+from ..client import ChatClient, Completion, check_request, cut_at_stop
+from ..prices import TokenUsage
+from ..renderer import decode, get_renderer
+
+if TYPE_CHECKING:
+    from ...backends.client import Sample
+
+
+class MockClient(ChatClient):
+    """The mock backend's model as an inference client; for trying things out and for tests."""
+
+    name: ClassVar[str] = "mock"
+
+    class Config(Strict):
+        """Params of `inference.kind: mock`."""
+
+        model: str | None = Field(default=None, min_length=1)
+        """Any name; each has weights of its own. By default that of the checkpoint."""
+        checkpoint: str | None = Field(default=None, min_length=1)
+        """Folder of a sampler or state that a run on the mock backend saved; by default untrained weights."""
+        seed: int = 0
+        """Decides the untrained weights, and the samples of calls that bring no seed."""
+        hidden: int = Field(default=64, ge=8, le=1024)
+        """Width of the untrained model; a checkpoint has its own."""
+        context_length: int = Field(default=4096, ge=16)
+        """Most tokens (bytes) of a conversation and its answer."""
+
+    concurrency = 8
+
+    def __init__(self, **params: Any) -> None:
+        from ...backends.mock.checkpoint import read_checkpoint
+        from ...backends.mock.client import MockTrainingClient, Settings
+
+        super().__init__()
+        self.config = config = self.Config(**params)
+        about: dict[str, Any] = read_checkpoint(config.checkpoint)[1] if config.checkpoint else {}
+        self.model: str = config.model or about.get("model", "mock")
+        hidden: int = about.get("hidden", config.hidden)
+        settings = Settings(self.model, config.seed, hidden=hidden, context_length=config.context_length)
+        self._training = MockTrainingClient(settings, Path())
+        opened = self._training.open_sampler(config.checkpoint) if config.checkpoint else self._training.sampler()
+        try:
+            self._sampler = opened.result()
+        except BaseException:
+            self._training.close()
+            raise
+        self._renderer = get_renderer(self._sampler.tokenizer)
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[str] | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        n: int = 1,
+    ) -> list[Completion]:
+        from ...backends.client import SamplingParams
+
+        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
+        started = time.monotonic()
+        stops = [end if isinstance(end, str) else decode(self._sampler.tokenizer, [end]) for end in self._renderer.stop]
+        params = SamplingParams(max_tokens, temperature, seed=seed, stop=[*stops, *(stop or ())])
+        self.totals.count_request()
+        try:
+            prompt = self._renderer.prompt(messages)
+            samples = await self._sampler.sample(prompt, n, params)
+        except Exception:
+            self.totals.count_failure()
+            raise
+        seconds = time.monotonic() - started
+        return [self._completion(sample, len(prompt), stop, seconds) for sample in samples]
+
+    def close(self) -> None:
+        """Let go of the model; a closed mock client cannot be used again."""
+        self._training.close()
+
+    def _completion(self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float) -> Completion:
+        message = self._renderer.parse(sample.tokens)
+        text, was_cut = cut_at_stop(str(message["content"]), stop)
+        usage = TokenUsage(prompt, len(sample.tokens))
+        self.totals.add(usage, Decimal(0))
+        reason = "stop" if was_cut else sample.stop_reason
+        return Completion(
+            text, {**message, "content": text}, reason, usage, 0.0, seconds, sample.stop_reason, self.model
+        )

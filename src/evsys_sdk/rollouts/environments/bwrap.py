@@ -1,0 +1,245 @@
+"""A sandbox on this machine without a container engine: bubblewrap's namespaces, limits and a filter of system calls.
+
+environment: { kind: bwrap, params: { memory_mb: 1024, timeout_s: 30 } }
+
+Inside there is no network but the loopback device, no host process, variable or home folder; the system is read-only,
+and the writable folders (the working folder, /tmp, /tests, /logs, /solution, /dev/shm) live in memory. It works as root
+and as an ordinary user, wherever the kernel lets users make namespaces; control groups are not needed.
+
+What happens at a limit, each of which a command could run into but none of which it can lift:
+
+| limit | who enforces it | what the command sees |
+|---|---|---|
+| `timeout_s` | the supervisor | its process group is killed; `timed_out`, exit code 124 |
+| `memory_mb`, one process | the kernel (RLIMIT_DATA) | allocating fails |
+| `memory_mb`, all processes | the supervisor, 20 times a second | the largest is killed (137); stderr says so |
+| `processes` | the kernel (RLIMIT_NPROC) | `fork` fails |
+| `cpu_s`, one process | the kernel (RLIMIT_CPU) | ended by SIGXCPU, exit code 152 |
+| `disk_mb`, all files | the kernel (size and inodes of the file system) | writing fails: no space left |
+| `file_mb`, one file | the kernel (RLIMIT_FSIZE) | ended by SIGXFSZ, exit code 153 |
+| `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command goes on |
+
+Processes in the background keep running between commands until `stop`; a command is over when its shell is. It protects
+the host from code that a model writes. It does not protect against someone who attacks the kernel: that takes a virtual
+machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from ...config.base import Strict
+from ..environment import EnvironmentFileError, EnvironmentFileNotFoundError, ExecResult, SandboxError, upload_dir
+
+if TYPE_CHECKING:
+    from .supervisor.wire import Message
+    from .supervisor_client import SupervisorClient
+
+_MB = 1024 * 1024
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_UNPRIVILEGED = 65534  # who the sandbox is to the host when the host's user is root
+_FILE_TIMEOUT_S = 60.0
+_REASONS = {
+    errno.EINVAL: "it is not a regular file",
+    errno.ENXIO: "it is not a regular file",
+    errno.EFBIG: "it is larger than all files together may be (`disk_mb`)",
+}
+_SYSTEM_FOLDERS = ("/usr", "/etc", "/proc", "/dev", "/sys", "/bin", "/sbin", "/lib", "/lib64", "/run")
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError("write an absolute path without '..'.")
+    return str(PurePosixPath(path))
+
+
+def _outside_the_system(path: str) -> str:
+    if path == "/" or any(PurePosixPath(path).is_relative_to(folder) for folder in _SYSTEM_FOLDERS):
+        raise ValueError("this folder belongs to the read-only system; choose another, such as /app.")
+    return path
+
+
+type AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+
+
+class BwrapConfig(Strict):
+    """Params of the `bwrap` environment."""
+
+    workdir: Annotated[AbsolutePath, AfterValidator(_outside_the_system)] = "/app"
+    """Writable folder in which commands run."""
+    files: dict[str, str | bytes] = {}
+    """Files that are there from the start: path -> content; relative paths start at `workdir`."""
+    env: dict[str, str] = {}
+    """Variables that every command gets; none of the host's are passed on."""
+    rootfs: AbsolutePath | None = None
+    """Folder with an unpacked image to use as the system, instead of the host's /usr."""
+    read_only: list[AbsolutePath] = []
+    """Further folders of the host that are visible, at the same place, read-only."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """How long a command may take that does not ask for another limit."""
+    memory_mb: int = Field(default=2048, ge=16)
+    """Memory of one process, and of all processes together."""
+    disk_mb: int = Field(default=1024, ge=1)
+    """Size of all files together; they are kept in memory."""
+    file_mb: int = Field(default=512, ge=1)
+    """Size of one file."""
+    processes: int = Field(default=256, ge=4)
+    """How many processes and threads may exist at once."""
+    cpu_s: int = Field(default=600, ge=1)
+    """Processor time of one process, in seconds."""
+    max_output_bytes: int = Field(default=1_000_000, ge=1)
+    """How much of stdout, and of stderr, is kept: the beginning and the end."""
+    start_timeout_s: float = Field(default=30.0, gt=0)
+    """How long the sandbox may take to start."""
+    bwrap: str = Field(default="bwrap", min_length=1)
+    """Name or path of the bubblewrap program."""
+
+
+class BwrapEnvironment:
+    """A sandbox on this machine: no network, read-only system, limited memory, disk, processes and time."""
+
+    name: ClassVar[str] = "bwrap"
+    Config = BwrapConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = BwrapConfig(**params)
+        self._client: SupervisorClient | None = None
+
+    async def start(self) -> None:
+        from .supervisor_client import SupervisorClient
+
+        if self._client is not None:
+            raise SandboxError("This sandbox was started before; make a new one for each task.")
+        settings = self._settings()
+        self._client = SupervisorClient()
+        try:
+            answer = await self._client.start(settings, timeout_s=self.cfg.start_timeout_s)
+            if "problem" in answer:
+                from .start_problems import explain
+
+                raise SandboxError(explain(answer["problem"]))
+            await self._fill()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        if "\0" in command:
+            return ExecResult("", "The command holds a NUL character, which no shell can run.", 126)
+        home = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "xterm", "USER": "agent", "SHELL": "/bin/sh"}
+        request = {
+            "op": "exec",
+            "command": command.encode("utf-8", "replace"),
+            "cwd": self._inside(cwd or "."),
+            "env": {**home, **self.cfg.env, **(env or {})},
+            "limit": self.cfg.max_output_bytes,
+        }
+        answer = await self._request(request, self.cfg.timeout_s if timeout_s is None else timeout_s)
+        errors = answer["stderr"].decode("utf-8", "replace")
+        return ExecResult(
+            answer["stdout"].decode("utf-8", "replace"),
+            "\n".join([*filter(None, [errors]), *(f"[sandbox] {note}" for note in answer["notes"])]),
+            answer["exit_code"],
+            timed_out=answer["timed_out"],
+        )
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        request = {"op": "write", "path": self._inside(path), "data": content, "limit": 0}
+        _check_file(await self._request(request, _FILE_TIMEOUT_S), "written", path)
+
+    async def read_file(self, path: str) -> bytes:
+        request = {"op": "read", "path": self._inside(path), "limit": self.cfg.disk_mb * _MB}
+        answer = await self._request(request, _FILE_TIMEOUT_S)
+        _check_file(answer, "read", path)
+        return answer["stdout"]
+
+    async def kill_processes(self) -> None:
+        """End everything that runs in the sandbox and keep its files, so that nothing can disturb what comes next."""
+        await self._request({"op": "kill", "limit": 0}, _FILE_TIMEOUT_S)
+
+    async def stop(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _fill(self) -> None:
+        if self.cfg.rootfs is not None:
+            image_workdir = Path(self.cfg.rootfs, self.cfg.workdir.lstrip("/"))
+            if image_workdir.is_dir():
+                await upload_dir(self, image_workdir, self.cfg.workdir)
+        for path, content in self.cfg.files.items():
+            await self.write_file(path, content)
+
+    async def _request(self, message: Message, timeout_s: float) -> Message:
+        if self._client is None:
+            raise SandboxError("The sandbox is not running; call `await environment.start()` first.")
+        answer = await self._client.request(message, timeout_s=timeout_s)
+        if "problem" in answer:
+            raise SandboxError(f"The sandbox failed: {answer['problem']}.")
+        return answer
+
+    def _inside(self, path: str) -> str:
+        if not path or "\0" in path:
+            raise EnvironmentFileError(f"{path!r} is not a path: it is empty or holds a NUL character.")
+        return str(PurePosixPath(self.cfg.workdir, path))
+
+    def _settings(self) -> Message:
+        from . import root_filesystem as root
+
+        cfg = self.cfg
+        writable = [*root.HARBOR_FOLDERS, "/tmp", "/dev/shm"]
+        if not any(PurePosixPath(cfg.workdir).is_relative_to(folder) for folder in writable):
+            writable.append(cfg.workdir)
+        mounts = root.host_mounts() if cfg.rootfs is None else root.image_mounts(Path(cfg.rootfs), writable)
+        return {
+            "bwrap": _find_bwrap(cfg.bwrap),
+            "uid": _UNPRIVILEGED if os.geteuid() == 0 else None,
+            "mounts": [*mounts, *root.extra_mounts(cfg.read_only)],
+            "generated": dict(root.GENERATED) if cfg.rootfs is None else {},
+            "user": root.UID,
+            "writable": writable,
+            "workdir": cfg.workdir,
+            "disk": cfg.disk_mb * _MB,
+            "limits": {
+                "memory": cfg.memory_mb * _MB,
+                "processes": cfg.processes,
+                "cpu_s": cfg.cpu_s,
+                "file_size": cfg.file_mb * _MB,
+            },
+            "start_timeout_s": cfg.start_timeout_s,
+        }
+
+
+def _find_bwrap(name: str) -> str:
+    found = shutil.which(name) if sys.platform == "linux" else None
+    if found is None:
+        from .start_problems import not_installed
+
+        raise SandboxError(not_installed(name))
+    return str(Path(found).absolute())
+
+
+def _check_file(answer: Message, done: str, path: str) -> None:
+    code: int = answer["exit_code"]
+    if code == 0:
+        return
+    reason = (
+        f"it took longer than {_FILE_TIMEOUT_S:g} s" if answer["timed_out"] else _REASONS.get(code, os.strerror(code))
+    )
+    kind = EnvironmentFileNotFoundError if code == errno.ENOENT and done == "read" else EnvironmentFileError
+    raise kind(f"{path}: cannot be {done} in the sandbox: {reason}.")

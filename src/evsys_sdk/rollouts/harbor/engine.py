@@ -1,0 +1,120 @@
+"""The engine `harbor`: every rollout is a trial of Harbor, with its task folders, agents, environments and verifiers.
+
+It costs several milliseconds more per rollout than `inline`, so it is for tasks that need Harbor. Trials write files;
+they are kept in memory where the machine offers that, and removed as soon as a trial is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...backends.future import Operation
+from ..engine import EngineLimits, LoopThread, RolloutRequest
+from ..policy import RecordingPolicy
+from ..rollout import Rollout
+from .attempt import Attempt, registered
+from .package import require_harbor
+from .task_folder import folder_of, has_own_tests
+
+_MEMORY = Path("/dev/shm")
+_ENOUGH_MEMORY = 256 * 1024 * 1024
+
+
+class HarborEngine:
+    """Runs rollouts as trials, on an event loop of its own: starting many of them at once would stall another."""
+
+    def __init__(self, limits: EngineLimits | None = None) -> None:
+        require_harbor()
+        self.limits = limits or EngineLimits()
+        self._loop: LoopThread | None = None
+        self._root: Path | None = None
+        self._queue: Any = None
+        self._names: asyncio.LifoQueue[str] = asyncio.LifoQueue()
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
+        if self._loop is None or not self._loop.is_alive:
+            self._open()
+            self._loop = LoopThread("evsys-harbor")
+        return self._loop.submit(self._run_all(list(requests)), what=f"{len(requests)} trials")
+
+    async def run(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+        """Submit and await."""
+        return await self.submit(requests)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+        if self._root is not None:
+            shutil.rmtree(self._root, ignore_errors=True)
+            self._root = None
+
+    def _open(self) -> None:
+        from .trial import open_queue
+
+        self._root = Path(tempfile.mkdtemp(prefix="evsys-harbor-", dir=_fast_folder()))
+        weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
+        self._queue = open_queue(self.limits.concurrency)
+        self._names = asyncio.LifoQueue()
+        # Harbor keeps loggers named after every trial for ever, so trials take turns at few names.
+        for number in range(self.limits.concurrency):
+            self._names.put_nowait(f"trial-{number}")
+
+    async def _run_all(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+        return list(await asyncio.gather(*(self._run_one(request) for request in requests)))
+
+    async def _run_one(self, request: RolloutRequest) -> Rollout:
+        number = 0
+        while True:
+            number += 1
+            name = await self._names.get()
+            try:
+                rollout = await self._attempt(request, name)
+            finally:
+                self._names.put_nowait(name)
+            if rollout.status != "infra" or number >= self.limits.attempts:
+                return replace(rollout, attempts=number)
+
+    async def _attempt(self, request: RolloutRequest, name: str) -> Rollout:
+        """One trial from its start to its end; whatever goes wrong is part of the result."""
+        from .trial import failed, harvest, trial_config
+
+        assert self._root is not None
+        began = time.perf_counter()
+        recorder = RecordingPolicy(request.policy)
+        try:
+            attempt = Attempt(
+                request=request,
+                limits=self.limits,
+                agent=request.harness.agent(),
+                environment=request.harness.environment(),
+                recorder=recorder,
+                folder=folder_of(request.task),
+                tests_decide=has_own_tests(request.task),
+            )
+            with registered(attempt) as key:
+                result = await self._queue.submit(trial_config(attempt, key, name, self._root))
+        except Exception as error:
+            empty = Rollout(request.task.task_id, request.sample, "infra", None, list(recorder.turns))
+            rollout = failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
+        else:
+            rollout = harvest(attempt, result)
+        finally:
+            shutil.rmtree(self._root / "trials" / name, ignore_errors=True)
+        return replace(rollout, seconds=time.perf_counter() - began)
+
+
+def _fast_folder() -> Path | None:
+    """A folder in memory if there is room in it; otherwise the system's choice."""
+    try:
+        return _MEMORY if shutil.disk_usage(_MEMORY).free >= _ENOUGH_MEMORY else None
+    except OSError:
+        return None

@@ -1,0 +1,122 @@
+"""Any of our environments as one of Harbor's, so that its agents and its shell verifiers run without a container."""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import io
+import shlex
+import tarfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from harbor.environments.base import BaseEnvironment, ExecResult, transfer_tar_filter
+from harbor.environments.capabilities import EnvironmentCapabilities
+from harbor.models.trial.paths import EnvironmentPaths
+
+from ..environment import Environment, EnvironmentFileError, SandboxError, upload_dir
+from .attempt import find_attempt
+
+_WITHOUT_NETWORK = ("none", "bwrap")
+_NEEDS_A_CONTAINER = ("Dockerfile", "docker-compose.yaml")
+
+
+class BridgeEnvironment(BaseEnvironment):
+    """The environment of the attempt that it is given the key of."""
+
+    def __init__(self, *args: Any, attempt: str, **kwargs: Any) -> None:
+        self._attempt = find_attempt(attempt)
+        self._ours: Environment = self._attempt.environment
+        self._is_first = not self._attempt.started
+        super().__init__(*args, **kwargs)
+
+    @staticmethod
+    def type() -> str:
+        return "evsys"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        return EnvironmentCapabilities(disable_internet=self._ours.name in _WITHOUT_NETWORK)
+
+    def _validate_definition(self) -> None:
+        if self._attempt.folder is None or getattr(getattr(self._ours, "cfg", None), "rootfs", None):
+            return
+        found = [name for name in _NEEDS_A_CONTAINER if (self.environment_dir / name).exists()]
+        image = self.task_env_config.docker_image or next(iter(found), None)
+        if image is not None:
+            raise SandboxError(
+                f"{self._attempt.folder}: the task needs a container ({image}), and environment {self._ours.name!r} "
+                "cannot build one. Unpack its image and set environment.params.rootfs, or use harbor:docker."
+            )
+
+    async def start(self, force_build: bool) -> None:
+        if not self._is_first:  # a task may verify in a second environment
+            self._ours = self._attempt.request.harness.environment()
+        await self._ours.start()
+        if self._is_first:
+            self._attempt.started, self._attempt.sandbox = True, self
+        if self._attempt.folder is None:
+            return
+        folders = [str(EnvironmentPaths.verifier_dir), str(EnvironmentPaths.agent_dir)]
+        await self.exec(f"mkdir -p {shlex.join(folders)}")
+        image_has_it = any((self.environment_dir / name).exists() for name in _NEEDS_A_CONTAINER)
+        if self.environment_dir.is_dir() and any(self.environment_dir.iterdir()) and not image_has_it:
+            await upload_dir(self._ours, self.environment_dir, self.task_env_config.workdir or ".")
+
+    async def stop(self, delete: bool) -> None:
+        if self._is_first:
+            self._attempt.sandbox = None
+        await self._ours.stop()
+
+    async def clear_for_tests(self, *, keep_processes: bool) -> None:
+        """Leave nothing of the agent's where the tests go and where they write."""
+        end_processes: Any = getattr(self._ours, "kill_processes", None)
+        if end_processes is not None and not keep_processes:
+            await end_processes()
+        cleared = await self.empty_dirs([EnvironmentPaths.tests_dir, EnvironmentPaths.verifier_dir])
+        if cleared is None or cleared.return_code:
+            said = (cleared.stderr or "").strip() if cleared else ""
+            raise SandboxError(f"/tests and /logs/verifier could not be cleared before the tests ran: {said}")
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        limits = self._attempt.limits
+        done = await self._ours.exec(
+            command,
+            # Harbor means "until the phase is over" where it names no limit.
+            timeout_s=max(limits.timeout_s, limits.verify_timeout_s) if timeout_sec is None else timeout_sec,
+            cwd=cwd or self.task_env_config.workdir,
+            env=self._merge_env(env),
+        )
+        return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.exit_code)
+
+    def is_path_mounted(self, environment_path: Any, host_path: Path) -> bool:
+        # Logs of agents are not fetched: a rollout has its turns, and the folder is about to be removed.
+        return self._attempt.folder is None or str(environment_path) == str(EnvironmentPaths.agent_dir)
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        await self._ours.write_file(target_path, Path(source_path).read_bytes())
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        await upload_dir(self._ours, Path(source_dir), target_dir)
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        Path(target_path).write_bytes(await self._ours.read_file(source_path))
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        archive = f"/tmp/.evsys-{uuid.uuid4().hex}.tar"
+        packed = await self._ours.exec(f"tar -cf {archive} -C {shlex.quote(source_dir)} .")
+        if packed.exit_code:
+            raise EnvironmentFileError(f"{source_dir}: cannot be packed in the environment: {packed.stderr.strip()}")
+        content = await self._ours.read_file(archive)
+        await self._ours.exec(f"rm -f {archive}")
+        Path(target_dir).mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            tar.extractall(target_dir, filter=transfer_tar_filter)

@@ -1,0 +1,105 @@
+"""From an attempt to a trial's configuration, and from a trial's result to a rollout."""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
+from harbor.models.trial.result import TrialResult
+
+from ..rollout import Rollout, TruncatedError
+from .attempt import Attempt
+from .native_environment import NativeEnvironment
+from .task_folder import write_stub
+
+_HERE = __package__
+_OUT_OF_TIME = "AgentTimeoutError"
+
+
+def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> TrialConfig:
+    """What Harbor has to know; everything live is behind `key`."""
+    bridge: dict[str, Any] = {"attempt": key}
+    folder = attempt.folder
+    # A folder has time limits of its own, and ours is the most that they may be.
+    limit = "override_timeout_sec" if folder is None else "max_timeout_sec"
+    agent_time, verify_time = {limit: attempt.limits.timeout_s}, {limit: attempt.limits.verify_timeout_s}
+    if folder is not None:
+        agent_time["override_timeout_sec"] = _agent_limit(folder) or attempt.limits.timeout_s
+    verifier: dict[str, Any] = {"import_path": f"{_HERE}.verifier_bridge:BridgeVerifier", "kwargs": bridge}
+    return TrialConfig(
+        task=TaskConfig(path=folder or write_stub(root, _needs(attempt))),
+        trial_name=name,
+        trials_dir=root / "trials",
+        agent=AgentConfig(import_path=f"{_HERE}.agent_bridge:BridgeAgent", kwargs=bridge, **agent_time),
+        environment=_environment(attempt, bridge),
+        verifier=VerifierConfig(**({} if attempt.tests_decide else verifier), **verify_time),
+    )
+
+
+def _agent_limit(folder: Path) -> float | None:
+    import tomllib
+
+    agent = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8")).get("agent", {})
+    return agent.get("timeout_sec")
+
+
+def _environment(attempt: Attempt, bridge: dict[str, Any]) -> EnvironmentConfig:
+    ours = attempt.environment
+    if not isinstance(ours, NativeEnvironment):
+        return EnvironmentConfig(import_path=f"{_HERE}.environment_bridge:BridgeEnvironment", kwargs=bridge)
+    return EnvironmentConfig.model_validate(
+        {
+            "type": ours.type,
+            "kwargs": ours.cfg.kwargs,
+            "override_cpus": ours.cfg.cpus,
+            "override_memory_mb": ours.cfg.memory_mb,
+            "force_build": ours.cfg.force_build,
+        }
+    )
+
+
+def _needs(attempt: Attempt) -> dict[str, str | None]:
+    ours = attempt.environment
+    return {"docker_image": ours.cfg.docker_image} if isinstance(ours, NativeEnvironment) else {}
+
+
+def harvest(attempt: Attempt, result: TrialResult) -> Rollout:
+    """A rollout with a reward, or the reason why there is none."""
+    rollout = attempt.rollout()
+    raised = result.exception_info
+    if raised is not None and raised.exception_type != _OUT_OF_TIME:
+        return failed(rollout, attempt.failure or _say(attempt, raised))
+    swallowed = attempt.recorder.failure
+    if attempt.stopped is None and swallowed is not None and not isinstance(swallowed, TruncatedError):
+        return failed(rollout, f"the model failed: {type(swallowed).__name__}: {swallowed}")
+    if not rollout.turns:
+        return failed(rollout, attempt.stopped or "the agent never asked the policy for anything")
+    if attempt.failure is not None:
+        return failed(rollout, attempt.failure)
+    if attempt.verdict is not None:
+        return replace(rollout, reward=float(attempt.verdict.reward), info=attempt.verdict.info)
+    rewards = (result.verifier_result.rewards if result.verifier_result else None) or {}
+    reward = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
+    if reward is None:
+        names = ", ".join(rewards)
+        problem = f"the tests gave the rewards {names}, and none is called 'reward'" if names else "there is no reward"
+        return failed(rollout, problem)
+    return replace(rollout, reward=float(reward), info={"rewards": dict(rewards)})
+
+
+def failed(rollout: Rollout, problem: str) -> Rollout:
+    """The same rollout without a reward: something other than the policy went wrong."""
+    return replace(rollout, status="infra", reward=None, error=problem)
+
+
+def _say(attempt: Attempt, raised: Any) -> str:
+    said = f"{raised.exception_type}: {raised.exception_message}".rstrip(": ")
+    if not attempt.started and not isinstance(attempt.environment, NativeEnvironment):
+        return f"the environment did not start: {said}"
+    return (
+        f"the agent failed: {said}" if attempt.recorder.turns or attempt.tests_decide else f"the trial failed: {said}"
+    )

@@ -1,0 +1,86 @@
+"""Conversations are checked before they are sent; a problem names the message it is in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evsys_sdk.errors import DataError
+from evsys_sdk.inference.messages import ImagePart, TextPart, ToolFunction, tool_functions, turns_of
+
+CALLS = [
+    {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+    {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+]
+ASKED: list[dict[str, Any]] = [
+    {"role": "user", "content": "x"},
+    {"role": "assistant", "content": None, "tool_calls": CALLS},
+]
+
+
+def test_contents_are_taken_apart() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    [turn] = turns_of([{"role": "user", "content": [{"type": "text", "text": "What"}, image]}])
+    assert turn.parts == [TextPart("What"), ImagePart(media_type="image/png", data="aGk=")]
+    assert turn.text == "What"
+
+
+def test_answers_without_an_id_belong_to_the_open_calls_in_order() -> None:
+    turns = turns_of([*ASKED, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}])
+    assert [(turn.call_id, turn.call_name) for turn in turns[2:]] == [("a", "f"), ("b", "g")]
+
+
+def test_answers_may_come_in_any_order() -> None:
+    answers = [{"role": "tool", "tool_call_id": name, "content": "1"} for name in ("b", "a")]
+    assert [turn.call_name for turn in turns_of([*ASKED, *answers])[2:]] == ["g", "f"]
+
+
+def test_without_structured_calls_a_tool_speaks_as_the_user() -> None:
+    turns = turns_of([{"role": "assistant", "content": "<tool_call>..."}, {"role": "tool", "content": "4"}])
+    assert [(turn.role, turn.text) for turn in turns] == [("assistant", "<tool_call>..."), ("user", "4")]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "there are no messages"),
+        ([{"content": "x"}], r"messages\[0\].role is None"),
+        ([{"role": "bot", "content": "x"}], r"messages\[0\].role is 'bot'"),
+        ([{"role": "user", "content": 5}], r"messages\[0\].content must be text"),
+        ([{"role": "user", "content": [{"type": "audio"}]}], r"messages\[0\].content\[0\] is .*only text and image"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "cat.png"}}]}],
+            "which a server cannot open. .*image_base64_block",
+        ),
+        ([*ASKED, {"role": "user", "content": "y"}], r"before the tool calls a \(f\), b \(g\) are answered"),
+        (
+            [*ASKED, {"role": "tool", "content": "both"}, {"role": "user", "content": "y"}],
+            r"messages\[3\] comes before the tool calls b \(g\) are answered",
+        ),
+        ([*ASKED, {"role": "tool", "tool_call_id": "c", "content": "1"}], "the open calls are a, b"),
+        ([{"role": "tool", "tool_call_id": "c", "content": "1"}], "which is not open there"),
+        ([{"role": "assistant", "tool_calls": [{"id": "a"}]}], r"messages\[0\].tool_calls\[0\] is "),
+        ([{"role": "assistant", "tool_calls": ["a"]}], r"messages\[0\].tool_calls\[0\] is 'a'"),
+    ],
+)
+def test_a_problem_names_its_message_and_a_remedy(messages: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        turns_of(messages)
+
+
+def test_tools_may_come_with_or_without_their_envelope() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    function = {"name": "f", "description": "does f", "parameters": schema}
+    assert (
+        tool_functions([{"type": "function", "function": function}, function])
+        == [ToolFunction("f", "does f", schema)] * 2
+    )
+    assert tool_functions([{"name": "g"}]) == [ToolFunction("g", "", {"type": "object", "properties": {}})]
+    assert tool_functions(None) == []
+
+
+@pytest.mark.parametrize("tool", [{}, {"type": "function"}, {"function": {"description": "no name"}}, {"function": 5}])
+def test_a_tool_without_a_name_is_refused(tool: Any) -> None:
+    with pytest.raises(DataError, match=r"tools\[0\] is "):
+        tool_functions([tool])
