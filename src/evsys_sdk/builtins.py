@@ -12,10 +12,14 @@ from importlib.util import find_spec
 from typing import Any
 
 EXTRA_MODULES: dict[str, tuple[str, ...]] = {
+    "claude": (),
     "e2b": ("e2b",),
+    "frontier": (),
+    "gemini": (),
     "harbor": ("harbor",),
     "hf": ("datasets",),
     "local": ("torch", "transformers", "peft"),
+    "openai": (),
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
     "wandb": ("wandb",),

@@ -1,106 +1,75 @@
-"""Recipes on the mock backend: set up alone, or trained as a run."""
-
-from __future__ import annotations
-
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evsys_sdk import ExperimentConfig, RunResult
-from evsys_sdk.backends.client import ModelSpec, TrainingClient
+from evsys_sdk.algorithms.base import BaseAlgorithm
+from evsys_sdk.backends.client import AdamParams, ModelSpec, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
-from evsys_sdk.experiment import Experiment
+from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.inference.renderer import get_renderer
-from evsys_sdk.training.checkpoints import Checkpoint, CheckpointLog
-
-WORDS = "amber birch cedar dune ember frost grove heron iris jade kelp lark".split()
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a run left behind."""
-
-    result: RunResult
-    run_dir: Path
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        lines = (self.run_dir / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [line for line in map(json.loads, lines) if "learning_rate" in line]
-
-    def curve(self, metric: str) -> list[float]:
-        return [line[metric] for line in self.steps]
-
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        return CheckpointLog.in_dir(self.run_dir).read()
-
-
-def chat(user: str, assistant: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]}
+from evsys_sdk.training.callback import RunControl
 
 
 @pytest.fixture
-def chats() -> list[dict[str, Any]]:
-    return [chat(f"shout {word}", word.upper()) for word in WORDS]
+def make_client(tmp_path: Path) -> Iterator[Callable[..., TrainingClient]]:
+    """Mock training clients in folders of their own, closed at the end of the test."""
+    opened: list[tuple[MockBackend, dict[str, Any]]] = []
+
+    def make(seed: int = 0, **params: Any) -> TrainingClient:
+        backend = MockBackend(**params)
+        handles = backend.prepare(model=ModelSpec("tiny", seed=seed), run_dir=tmp_path / f"client{len(opened)}")
+        opened.append((backend, handles))
+        return handles["training_client"]
+
+    yield make
+    for backend, handles in opened:
+        backend.teardown(handles)
+
+
+type SetUp = Callable[..., Awaitable[BaseAlgorithm]]
 
 
 @pytest.fixture
-def pairs() -> list[dict[str, Any]]:
-    return [{"prompt": f"shout {word}", "chosen": word.upper(), "rejected": word} for word in WORDS]
+def set_up(tmp_path: Path) -> Iterator[SetUp]:
+    """A recipe bound to a client and some rows, as the loop would do it; closed at the end of the test."""
+    opened: list[BaseAlgorithm] = []
 
-
-@pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trained]:
-    """Train one run with the given algorithm on the given rows; each call is an experiment of its own."""
-    monkeypatch.chdir(tmp_path)
-    count = 0
-
-    def run(kind: str, rows: Sequence[dict[str, Any]] | None = None, *, seed: int = 0, **more: Any) -> Trained:
-        nonlocal count
-        count += 1
-        params = more.pop("params", {})
-        data = {} if rows is None else {"data": {"source_kind": "in_memory", "rows": list(rows)}}
-        config = {
-            "name": f"e{count}",
-            "output_dir": str(tmp_path / "outputs"),
-            "callbacks": more.pop("callbacks", []),
-            "run": {
-                "name": "r",
-                "model": {"name": "tiny", **more.pop("model", {})},
-                "algorithm": {"kind": kind, "params": params},
-                "backend": more.pop("backend", {"kind": "mock"}),
-                "seed": seed,
-                **data,
-                **more,
-            },
-        }
-        result = Experiment(ExperimentConfig.model_validate(config)).run()
-        return Trained(result.runs[0], result.path / "r")
-
-    return run
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[TrainingClient]:
-    backend = MockBackend(context_length=256)
-    handles = backend.prepare(model=ModelSpec("tiny"), run_dir=tmp_path / "client")
-    yield handles["training_client"]
-    backend.teardown(handles)
-
-
-@pytest.fixture
-def set_up(client: TrainingClient, tmp_path: Path) -> Callable[..., Any]:
-    """Bind a recipe to the client and some rows, and run its `setup`."""
-
-    async def prepare(algorithm: Any, rows: Sequence[dict[str, Any]], *, seed: int = 0) -> Any:
-        renderer = get_renderer(client.tokenizer)
-        algorithm.bind(client=client, renderer=renderer, rows=rows, seed=seed, run_dir=tmp_path / "run", services={})
+    async def bound[A: BaseAlgorithm](
+        algorithm: A, client: TrainingClient, rows: Sequence[dict[str, Any]], **services: Any
+    ) -> A:
+        offered: Mapping[str, Any] = {"verify": verify_with(), "control": RunControl(), **services}
+        algorithm.bind(
+            client=client,
+            renderer=get_renderer(client.tokenizer),
+            rows=rows,
+            seed=0,
+            run_dir=tmp_path / "run",
+            services=offered,
+        )
+        opened.append(algorithm)
         await algorithm.setup()
         return algorithm
 
-    return prepare
+    yield bound
+    for algorithm in opened:
+        algorithm.close()
+
+
+@pytest.fixture
+def take_step() -> Callable[..., Awaitable[dict[str, float]]]:
+    """Build a batch and train on it; returns the metrics of both."""
+
+    async def step(algorithm: BaseAlgorithm, index: int, learning_rate: float = 5e-4) -> dict[str, float]:
+        batch = await algorithm.build_batch(index)
+        if not batch.data:
+            return batch.metrics
+        if isinstance(batch.loss_fn, str):
+            output = await algorithm.client.forward_backward(batch.data, batch.loss_fn, batch.loss_fn_config)
+        else:
+            output = await algorithm.client.forward_backward_custom(batch.data, batch.loss_fn)
+        await algorithm.client.optim_step(AdamParams(learning_rate=learning_rate, grad_clip_norm=1.0))
+        return {**batch.metrics, **output.metrics, "loss": output.loss}
+
+    return step

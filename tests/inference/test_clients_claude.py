@@ -8,6 +8,7 @@ import pytest
 
 from evsys_sdk.data.blocks import image_base64_block, image_url_block, text_block
 from evsys_sdk.errors import DataError
+from evsys_sdk.inference.errors import InferenceError
 from evsys_sdk.inference.prices import TokenUsage
 
 from .conftest import SECRET
@@ -190,11 +191,29 @@ async def test_tokens_read_from_and_written_to_caches_count_as_input(claude: Pro
     assert completion.usage == TokenUsage(2600, 7, 2000, 200, 300)
 
 
-async def test_a_temperature_that_the_model_no_longer_takes_is_left_out(claude: Provider) -> None:
-    refusal = {"type": "invalid_request_error", "message": "`temperature` is deprecated for this model."}
+@pytest.mark.parametrize(
+    "message",
+    [
+        "`temperature` is deprecated for this model.",
+        "temperature: Extra inputs are not permitted",
+        "`temperature` may only be set to 1 when thinking is enabled.",
+    ],
+)
+async def test_a_temperature_that_the_model_does_not_take_is_left_out(claude: Provider, message: str) -> None:
+    refusal = {"type": "invalid_request_error", "message": message}
     claude.server.script = [Reply(400, {"type": "error", "error": refusal})]
     client = claude.make()
     [completion] = await client.complete(HELLO, **ASK)
     assert completion.text == "You said: hello"
     assert "temperature" not in claude.server.last.body
     assert client.ignored == {"temperature"}
+
+
+async def test_a_temperature_out_of_range_is_an_error(claude: Provider) -> None:
+    refusal = {"type": "invalid_request_error", "message": "temperature: Input should be less than or equal to 1"}
+    claude.server.answer = lambda _: Reply(400, {"type": "error", "error": refusal})
+    client = claude.make()
+    with pytest.raises(InferenceError, match="less than or equal to 1"):
+        await client.complete(HELLO, max_tokens=16, temperature=1.5)
+    assert client.ignored == set()
+    assert len(claude.server.seen) == 1

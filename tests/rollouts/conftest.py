@@ -1,9 +1,12 @@
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evsys_sdk.data.types import HarborTask
+from evsys_sdk.backends.client import ModelSpec, TrainingClient
+from evsys_sdk.backends.mock.backend import MockBackend
+from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.environment import Environment
@@ -44,10 +47,7 @@ async def reward_one(task: HarborTask, rollout: Rollout, environment: Environmen
 @pytest.fixture
 def make_task() -> Callable[..., HarborTask]:
     def make(task_id: str = "t", instruction: str = "say yes", **metadata: Any) -> HarborTask:
-        verifier = {"kind": "function", "fn_name": "exact_match", "expected": "yes"}
-        return HarborTask.model_validate(
-            {"task_id": task_id, "instruction": instruction, "verifier": verifier, "metadata": metadata}
-        )
+        return HarborTask(task_id, instruction, InProcessVerifier("exact_match", "yes"), metadata)
 
     return make
 
@@ -83,3 +83,19 @@ def make_engine() -> Iterator[Callable[..., InlineEngine]]:
     yield make
     for engine in opened:
         engine.close()
+
+
+@pytest.fixture
+def make_client(tmp_path: Path) -> Iterator[Callable[..., TrainingClient]]:
+    """Mock training clients in folders of their own, closed at the end of the test."""
+    opened: list[tuple[MockBackend, dict[str, Any]]] = []
+
+    def make(seed: int = 0, **params: Any) -> TrainingClient:
+        backend = MockBackend(**params)
+        handles = backend.prepare(model=ModelSpec("tiny", seed=seed), run_dir=tmp_path / f"client{len(opened)}")
+        opened.append((backend, handles))
+        return handles["training_client"]
+
+    yield make
+    for backend, handles in opened:
+        backend.teardown(handles)

@@ -36,7 +36,7 @@ class Lesson:
 
     turn: Turn
     teacher_logprobs: np.ndarray
-    """(T,), of the tokens the student sampled."""
+    """(T,), of the tokens the student sampled; for those outside `teacher`, at most this."""
     teacher: TopLogprobs | None = None
     """(T, K), the teacher's most probable tokens for each sampled position, where they are needed."""
 
@@ -67,18 +67,22 @@ async def ask_teacher(
     An answer is cut to what the teacher's context holds beside the prompt, and left out where that is nothing. With a
     `top_k` of 0 only the sampled tokens are looked up.
     """
-    asked = [
-        (len(prompt), cut, teacher.logprobs(tokens), teacher.topk_logprobs(tokens, top_k) if top_k else None)
-        for prompt, turn in zip(prompts, turns, strict=True)
-        if (cut := _cut(turn, context_length - len(prompt))).completion_tokens
-        for tokens in [[*prompt, *cut.completion_tokens]]
-    ]
-    lessons: list[Lesson] = []
-    for start, turn, logprobs, alternatives in asked:
-        top = None if alternatives is None else await alternatives
-        top = None if top is None else TopLogprobs(top.tokens[start:], top.logprobs[start:])
-        lessons.append(Lesson(turn, (await logprobs)[start:], top))
-    return lessons
+    fitting = [(prompt, _cut(turn, context_length - len(prompt))) for prompt, turn in zip(prompts, turns, strict=True)]
+    fitting = [(prompt, turn) for prompt, turn in fitting if turn.completion_tokens]
+    sequences = [[*prompt, *turn.completion_tokens] for prompt, turn in fitting]
+    if not top_k:
+        scores = [teacher.logprobs(tokens) for tokens in sequences]
+        return [Lesson(turn, (await score)[len(p) :]) for (p, turn), score in zip(fitting, scores, strict=True)]
+    asked = [teacher.topk_logprobs(tokens, top_k) for tokens in sequences]
+    found = [(turn, len(prompt), await top) for (prompt, turn), top in zip(fitting, asked, strict=True)]
+    alternatives = [(turn, TopLogprobs(top.tokens[start:], top.logprobs[start:])) for turn, start, top in found]
+    return [Lesson(turn, _looked_up(turn.completion_tokens, top), top) for turn, top in alternatives]
+
+
+def _looked_up(tokens: Sequence[int], top: TopLogprobs) -> np.ndarray:
+    """What the top tokens say about some others: their own log-probability, or that of the last one, which is more."""
+    at = top.tokens == np.asarray(tokens)[:, None]
+    return np.where(at.any(axis=1), np.where(at, top.logprobs, -np.inf).max(axis=1), top.logprobs[:, -1])
 
 
 def _cut(turn: Turn, length: int) -> Turn:

@@ -19,6 +19,7 @@ from ..backends.datum import Datum
 from ..rollouts.datums import rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
+from .mastery import Mastery
 from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class RL(RolloutAlgorithm):
         self._pending: deque[asyncio.Task[list[list[Rollout]]]] = deque()
         self._next_iteration = 0
         self._experience: tuple[int, Experience] | None = None
+        self._mastery = Mastery()
 
     def close(self) -> None:
         for task in getattr(self, "_pending", ()):
@@ -112,9 +114,18 @@ class RL(RolloutAlgorithm):
     async def build_batch(self, step_idx: int) -> TrainingBatch:
         iteration = step_idx // self.cfg.updates_per_batch
         if self._experience is None or self._experience[0] != iteration:
-            self._experience = (iteration, await self._learnable(await self._rollouts(iteration)))
+            groups = await self._rollouts(iteration)
+            self._experience = (iteration, await self._learnable(groups))
+            if self._mastery.reached([r.reward for group in groups for r in group if r.reward is not None]):
+                self.services["control"].stop("every attempt earns the highest reward; there is nothing left to learn")
         experience = self._experience[1]
         return TrainingBatch(experience.data, self.cfg.loss_fn, self._loss_config(), metrics=dict(experience.metrics))
+
+    def state(self) -> dict[str, Any]:
+        return {"mastery": self._mastery.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._mastery.restore(state.get("mastery", {}))
 
     async def _rollouts(self, iteration: int) -> list[list[Rollout]]:
         """This iteration's rollouts, with those of the next ones under way as far as staleness allows."""

@@ -203,7 +203,8 @@ class _StagedRun:
         """The checkpoint that the selection metric prefers, among those of the last stage."""
         cfg = self.stages[stage].algorithm.cfg
         metric: str = cfg.selection_metric or self.ctx.extras.get("selection_metric") or "loss"
-        mode: Literal["min", "max"] = cfg.selection_mode or ("min" if "loss" in metric else "max")
+        wanted = None if cfg.selection_metric else self.ctx.extras.get("selection_mode")
+        mode: Literal["min", "max"] = cfg.selection_mode or wanted or ("min" if "loss" in metric else "max")
         best = self.checkpoints.best(metric, mode, stage=stage)
         if best is None and not self.control.interrupted:
             known = sorted({key for checkpoint in self.checkpoints.read() for key in checkpoint.metrics})

@@ -1,7 +1,9 @@
-"""`evsys benchmark`: what runs are scored on."""
+"""`evsys benchmark`: what runs are scored on, and the scoring of any other model on it."""
 
 from __future__ import annotations
 
+from .benchmark_run import run
 from .workspace_verbs import workspace_group
 
-benchmark = workspace_group("benchmark", "List, inspect, add and verify benchmarks.")
+benchmark = workspace_group("benchmark", "List, inspect, add, verify and run benchmarks.")
+benchmark.add_command(run)

@@ -23,7 +23,8 @@ COMMANDS = {
     "list": ("registry", "List what can be named in a config."),
     "schema": ("registry", "Print the JSON schema of one extension's params."),
     "dataset": ("dataset", "List, inspect, add and verify datasets."),
-    "benchmark": ("benchmark", "List, inspect, add and verify benchmarks."),
+    "benchmark": ("benchmark", "List, inspect, add, verify and run benchmarks."),
+    "eval": ("eval", "Score a model without training it."),
     "completion": ("completion", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""

@@ -78,11 +78,16 @@ def _status(run: RunResult) -> str:
     return f"{run.status}, unscored" if "unscored" in run.extras else run.status
 
 
+_SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")
+"""How the names of scores begin."""
+
+
 def _shown(metrics: dict[str, float]) -> str:
     """The few numbers a person looks for first."""
     wanted = [
         "steps",
         "final_loss",
-        *sorted(key for key in metrics if key.startswith(("eval/", "train_fit/", "retention/"))),
+        *sorted(key for key in metrics if key.startswith(_SCORES) and not key.endswith(("/stderr", "/tasks"))),
     ]
+    wanted = [key for key in wanted if "=" not in key]  # a part of a breakdown
     return "  ".join(f"{key}={metrics[key]:.4g}" for key in wanted if key in metrics)

@@ -177,10 +177,10 @@ def _as_chat(row: Row) -> Row:
 
 def _item(chat: ChatMessagesRow, number: int) -> EvalItem:
     messages = row_messages(chat)
-    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=None)
-    if last is not None and last > 0:
-        return EvalItem(messages[:last], message_text(messages[last], last))
+    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=0)
     target = next((chat.metadata[key] for key in ("answer", "tool_slug") if key in chat.metadata), None)
+    if last and (target is None or last == len(messages) - 1):
+        return EvalItem(messages[:last], message_text(messages[last], last))
     if target is None:
         raise DataError(
             f"eval row {number} has no assistant turn, 'answer' or 'tool_slug' to compare with. Add one of them."

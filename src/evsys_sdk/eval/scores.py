@@ -74,17 +74,18 @@ class EvalResult:
 
     @property
     def flat_metrics(self) -> dict[str, float]:
-        """Everything as plain numbers: scores, `<metric>/stderr`, `<key>=<value>/<metric>`, and counts."""
-        flat = {name: score.value for name, score in self.metrics.items()}
+        """Everything as plain numbers: scores, how many tasks, `<metric>/stderr`, and `<key>=<value>/<metric>`.
+
+        What failed is counted in `failed_samples` and `unscored_tasks`, which are there only where something did.
+        """
+        flat = {name: score.value for name, score in self.metrics.items()} | {"tasks": float(self.n_tasks)}
+        failures = {"failed_samples": float(self.n_failed), "unscored_tasks": float(len(self.unscored))}
+        flat |= {name: count for name, count in failures.items() if count}
         flat |= {f"{name}/stderr": score.stderr for name, score in self.metrics.items() if score.stderr is not None}
         for key, groups in self.breakdown.items():
             for value, scores in groups.items():
                 flat |= {f"{key}={value}/{name}": score.value for name, score in scores.items()}
-        return flat | {
-            "tasks": float(self.n_tasks),
-            "failed_samples": float(self.n_failed),
-            "unscored_tasks": float(len(self.unscored)),
-        }
+        return flat
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, without the single predictions."""

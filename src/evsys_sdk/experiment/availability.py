@@ -12,7 +12,6 @@ def refuse_unavailable(config: ExperimentConfig) -> None:
         "launcher": (config.launcher is not None, "launchers"),
         "max_concurrent_arms": (config.max_concurrent_arms > 1, "concurrent arms"),
         "budget": (config.budget is not None, "budgets"),
-        "metadata.benchmark": (bool(config.metadata.benchmark), "benchmarks"),
     }
     problems = [
         Problem(

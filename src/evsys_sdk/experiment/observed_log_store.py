@@ -28,6 +28,10 @@ class LogStoreCallback(Callback):
         rewind = getattr(self._store, "rewind", None)
         if rewind is not None:
             rewind(info.next_step)
+        forget = getattr(self._store, "forget", None)
+        if forget is not None:
+            for scoring in info.repeats:
+                forget(scoring)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._store.log_metrics(metrics, step)

@@ -22,9 +22,11 @@ from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.checkpoints import CheckpointLog
 from .arms import Arm
+from .benchmark_plan import plan_benchmarks, selection
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
 from .record_dir import begin_run, write_result
-from .rows import RowLoader
+from .rows import RowLoader, content_hash
+from .run_benchmarks import RunBenchmarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def _train_and_score(
     algorithm = build_algorithm(run)
     backend = build_backend(run, algorithm)
     handles = _prepare(backend, run, algorithm, run_dir)
+    benchmarks: RunBenchmarks | None = None
     try:
         ctx = RunContext(arm.id, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
         ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
@@ -73,15 +76,23 @@ def _train_and_score(
         ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
         ctx.extras["verify"] = verify_with()
         evaluator = _attach_evaluator(ctx, run)
-        observers.on_run_start(_run_info(ctx, config, run, algorithm), options.control)
+        benchmarks = _attach_benchmarks(ctx, config, run, algorithm)
+        info = _run_info(ctx, config, run, algorithm, benchmarks)
+        observers.on_run_start(info, options.control)
         ctx.log_store.log_hyperparams(_hyperparams(config, run))
         if rows:
             observers.on_data(rows)
+        if benchmarks is not None and not info.steps_done:
+            benchmarks.score_baselines()
         result = _trained(algorithm, ctx)
         if evaluator is not None and result.status == "completed":
             _score_if_missing(evaluator, result)
+        if benchmarks is not None:
+            benchmarks.finish(result)
         return result
     finally:
+        if benchmarks is not None:
+            benchmarks.close()
         _teardown(backend, handles)
 
 
@@ -158,7 +169,42 @@ def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
     return evaluator
 
 
-def _run_info(ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm) -> RunInfo:
+def _attach_benchmarks(
+    ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm
+) -> RunBenchmarks | None:
+    """Load the benchmarks of the experiment and have the loop score those that are due during training."""
+    if not config.metadata.benchmark:
+        return None
+    client = ctx.extras["backend_handles"].get("training_client")
+    if client is None:
+        raise BackendError(
+            f"the backend '{run.backend.kind}' gives no training_client, so that metadata.benchmark cannot be scored. "
+            "Return one from prepare(), or remove the benchmarks."
+        )
+    planned = plan_benchmarks(config.metadata, algorithm, seed=run.seed)
+    identity = f"{run.backend.kind} {run.model.name} {content_hash([run.model.model_dump(mode='json')])[:8]} {run.seed}"
+    benchmarks = RunBenchmarks(
+        planned,
+        client,
+        ctx.extras["renderer"],
+        ctx.extras["observers"],
+        ctx.output_dir,
+        ctx.extras["attempt"],
+        identity,
+    )
+    ctx.extras["scoring"] = benchmarks.background_scoring()
+    if (chosen := selection(planned, config.metadata)) is not None:
+        ctx.extras["selection_metric"], ctx.extras["selection_mode"] = chosen
+    return benchmarks
+
+
+def _run_info(
+    ctx: RunContext,
+    config: ExperimentConfig,
+    run: RunConfig,
+    algorithm: Algorithm,
+    benchmarks: RunBenchmarks | None,
+) -> RunInfo:
     last = CheckpointLog.in_dir(ctx.output_dir).last() if ctx.extras["resume"] else None
     planned = getattr(algorithm, "planned_steps", None)
     hypothesis = config.metadata.hypothesis
@@ -170,6 +216,7 @@ def _run_info(ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorit
         total_steps=planned(ctx) if planned else None,
         steps_done=last.next_step if last else 0,
         hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
+        repeats=benchmarks.repeats(last) if benchmarks else (),
     )
 
 

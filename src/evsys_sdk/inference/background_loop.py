@@ -13,8 +13,13 @@ import asyncio
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
+
+
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
 
 
 class BackgroundLoop:
@@ -25,6 +30,7 @@ class BackgroundLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evsys-inference", daemon=True)
         self._thread.start()
+        self._open: weakref.WeakSet[_Closable] = weakref.WeakSet()
         atexit.register(self._stop)
 
     @property
@@ -64,10 +70,21 @@ class BackgroundLoop:
         else:
             self.run(work)
 
+    def close_at_exit(self, resource: _Closable) -> None:
+        """Close `resource` when the process ends, if it still exists then."""
+        self._open.add(resource)
+
     def _stop(self) -> None:
         if self.process == os.getpid() and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=1.0)
+            asyncio.run_coroutine_threadsafe(self._close_all(), self._loop)
+            self._thread.join(timeout=2.0)
+
+    async def _close_all(self) -> None:
+        try:
+            async with asyncio.timeout(1.0):
+                await asyncio.gather(*(resource.aclose() for resource in self._open), return_exceptions=True)
+        finally:
+            self._loop.stop()
 
 
 _current: BackgroundLoop | None = None

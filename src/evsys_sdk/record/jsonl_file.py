@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,8 +58,12 @@ class JsonlFile:
 
     def rewind(self, next_step: int) -> None:
         """Drop every record of step `next_step` or later; a record without a step stays."""
+        self.drop(lambda record: _is_number(record.get("step")) and record["step"] >= next_step)
+
+    def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop some records; a line that is damaged stays where it is."""
         with self._lock:
-            keep = [_is_before(line, next_step) for line in _lines(self.path)]
+            keep = [not unwanted(_parse(line) or {}) for line in _lines(self.path)]
             if all(keep):
                 return
             with atomic_write(self.path) as file:
@@ -133,10 +137,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _is_before(line: bytes, next_step: int) -> bool:
-    """Whether a line belongs to a step before `next_step`; one that names no step, or is damaged, stays where it is."""
-    step = (_parse(line) or {}).get("step")
-    return not (isinstance(step, int | float) and step >= next_step)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -40,6 +40,11 @@ class RunInfo:
     steps_done: int = 0
     """Above 0 the run resumes after this step: drop whatever you recorded for later ones."""
     hypothesis: str | None = None
+    repeats: tuple[EvalRecord, ...] = ()
+    """Scorings of steps already done that will be recorded again, without their scores: drop what you have of them.
+
+    A scoring that overlaps training is recorded later than its step, so a run may resume between the two.
+    """
 
     @property
     def next_step(self) -> int:
@@ -57,6 +62,10 @@ class EvalRecord:
     step: int
     metrics: Mapping[str, float]
     predictions: Sequence[Mapping[str, Any]] = ()
+
+    def is_of(self, record: Mapping[str, Any]) -> bool:
+        """Whether a recorded line of named metrics is about this scoring; any of its metrics shows it."""
+        return record.get("step") == self.step and any(name in record for name in self.named_metrics)
 
     @property
     def named_metrics(self) -> dict[str, float]:

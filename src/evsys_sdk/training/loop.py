@@ -229,7 +229,8 @@ class TrainingLoop:
                 watchdog=self.watchdog.state(),
                 renderer=self.renderer,
                 metrics=_reproducible({**self.last_metrics, **scores}),
-                stop_reason=self.control.stop_reason,
+                # A stage that was finished is not broken off, even if that was asked for during its last step.
+                stop_reason=None if final and self.control.interrupted else self.control.stop_reason,
                 scoring=starting or (self.scoring.pending if self.scoring else None),
             )
             self.checkpoints.append(checkpoint)

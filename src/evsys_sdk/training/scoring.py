@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
     from .checkpoints import CheckpointLog
 
-type ScoreSnapshot = Callable[[int, SamplingClient], Sequence[Scoring]]
-"""Scores a sampler that was taken after a step; runs on a thread of its own."""
+type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[Scoring]]
+"""Scores a sampler that was taken after a step, on what is due then or on everything; runs on a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class BackgroundScoring:
         """What a checkpoint must know about the scoring that is still running."""
         return None if self._running is None else {"step": self._running.step, "sampler": self._running.sampler}
 
-    def start(self, step: int, sampler: SamplingClient) -> None:
+    def start(self, step: int, sampler: SamplingClient, *, everything: bool = False) -> None:
         """Begin to score; the one before must have been collected."""
         assert self._running is None
-        self._running = _Running(step, sampler.ref, self._thread.submit(self.score, step, sampler))
+        self._running = _Running(step, sampler.ref, self._thread.submit(self.score, step, sampler, everything))
 
     async def start_again(self, pending: Mapping[str, Any], client: TrainingClient) -> None:
         """Score what was being scored when the run was broken off."""
@@ -100,7 +100,7 @@ class BackgroundScoring:
         await self.collect()
         if (self._last is None or self._last[0] != step) and step not in self.failures:
             try:
-                self.start(step, await client.sampler())
+                self.start(step, await client.sampler(), everything=True)
             except Exception as error:
                 self._fail(step, error)
             await self.collect()

@@ -83,8 +83,8 @@ async def environment(environment_class: Any) -> AsyncIterator[Environment]:
 
 @pytest.fixture
 def public_dir() -> Iterator[Path]:
-    """A folder that other users may enter; a sandbox started by root runs as one of them."""
-    folder = Path(tempfile.mkdtemp())
+    """A folder that other users may enter, since a sandbox started by root runs as one, and that is not below /tmp."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)

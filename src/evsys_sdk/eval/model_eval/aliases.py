@@ -57,10 +57,13 @@ class AliasMap:
         return predicted in self.accepted.get(target, ())
 
 
+type Aliases = AliasMap | dict[str, Any]
+
+
 class AliasMatcher:
     """How a predicted slug matches a target."""
 
-    def __init__(self, aliases: Mapping[str, Any] | AliasMap | None = None, secondary: Any = None) -> None:
+    def __init__(self, aliases: Aliases | None = None, secondary: Aliases | None = None) -> None:
         self.aliases = _alias_map(aliases, "aliases") or AliasMap()
         self.secondary = _alias_map(secondary, "secondary")
         """None where there is no second set, which is not the same as an empty one."""
@@ -82,7 +85,7 @@ class AliasMatcher:
         return "secondary" if self.secondary is not None and self.secondary.accepts(said, wanted) else "none"
 
 
-def _alias_map(value: Mapping[str, Any] | AliasMap | None, where: str) -> AliasMap | None:
+def _alias_map(value: Aliases | None, where: str) -> AliasMap | None:
     return value if value is None or isinstance(value, AliasMap) else AliasMap.of(value, where=where)
 
 
@@ -93,9 +96,9 @@ def _unwrapped(value: Any, where: str) -> tuple[bool, Iterator[tuple[str, str]]]
 
 
 def _pairs(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    if not isinstance(value, Mapping):
+    if not is_object(value):
         raise DataError(f'{where}: aliases must be an object such as {{"SLUG": ["OTHER_SLUG"]}}, not {show(value)}.')
-    for target, aliases in value.items():  # pyright: ignore[reportUnknownVariableType]
+    for target, aliases in value.items():
         _check_slug(target, f"{where}: the slug")
         if not is_list(aliases):
             raise DataError(f"{where}: the aliases of '{target}' must be a list, not {show(aliases)}. Write [...].")

@@ -28,7 +28,7 @@ class ModelEvalConfig(Strict):
     system: str | None = Field(default=DEFAULT_SYSTEM, min_length=1)
     """System prompt of rows with `query` or `prompt`; null for none. Rows with `messages` are asked as they are."""
     prompt_format: PromptFormat = "chat"
-    """`chat` leaves the form to the client; the others write Qwen's chat format for a client that completes raw text."""
+    """`chat` leaves the form to the client; the others write Qwen's, for a client that completes raw text."""
     retry_attempts: int = Field(default=5, ge=1)
     """How often one question is asked before it counts as failed."""
     retry_base_delay_s: float = Field(default=1.0, ge=0)

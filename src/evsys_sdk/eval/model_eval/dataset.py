@@ -47,7 +47,9 @@ def load_eval_dataset(source: str | Path | Iterable[Mapping[str, Any]]) -> list[
         except DataError as error:
             raise DataError(f"{name}:{number}: {error}") from None
         if row.id in rows:
-            raise DataError(f"{name}:{number}: the id {show(row.id)} already stands in line {lines[row.id]}. Rename one.")
+            raise DataError(
+                f"{name}:{number}: the id {show(row.id)} already stands in line {lines[row.id]}. Rename one."
+            )
         rows[row.id], lines[row.id] = row, number
     if not rows:
         raise DataError(f"{name}: there are no rows to score. Check the file.")

@@ -18,7 +18,8 @@ from ..tool_call import calls_in_text, read_call
 
 TOOL_CALL_TAG = "tool_call"
 
-_FIELDS = ("tool_slug", "slug", "tool", "name", "answer", "target")
+_FIELDS = ("tool_slug", "slug", "tool", "tool_name", "answer", "target")
+_CALL_FIELDS = {"function", "arguments", "parameters", "input"}
 _LABEL = re.compile(
     r"^\W{0,4}(?:final answer|answer|tool[ _]slug|tool|slug)\b\W{0,4}?[:=](.+)$", re.IGNORECASE | re.MULTILINE
 )
@@ -49,12 +50,14 @@ def _in_json(text: str) -> str | None:
     value: Any = find_json(text)
     if is_list(value) and len(value) == 1:
         value = value[0]
-    if isinstance(value, str):
-        return value.strip() or None
-    if not is_object(value):
-        return None
-    named = next((value[field] for field in _FIELDS if isinstance(value.get(field), str)), None)
-    return (named if named is not None else read_call(value).name).strip() or None
+    if is_object(value):
+        value = next((value[field] for field in _FIELDS if isinstance(value.get(field), str)), _called(value))
+    return _in_words(value) if isinstance(value, str) else None
+
+
+def _called(value: dict[str, Any]) -> str | None:
+    """The name in a call; a `name` without arguments may be that of anything."""
+    return read_call(value).name if _CALL_FIELDS & set(value) else None
 
 
 def _labelled(text: str) -> str | None:

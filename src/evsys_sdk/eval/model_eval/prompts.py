@@ -1,7 +1,7 @@
 """What a model is asked, and the chat format of Qwen models for clients that complete raw text.
 
-    qwen_chat_prompt("Email Ada the minutes")             ChatML, as Qwen 2 and 2.5 read it
-    qwen3_chat_template_prompt("...", enable_thinking=False)   with an empty thinking block, so that Qwen 3 answers at once
+    qwen_chat_prompt("Email Ada the minutes")                     ChatML, as Qwen 2 and 2.5 read it
+    qwen3_chat_template_prompt("...", enable_thinking=False)      with an empty thinking block: Qwen 3 answers at once
 
 A client that is given messages applies its model's own template; these are for those that are given one text.
 """

@@ -1,8 +1,8 @@
 """Answers -> matches, row by row. Nothing here asks a model; projects with answers of their own start here.
 
-    rows = load_eval_dataset("eval.jsonl")
-    results = score_rows(rows, [["GMAIL_SEND_EMAIL"], [None]], AliasMatcher())     None: asking failed
-    summarize(results).pass_at_1
+rows = load_eval_dataset("eval.jsonl")
+results = score_rows(rows, [["GMAIL_SEND_EMAIL"], [None]], AliasMatcher())     None: asking failed
+summarize(results).pass_at_1
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ def score_rows(
     """Match answers with targets: for each row the texts of its attempts, None where asking failed."""
     if len(rows) != len(completions):
         raise EvalError(f"there are {len(rows)} rows and answers to {len(completions)}. Give a list for each row.")
+    if any(isinstance(texts, str) for texts in completions):
+        raise EvalError("each row needs a list of answers, also where there is only one. Write [[text], ...].")
     return [
         RowResult(row, tuple(judged(Attempt(at, text), row, matcher, extract) for at, text in enumerate(texts, 1)))
         for row, texts in zip(rows, completions, strict=True)

@@ -1,9 +1,10 @@
-"""The `claude` client: Anthropic's Messages API.
+"""`claude`: Anthropic's Messages API.
 
     inference: { kind: claude, params: { model: claude-sonnet-4-6 } }
 
-The API takes no seed. Thinking stays in the message as `thinking_blocks`, because it has to be sent back unchanged
-while tools are being called.
+The key is read from `ANTHROPIC_API_KEY`. The API takes no seed. Many models take no temperature: they are asked without
+one, with a warning. Newer models think before they answer, and that counts against the token limit, so give it room.
+Thinking stays in the message as `thinking_blocks`, because it has to be sent back unchanged while tools are called.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ _STOPS: dict[str, StopReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_NOT_TAKEN = re.compile(r"`?(temperature|stop_sequences)`?[^.]*(deprecated|not supported|unsupported)", re.IGNORECASE)
+_NOT_TAKEN = re.compile(
+    r"`?(temperature|stop_sequences)`?\b.*(deprecated|support|not permitted|not allowed|may only be set|only be used)",
+    re.IGNORECASE,
+)
+"""How the API says that a field is not for this model or version; a value out of range is worded otherwise."""
 
 type Block = dict[str, Any]
 

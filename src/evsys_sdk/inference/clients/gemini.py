@@ -1,6 +1,9 @@
-"""The `gemini` client: `generateContent` of Google's Gemini API.
+"""`gemini`: `generateContent` of Google's Gemini API.
 
     inference: { kind: gemini, params: { model: gemini-2.5-flash } }
+
+The key is read from `GEMINI_API_KEY` or `GOOGLE_API_KEY`. Thinking counts against the token limit, so give it room, or
+set `extra: { generationConfig: { thinkingConfig: { thinkingBudget: 0 } } }` where the model allows that.
 
 What the model signs (`thoughtSignature`) has to be sent back with the call it belongs to; it travels in `extra_content`
 of that tool call, as in Google's own OpenAI-style interface.

@@ -253,7 +253,8 @@ class HostedClient(ChatClient):
             )
             limiter = RateLimiter(config.concurrency, config.requests_per_minute, config.tokens_per_minute)
             self._session = _Session(loop, transport, limiter)
-            # A client that is dropped unclosed leaves no connection behind.
+            # A client that nobody closes leaves no connection behind.
+            loop.close_at_exit(transport)
             weakref.finalize(self, _drop, loop, transport).atexit = False
         return self._session
 

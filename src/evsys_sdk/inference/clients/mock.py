@@ -1,4 +1,4 @@
-"""The `mock` client: the small numpy model of the mock backend, without a server, a key or a cost.
+"""`mock`: the small numpy model of the mock backend, without a server, a key or a cost.
 
     inference: { kind: mock, params: { checkpoint: outputs/first/run/checkpoints/final/sampler } }
 

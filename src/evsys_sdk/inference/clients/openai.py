@@ -1,7 +1,10 @@
-"""The `openai` client: OpenAI's chat completions, or any server that speaks them.
+"""`openai`: OpenAI's chat completions, or any server that speaks them.
 
-inference: { kind: openai, params: { model: gpt-4.1 } }
-inference: { kind: openai, params: { model: qwen3, base_url: "http://localhost:8000/v1" } }
+    inference: { kind: openai, params: { model: gpt-4.1 } }
+
+The key is read from `OPENAI_API_KEY`. With `base_url: http://localhost:8000/v1` it asks another server, such as vLLM,
+SGLang or a gateway; that one is sent a key only if `api_key_env` names its variable. A field that a model turns out
+not to take (some take no temperature) is left out from then on, with a warning.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class CsvMetrics(Callback):
         self._path = info.run_dir / self.cfg.path
         header, rows = _read(self._path)
         self._columns = header or [_STEP]
-        self._rewrite(row for row in rows if int(row[0]) < info.next_step)
+        self._rewrite(row for row in rows if int(row[0]) < info.next_step and not self._is_repeated(row, info))
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._append(step, metrics)
@@ -60,6 +60,10 @@ class CsvMetrics(Callback):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _is_repeated(self, row: Sequence[str], info: RunInfo) -> bool:
+        line: dict[str, Any] = {name: cell for name, cell in zip(self._columns, row, strict=False) if cell != ""}
+        return any(scoring.is_of({**line, _STEP: int(row[0])}) for scoring in info.repeats)
 
     def _append(self, step: int, metrics: Mapping[str, float]) -> None:
         cells = {name: repr(as_number(name, value)) for name, value in metrics.items() if name != _STEP}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,9 @@ class LocalLogger(Callback):
         for path in sorted(self._root.glob("*/*.jsonl")):
             if path.parent.name != "data":
                 self._file(str(path.relative_to(self._root))).rewind(info.next_step)
+        for scoring in info.repeats:
+            for path in sorted((self._root / _folder(scoring.split)).glob("*.jsonl")):
+                self._file(str(path.relative_to(self._root))).drop(partial(_is_about, scoring))
 
     def on_data(self, rows: Sequence[Row]) -> None:
         """Keep the rows; a later call, as from a later stage of the run, adds to the first."""
@@ -93,7 +97,7 @@ class LocalLogger(Callback):
             self._file("training/timing.jsonl").append(metrics_record(step, timing))
 
     def on_eval(self, record: EvalRecord) -> None:
-        folder = _FOLDERS.get(record.split) or re.sub(r"[^\w.-]", "_", record.split).lstrip(".") or "other"
+        folder = _folder(record.split)
         line = metrics_record(record.step, record.metrics, name=record.name, split=record.split)
         self._file(f"{folder}/metrics.jsonl").append(line)
         for prediction in record.predictions if self.cfg.predictions else ():
@@ -138,6 +142,16 @@ class LocalLogger(Callback):
         """Those of earlier attempts too, where the run keeps its list of them."""
         log = CheckpointLog.in_dir(run_dir)
         return list(read_records(log.path)) if log.path.exists() else self._checkpoints
+
+
+def _folder(split: str) -> str:
+    return _FOLDERS.get(split) or re.sub(r"[^\w.-]", "_", split).lstrip(".") or "other"
+
+
+def _is_about(scoring: EvalRecord, line: Mapping[str, Any]) -> bool:
+    """Whether a line is a score or a prediction of a scoring."""
+    same_split = line.get("split", scoring.split) == scoring.split
+    return (line.get("step"), line.get("name")) == (scoring.step, scoring.name) and same_split
 
 
 def _last(path: Path) -> dict[str, Any] | None:

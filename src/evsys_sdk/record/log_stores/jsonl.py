@@ -17,6 +17,7 @@ from typing import Any
 from ...config.base import Strict
 from ...errors import ConfigError, Problem
 from ...files import write_json
+from ...training.callback import EvalRecord
 from ..jsonable import jsonable
 from ..jsonl_file import JsonlFile, cannot_write, read_records
 from ..metrics import metrics_record, split_timing
@@ -73,6 +74,11 @@ class JsonlLogStore:
         for name in ("metrics.jsonl", "timing.jsonl"):
             if (self._folder() / name).exists():
                 self._file(name).rewind(next_step)
+
+    def forget(self, scoring: EvalRecord) -> None:
+        """Forget one scoring, because it will be recorded again."""
+        if (self._folder() / "metrics.jsonl").exists():
+            self._file("metrics.jsonl").drop(scoring.is_of)
 
     def close(self) -> None:
         """Close the files; a later call opens them again."""

@@ -19,6 +19,7 @@ from ...errors import EvsysError
 from ...log import get_logger
 from ...protocols import LogStore
 from ...registry import config_model, get_log_store
+from ...training.callback import EvalRecord
 
 _NOTED_FAILURES = 3
 
@@ -67,6 +68,10 @@ class MultiplexLogStore:
         """Let every child that can forget the steps from `next_step` on."""
         self._tell(lambda child: getattr(child, "rewind", _cannot_rewind)(next_step))
 
+    def forget(self, scoring: EvalRecord) -> None:
+        """Let every child that can forget one scoring."""
+        self._tell(lambda child: getattr(child, "forget", _cannot_rewind)(scoring))
+
     def close(self) -> None:
         """Close all of them."""
         self._tell(lambda child: child.close())
@@ -105,5 +110,5 @@ def _unused(kind: str, taken: Mapping[str, object]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _cannot_rewind(next_step: int) -> None:
+def _cannot_rewind(what: int | EvalRecord) -> None:
     """Some stores cannot forget; what they show twice is the same number twice."""

@@ -29,6 +29,8 @@ def scores(record: EvalRecord, before: Mapping[str, float]) -> str:
     """`pass@1 0.4120 (+0.0310)`: the scores, and how they changed since the last time."""
     texts: list[str] = []
     for name, value in record.metrics.items():
+        if "/" in name:  # standard errors and parts of a breakdown are for the record
+            continue
         change = value - before.get(name, math.nan)
         moved = f" ({'+' if change >= 0 else '-'}{number(abs(change))})" if math.isfinite(change) else ""
         texts.append(f"{name} {number(value)}{moved}")

@@ -12,7 +12,7 @@ What happens at a limit, each of which a command could run into but none of whic
 |---|---|---|
 | `timeout_s` | the supervisor | its process group is killed; `timed_out`, exit code 124 |
 | `memory_mb`, one process | the kernel (RLIMIT_DATA) | allocating fails |
-| `memory_mb`, all processes | the supervisor, 20 times a second | the largest is killed (137); stderr says so |
+| `memory_mb` + 32, all processes | the supervisor, 20 times a second | the largest is killed (137); stderr says so |
 | `processes` | the kernel (RLIMIT_NPROC) | `fork` fails |
 | `cpu_s`, one process | the kernel (RLIMIT_CPU) | ended by SIGXCPU, exit code 152 |
 | `disk_mb`, all files | the kernel (size and inodes of the file system) | writing fails: no space left |
@@ -86,7 +86,7 @@ class BwrapConfig(Strict):
     timeout_s: float = Field(default=60.0, gt=0)
     """How long a command may take that does not ask for another limit."""
     memory_mb: int = Field(default=2048, ge=16)
-    """Memory of one process, and of all processes together."""
+    """Memory of one process; all processes together may use 32 MB more."""
     disk_mb: int = Field(default=1024, ge=1)
     """Size of all files together; they are kept in memory."""
     file_mb: int = Field(default=512, ge=1)
@@ -209,7 +209,7 @@ class BwrapEnvironment:
         return {
             "bwrap": _find_bwrap(cfg.bwrap),
             "uid": _UNPRIVILEGED if os.geteuid() == 0 else None,
-            "mounts": [*mounts, *root.extra_mounts(cfg.read_only)],
+            "mounts": [*mounts, *root.extra_mounts(cfg.read_only, writable)],
             "generated": dict(root.GENERATED) if cfg.rootfs is None else {},
             "user": root.UID,
             "writable": writable,

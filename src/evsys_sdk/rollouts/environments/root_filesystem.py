@@ -58,11 +58,17 @@ def image_mounts(rootfs: Path, writable: Iterable[str]) -> list[str]:
     return _mounts(rootfs, (path for path in sorted(rootfs.iterdir()) if path.name not in hidden))
 
 
-def extra_mounts(paths: Iterable[str]) -> list[str]:
+def extra_mounts(paths: Iterable[str], writable: Iterable[str]) -> list[str]:
     """bwrap arguments that show further folders of the host at their own place."""
-    missing = [path for path in paths if not Path(path).exists()]
-    if missing:
-        raise SandboxError(f"read_only names what does not exist on this machine: {', '.join(missing)}")
+    for path in paths:
+        if not Path(path).exists():
+            raise SandboxError(f"read_only names {path}, which does not exist on this machine.")
+        for folder in writable:
+            if Path(path).is_relative_to(folder):
+                raise SandboxError(
+                    f"read_only names {path}, which the writable folder {folder} would hide. Move it, or copy what is "
+                    "needed into the sandbox with `files`."
+                )
     return [argument for path in paths for argument in ("--ro-bind", path, path)]
 
 

@@ -29,8 +29,8 @@ class BridgeAgent(BaseAgent):
         self._attempt = find_attempt(attempt)
         self._inner: BaseAgent | None = None
         if isinstance(self._attempt.agent, ForeignAgent):
-            self._inner = make_inner(self._attempt.agent, self._attempt, args, kwargs)
-            self.capabilities = self._inner.capabilities
+            inner = make_inner(self._attempt.agent, self._attempt, args, kwargs)
+            self._inner, self.capabilities = inner, inner.capabilities
 
     @staticmethod
     def name() -> str:

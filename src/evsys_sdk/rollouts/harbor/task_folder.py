@@ -35,9 +35,8 @@ def load_harbor_tasks(path: str | Path) -> list[HarborTask]:
     root = Path(path).expanduser().resolve()
     folders = [root] if is_task_folder(root) else sorted(p.parent for p in root.glob("*/task.toml"))
     if not folders:
-        raise DataError(
-            f"{path}: holds no task in Harbor's format. A task is a folder with task.toml and instruction.md."
-        )
+        what = "A task is a folder with task.toml, instruction.md and tests/test.sh."
+        raise DataError(f"{path}: holds no task in Harbor's format. {what}")
     tasks = [_load(folder) for folder in folders]
     by_id: dict[str, HarborTask] = {}
     for task in tasks:
@@ -51,9 +50,7 @@ def load_harbor_tasks(path: str | Path) -> list[HarborTask]:
 def _load(folder: Path) -> HarborTask:
     config = _read_toml(folder / "task.toml")
     if config.get("steps"):
-        raise DataError(
-            f"{folder / 'task.toml'}: tasks in several [[steps]] are not supported. Use one instruction.md."
-        )
+        raise DataError(f"{folder / 'task.toml'}: tasks in [[steps]] are not supported. Write one instruction.md.")
     for needed in ("instruction.md", "tests"):
         if not (folder / needed).exists():
             raise DataError(f"{folder}: has no {needed}, which a task in Harbor's format needs. Add it.")

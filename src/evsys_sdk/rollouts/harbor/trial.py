@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
-from harbor.models.trial.result import TrialResult
+from harbor.trial.queue import TrialQueue
 
 from ..rollout import Rollout, TruncatedError
 from .attempt import Attempt
 from .native_environment import NativeEnvironment
 from .task_folder import write_stub
+from .verifier_bridge import before_verification
 
 _HERE = __package__
 _OUT_OF_TIME = "AgentTimeoutError"
 
 
-def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> TrialConfig:
+def open_queue(concurrency: int) -> Any:
+    """What runs trials, without retries of its own: only we know which failures are worth one."""
+    return TrialQueue(concurrency).on_verification_started(before_verification)
+
+
+def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> Any:
     """What Harbor has to know; everything live is behind `key`."""
     bridge: dict[str, Any] = {"attempt": key}
     folder = attempt.folder
@@ -67,12 +73,12 @@ def _needs(attempt: Attempt) -> dict[str, str | None]:
     return {"docker_image": ours.cfg.docker_image} if isinstance(ours, NativeEnvironment) else {}
 
 
-def harvest(attempt: Attempt, result: TrialResult) -> Rollout:
+def harvest(attempt: Attempt, result: Any) -> Rollout:
     """A rollout with a reward, or the reason why there is none."""
     rollout = attempt.rollout()
     raised = result.exception_info
     if raised is not None and raised.exception_type != _OUT_OF_TIME:
-        return failed(rollout, attempt.failure or _say(attempt, raised))
+        return failed(rollout, attempt.failure or _say(attempt, result))
     swallowed = attempt.recorder.failure
     if attempt.stopped is None and swallowed is not None and not isinstance(swallowed, TruncatedError):
         return failed(rollout, f"the model failed: {type(swallowed).__name__}: {swallowed}")
@@ -96,10 +102,10 @@ def failed(rollout: Rollout, problem: str) -> Rollout:
     return replace(rollout, status="infra", reward=None, error=problem)
 
 
-def _say(attempt: Attempt, raised: Any) -> str:
+def _say(attempt: Attempt, result: Any) -> str:
+    raised = result.exception_info
     said = f"{raised.exception_type}: {raised.exception_message}".rstrip(": ")
     if not attempt.started and not isinstance(attempt.environment, NativeEnvironment):
         return f"the environment did not start: {said}"
-    return (
-        f"the agent failed: {said}" if attempt.recorder.turns or attempt.tests_decide else f"the trial failed: {said}"
-    )
+    who = "verifier" if result.verifier is not None else "trial" if result.agent_execution is None else "agent"
+    return f"the {who} failed: {said}"

@@ -52,4 +52,8 @@ async def before_verification(event: TrialHookEvent) -> None:
     attempt = find_attempt(event.config.agent.kwargs["attempt"])
     if attempt.tests_decide and attempt.sandbox is not None:
         keep = bool(attempt.request.task.metadata.get("keep_processes"))
-        await attempt.sandbox.clear_for_tests(keep_processes=keep)
+        try:
+            await attempt.sandbox.clear_for_tests(keep_processes=keep)
+        except Exception as error:
+            attempt.failure = f"{type(error).__name__}: {error}"
+            raise

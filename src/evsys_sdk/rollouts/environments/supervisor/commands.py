@@ -9,7 +9,7 @@ import time
 
 from .capture import Capture
 from .libc import restore_signals
-from .memory import is_alive, processes
+from .processes import is_alive, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from .seccomp import Filter
     from .wire import Message
 
-TIMED_OUT = 124
-_CANNOT_RUN = 126
 _SIGKILL = 9
+KILLED = 128 + _SIGKILL
+_TIMED_OUT = 124
+_CANNOT_RUN = 126
 _CHUNK = 1 << 18
 _LONGEST_ARGUMENT = 128 * 1024 - 1
 
@@ -76,7 +77,7 @@ class Command:
             "id": self.identifier,
             "stdout": output.value(),
             "stderr": errors.value(),
-            "exit_code": TIMED_OUT if self.timed_out else code if code >= 0 else 128 - code,
+            "exit_code": _TIMED_OUT if self.timed_out else code if code >= 0 else 128 - code,
             "timed_out": self.timed_out,
             "notes": self.notes,
         }

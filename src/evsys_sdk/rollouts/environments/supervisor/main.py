@@ -7,11 +7,11 @@ import resource
 import select
 import time
 
-from .commands import Command, file_reader, file_writer, process_killer, shell_command
+from .commands import KILLED, Command, file_reader, file_writer, process_killer, shell_command
 from .launch import LaunchError, Sandbox, launch
 from .libc import PR_SET_DUMPABLE, prctl
 from .limits import ProcessLimits
-from .memory import MemoryWatch, kill_inside
+from .processes import MemoryWatch, kill_inside, sandbox_lives
 from .seccomp import Filter
 from .wire import Decoder, encode
 
@@ -32,9 +32,9 @@ _ENDED = 0
 def main(control: int, parent: int) -> None:
     """Serve the process `parent` over the socket `control` until it is done or gone."""
     parent_pidfd = os.pidfd_open(parent)
-    prctl(PR_SET_DUMPABLE, 0)
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # if the machine runs out of memory, a sandbox must go before the training run
+    prctl(PR_SET_DUMPABLE, 0)  # also for what is forked from here, until it becomes another program
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
     decoder = Decoder()
@@ -173,7 +173,9 @@ class Supervisor:
                 # A process in the background may still write there; nobody listens, but it must not be killed for it.
                 self._handlers[stream] = lambda stream=stream: self._discard(stream)
         result = command.finish()
-        if not command.cancelled:
+        if result.get("exit_code") == KILLED and not sandbox_lives():
+            self._sandbox_died()  # which has killed the command: that is no result
+        elif not command.cancelled:
             _send(self._control, result)
 
     def _discard(self, stream: int) -> None:

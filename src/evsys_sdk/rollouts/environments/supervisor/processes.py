@@ -1,4 +1,4 @@
-"""The limit on the memory of all processes of a sandbox together.
+"""The processes of a sandbox, seen through its /proc, and the limit on their memory together.
 
 Each process has a hard limit of its own (`limits.py`). Their sum is looked at many times a second; above the limit the
 largest process is killed, as the kernel would do in a container. This works without control groups, which an ordinary
@@ -12,15 +12,17 @@ import os
 from .libc import remove_shared_memory
 
 _SIGKILL = 9
+_PF_EXITING = 4
 _PAGE = os.sysconf("SC_PAGESIZE")
 _MB = 1024 * 1024
+_ALLOWANCE = 32 * _MB  # for shells and libraries, so that one large process meets its own limit first
 
 
 class MemoryWatch:
     """Looks after the memory of the sandbox whose /proc this process sees."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self._limit = limit + _ALLOWANCE
 
     def is_idle(self) -> bool:
         """Whether only PID 1 and its `sleep` are running, so that nothing can grow."""
@@ -61,6 +63,12 @@ def is_alive(pid: int) -> bool:
     """Whether a process exists and is not only waiting to be buried."""
     status = _read(f"/proc/{pid}/stat")
     return bool(status) and status.rpartition(b") ")[2][:1] not in (b"Z", b"X")
+
+
+def sandbox_lives() -> bool:
+    """Whether PID 1 exists and is not on its way out, taking all the others along."""
+    fields = _read("/proc/1/stat").rpartition(b") ")[2].split()
+    return len(fields) > 6 and not int(fields[6]) & _PF_EXITING
 
 
 def _resident(pid: int) -> int:

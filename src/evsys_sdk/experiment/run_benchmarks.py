@@ -1,0 +1,225 @@
+"""The benchmarks of one run: baselines before training, val sets while it goes on, the rest once it is over.
+
+A failure here never fails the run and never vanishes: the run is marked unscored, so that it cannot win.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config.metadata import BASE_MODEL
+from ..data.reference import slug
+from ..errors import EvalError
+from ..eval.engines import open_engine
+from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
+from ..eval.scores import EvalResult
+from ..files import write_json
+from ..log import get_logger
+from ..protocols import RunResult
+from ..registry import get_inference
+from ..training.callback import EvalRecord, Observers
+from ..training.checkpoints import Checkpoint, CheckpointLog
+from ..training.scoring import BackgroundScoring, Scoring
+from .benchmark_plan import PlannedBenchmark
+
+if TYPE_CHECKING:
+    from ..backends.client import SamplingClient, TrainingClient
+    from ..inference.renderer import Renderer
+    from ..rollouts.engine import RolloutEngine
+
+PLAN_FILE = "benchmarks.json"
+BASELINE = "baseline"
+_BASELINE_FOLDER = ".baselines"
+"""Beside the runs of an experiment, which share it; no run can have this name."""
+
+
+@dataclass(slots=True)
+class RunBenchmarks:
+    """Scores one run."""
+
+    planned: Sequence[PlannedBenchmark]
+    client: TrainingClient
+    renderer: Renderer
+    observers: Observers
+    run_dir: Path
+    attempt: int
+    identity: str
+    """Which untrained model this is: equal ones are scored once for all runs of an experiment."""
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    """What is not scored at the moment, and why."""
+    history: list[str] = field(default_factory=list[str])
+    """Everything that went wrong with a scoring, also where a later one went well."""
+    _engines: dict[str, RolloutEngine] = field(default_factory=dict[str, Any])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
+    _scoring: BackgroundScoring | None = None
+
+    def __post_init__(self) -> None:
+        write_json(self.run_dir / PLAN_FILE, [one.describe() for one in self.planned])
+
+    @property
+    def in_loop(self) -> list[PlannedBenchmark]:
+        return [one for one in self.planned if one.entry.run_every is not None]
+
+    @property
+    def checkpoints(self) -> CheckpointLog:
+        return CheckpointLog.in_dir(self.run_dir)
+
+    def background_scoring(self) -> BackgroundScoring | None:
+        """What the training loop asks to score snapshots; None when nothing is scored during training."""
+        if self.in_loop and self._scoring is None:
+            self._scoring = BackgroundScoring(
+                score=self._score_snapshot,
+                is_due=lambda step: any(one.is_due(step) for one in self.in_loop),
+                observers=self.observers,
+                checkpoints=self.checkpoints,
+            )
+        return self._scoring
+
+    def repeats(self, last: Checkpoint | None) -> tuple[EvalRecord, ...]:
+        """What a run that goes on from `last` records again, although its step is done."""
+        if last is None:
+            return ()
+        running = int(last.scoring["step"]) if last.scoring else None
+        again = [one.blank(running) for one in self.in_loop if running is not None and one.is_due(running)]
+        # A run that was scored completely is not taken up again.
+        lacking = [one for one in self.planned if last.final and one.metric_name("tasks") not in last.metrics]
+        return (*again, *(one.blank(last.next_step) for one in lacking))
+
+    def score_baselines(self) -> None:
+        """Score the other models that entries name, before training changes the first of them."""
+        for planned in self.planned:
+            # The same samples for every run, so that they need to be drawn only once.
+            sampling = replace(planned.settings.sampling, seed=0)
+            one = replace(planned, settings=replace(planned.settings, sampling=sampling))
+            for name in one.entry.models:
+                record_name = f"{one.split}/{one.label}/{name}"
+                result = self._guarded(one, f"{BASELINE}/{record_name}", 0, lambda name=name: self._baseline(name))
+                if result is not None:
+                    record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _shown(result))
+                    self.observers.on_eval(record)
+                    self.checkpoints.add_scores(0, {} if result.problem else record.named_metrics)
+
+    def finish(self, result: RunResult) -> None:
+        """Score what is left and write everything into the result of the run."""
+        step = int(result.metrics.get("steps", 0))
+        if result.status == "completed":
+            for one in self._left(result):
+                scoring = self._score(one, step, lambda: self._final_model(result, step))
+                if scoring is not None:
+                    self.observers.on_eval(scoring.record)
+                    result.metrics |= scoring.scores
+        baselines = self.checkpoints.scores().get(0, {})
+        result.metrics |= {name: value for name, value in baselines.items() if name.startswith(f"{BASELINE}/")}
+        self._explain(result)
+
+    def close(self) -> None:
+        """Cancel what is running; doing it twice is fine."""
+        with self._lock:
+            self._closed = True
+            engines = list(self._engines.values())
+        for engine in engines:
+            engine.close()
+        if self._scoring is not None:
+            self._scoring.close()
+
+    def _left(self, result: RunResult) -> list[PlannedBenchmark]:
+        """What training did not score; a set that has just failed at its end is not tried at once again."""
+        unscored = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
+        tried = self._scoring is not None and int(result.metrics.get("steps", 0)) in self._scoring.failures
+        return [one for one in unscored if not tried and f"{one.split}/{one.label}" not in self.problems]
+
+    def _explain(self, result: RunResult) -> None:
+        if self._scoring is not None:
+            for step, reason in self._scoring.failures.items():
+                self.history.append(f"after step {step}: {reason}")
+        if result.status == "completed":
+            lacking = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
+            reasons = [f"{one.split}/{one.label}: {self._reason(one)}" for one in lacking]
+            if reasons:
+                before = result.extras.get("unscored")
+                result.extras["unscored"] = "; ".join([*([before] if before else []), *reasons])
+        if self.history:
+            result.extras["scoring_problems"] = self.history
+        if not any(one.split == "val" for one in self.planned):
+            result.extras["selection"] = (
+                "no benchmark has split val, so a choice among runs would use the very set that it is reported on"
+            )
+
+    def _reason(self, one: PlannedBenchmark) -> str:
+        failures = list(self._scoring.failures.values()) if self._scoring is not None else []
+        return self.problems.get(f"{one.split}/{one.label}") or (failures[-1] if failures else "it was not scored")
+
+    def _score_snapshot(self, step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
+        due = [one for one in self.in_loop if everything or one.is_due(step)]
+        ref = sampler.ref or f"step {step} of attempt {self.attempt}"
+        found = [self._score(one, step, lambda: self._sampler_model(sampler, ref)) for one in due]
+        return [scoring for scoring in found if scoring is not None]
+
+    def _score(self, one: PlannedBenchmark, step: int, model: Any) -> Scoring | None:
+        result = self._guarded(one, f"{one.split}/{one.label}", step, model)
+        if result is None:
+            return None
+        record = EvalRecord(one.label, one.split, step, result.flat_metrics, _shown(result))
+        return Scoring(record, {} if result.problem else record.named_metrics)
+
+    def _guarded(self, one: PlannedBenchmark, what: str, step: int, model: Any) -> EvalResult | None:
+        """The result, or None; what went wrong is logged and kept."""
+        subject: ScoredModel | None = None
+        try:
+            subject = model()
+            result = one.benchmark.score(
+                subject, one.settings, journal=self._journal(one, what, step), engine=self._engine(one)
+            )
+            problem = result.problem
+        except Exception as error:
+            result, problem = None, f"{type(error).__name__}: {error}"
+        finally:
+            if isinstance(subject, ClientModel):
+                subject.client.close()
+        self.problems.pop(what, None)
+        if problem is not None:
+            self.problems[what] = problem
+            self.history.append(f"{what} after step {step}: {problem}")
+            get_logger(__name__).error("%s after step %d is not scored: %s", what, step, problem)
+        elif result is not None:
+            get_logger(__name__).info("%s after step %d: %s", what, step, result.flat_metrics)
+        return result
+
+    def _journal(self, one: PlannedBenchmark, what: str, step: int) -> Path:
+        if what.startswith(f"{BASELINE}/"):
+            base = f"{self.identity} " if what.endswith(f"/{BASE_MODEL}") else ""
+            return self.run_dir.parent / _BASELINE_FOLDER / f"{slug(f'{base}{what}')}.jsonl"
+        return self.run_dir / "benchmarks" / slug(f"{one.split}-{one.label}") / f"step{step:06d}.jsonl"
+
+    def _engine(self, one: PlannedBenchmark) -> RolloutEngine:
+        with self._lock:
+            if self._closed:
+                raise EvalError("the run has ended, so nothing more is scored.")
+            key = f"{one.split}/{one.label}"
+            if key not in self._engines:
+                self._engines[key] = open_engine(one.settings.engine, one.settings.limits)
+            return self._engines[key]
+
+    def _sampler_model(self, sampler: SamplingClient, ref: str) -> ScoredModel:
+        return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, ref)
+
+    def _final_model(self, result: RunResult, step: int) -> ScoredModel:
+        """The weights that training ended with, by their own name where they have one."""
+        ref = result.artifacts.get("final_sampler")
+        sampler = (self.client.open_sampler(ref) if ref else self.client.sampler()).result()
+        return self._sampler_model(sampler, ref or f"step {step} of attempt {self.attempt}")
+
+    def _baseline(self, name: str) -> ScoredModel:
+        if name == BASE_MODEL:
+            return self._sampler_model(self.client.sampler().result(), self.identity)
+        kind, _, model = name.partition(":")
+        return as_scored_model(get_inference(kind)(model=model), ref=name)
+
+
+def _shown(result: EvalResult) -> list[dict[str, Any]]:
+    return [prediction.shown for prediction in result.predictions]

@@ -1,0 +1,144 @@
+"""python_tests: a model's code runs in the rollout's sandbox and nowhere else, and cannot pass by ending early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.data.types import HarborTask, InProcessVerifier
+from evsys_sdk.errors import EvalError
+from evsys_sdk.eval.verifier import VerifierInput, build_verifier
+from evsys_sdk.protocols import VerificationResult
+from evsys_sdk.registry import get_environment
+from evsys_sdk.rollouts.environment import Environment, SandboxError, running
+
+from .scoring import FolderEnvironment
+
+ADD = "```python\ndef add(a, b):\n    return a + b\n```"
+TESTS = ["assert add(2, 2) == 4", "assert add(-1, 1) == 0"]
+
+
+async def judged(place: Environment | None, completion: str, tests: Any, **params: Any) -> VerificationResult:
+    verifier = InProcessVerifier("python_tests", tests, params)
+    task = HarborTask("t1", "write add", verifier)
+    return await build_verifier(verifier)(VerifierInput("write add", completion, task=task, environment=place))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FolderEnvironment:
+    return FolderEnvironment(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("completion", "tests", "params", "earned"),
+    [
+        (ADD, TESTS, {}, 1.0),
+        (ADD, "\n".join(TESTS), {}, 1.0),
+        (f"First I tried\n```python\nbroken(\n```\nthen\n{ADD}", TESTS, {}, 1.0),
+        (f"<think>```python\nnonsense(\n```</think>{ADD}", TESTS, {}, 1.0),
+        ("```\ndef add(a, b): return a + b\n```", TESTS, {}, 1.0),
+        ("def add(a, b): return a + b", TESTS, {}, 1.0),
+        ("<answer>def add(a, b): return a + b</answer>", TESTS, {}, 1.0),
+        ("```py\nx = 1\n```\n```py\ndef add(a, b): return a + b + x - 1\n```", TESTS, {"code": "all_blocks"}, 1.0),
+        ("def add(a, b): return a + b", TESTS, {"code": "whole"}, 1.0),
+        ("```python\ndef add(a, b): return 4\n```", TESTS, {}, 0.0),
+        ("```python\ndef add(a, b): return 4\n```", TESTS, {"partial_credit": True}, 0.5),
+        ("I cannot.", TESTS, {}, 0.0),
+        ("```python\ndef add(a, b) return\n```", TESTS, {}, 0.0),
+        ("```python\n\ud800\n```", TESTS, {}, 0.0),
+        (ADD, ["def test_it():\n    assert add(1, 1) == 2"], {}, 1.0),
+        (ADD, ["def test_it():\n    assert add(1, 1) == 3"], {}, 0.0),
+        (ADD, ["import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 1), 2)"], {}, 1.0),
+        (ADD, ["import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 1), 3)"], {}, 0.0),
+    ],
+)  # fmt: skip
+async def test_code_is_judged_by_its_tests(
+    place: FolderEnvironment, completion: str, tests: Any, params: dict[str, Any], earned: float
+) -> None:
+    assert (await judged(place, completion, tests, **params)).reward == earned
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "raise SystemExit",
+        "exit(0)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "print('pass 0'); print('ready'); import os; os._exit(0)",
+        "import sys, os\nos.write(1, b'0123456789abcdef pass 0\\n')\nos._exit(0)",
+        "import glob\nfor name in glob.glob('.evsys_*.json'): print(open(name).read())\nimport os; os._exit(0)",
+        "import sys; sys.stdout.close(); sys.stderr.close()",
+        "raise KeyboardInterrupt",
+    ],
+)
+async def test_code_that_ends_early_or_prints_verdicts_passes_nothing(place: FolderEnvironment, trick: str) -> None:
+    found = await judged(place, f"```python\n{trick}\n```", ["assert add(2, 2) == 4"])
+    assert (found.reward, found.info["passed"]) == (0.0, 0)
+
+
+async def test_a_flood_of_output_does_not_hide_the_verdict(place: FolderEnvironment) -> None:
+    noisy = ADD.replace("\n```", "\nprint('x' * 3_000_000)\nimport os; os.write(2, b'y' * 3_000_000)\n```")
+    assert (await judged(place, noisy, TESTS)).reward == 1.0
+
+
+async def test_reasons_are_reported(place: FolderEnvironment) -> None:
+    found = await judged(place, ADD, ["assert add(1, 1) == 2", "assert add(1, 1) == 3, 'one and\\none'", "add()"])
+    assert found.info["passed"] == 1
+    assert found.info["failures"]["1"] == "AssertionError: one and one"
+    assert found.info["failures"]["2"].startswith("TypeError: add() missing 2 required")
+
+
+async def test_tests_that_are_not_done_in_time_have_failed(place: FolderEnvironment) -> None:
+    tests = ["assert add(1, 1) == 2", "while True: pass"]
+    found = await judged(place, ADD, tests, timeout_s=1.0, partial_credit=True)
+    assert (found.reward, found.info["timed_out"]) == (0.5, True)
+
+
+async def test_what_the_policy_left_behind_can_be_tested(place: FolderEnvironment) -> None:
+    (place.folder / "work").mkdir()
+    (place.folder / "work" / "calculator.py").write_text("def add(a, b): return a + b\n", encoding="utf-8")
+    tests = ["from calculator import add\nassert add(1, 1) == 2"]
+    assert (await judged(place, "I wrote calculator.py", tests, code="none", cwd="work")).reward == 1.0
+
+
+async def test_the_job_with_its_secret_is_gone_when_the_code_runs(place: FolderEnvironment) -> None:
+    await judged(place, ADD, TESTS)
+    assert [path.suffix for path in place.folder.iterdir()] == [".py"]
+
+
+async def test_without_a_sandbox_nothing_is_run() -> None:
+    with pytest.raises(
+        EvalError, match=r"verifier 'python_tests' on task 't1': there is no environment .* never run on"
+    ):
+        await judged(None, ADD, TESTS)
+    with pytest.raises(SandboxError, match="this task has no environment"):
+        await judged(get_environment("none")(), ADD, TESTS)
+
+
+async def test_a_sandbox_without_python_is_an_error_and_no_zero(place: FolderEnvironment) -> None:
+    with pytest.raises(EvalError, match=r"the tests did not start: 'python9000' ended with 127 .*not found"):
+        await judged(place, ADD, TESTS, python="python9000")
+
+
+@pytest.mark.parametrize("tests", [None, [], "", [""], [3], {"a": 1}])
+async def test_tests_that_are_none_are_an_error_of_the_task(place: FolderEnvironment, tests: Any) -> None:
+    with pytest.raises(EvalError, match="Give the tests as Python source"):
+        await judged(place, ADD, tests)
+    assert place.commands == []
+
+
+async def test_a_real_sandbox_keeps_the_code_away_from_this_machine(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    canary.write_text("here", encoding="utf-8")
+    spy = f"```python\nimport os\ndef add(a, b):\n    return a + b if not os.path.exists({str(canary)!r}) else 0\n```"
+    try:
+        async with running(get_environment("bwrap")()) as place:
+            assert (await judged(place, ADD, TESTS)).reward == 1.0
+            assert (await judged(place, spy, TESTS)).reward == 1.0
+            assert (await judged(place, "```python\nimport os; os._exit(0)\n```", TESTS)).reward == 0.0
+    except SandboxError as error:
+        pytest.skip(f"bwrap cannot be used here: {error}")

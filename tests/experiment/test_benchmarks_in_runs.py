@@ -1,0 +1,329 @@
+"""Benchmarks of a run: scored while training goes on and once it is over, recorded for the right step, never lost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import ConfigError, Experiment, ExperimentConfig, HarborTask, register_agent, register_verifier
+from evsys_sdk.experiment import ExperimentResult
+from evsys_sdk.training.callback import Callback, RunControl
+
+WORDS = "abcdefghij"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_project(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    rows = [{"prompt": f"say {word}", "completion": word.upper()} for word in WORDS]
+    tasks = [task(word, word.upper()) for word in WORDS]
+    for name, content in (("train", rows), ("val", tasks[:5]), ("test", tasks[5:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+
+
+def task(word: str, expected: str, fn_name: str = "exact_match") -> dict[str, Any]:
+    verifier = {"kind": "in_process", "fn_name": fn_name, "expected": expected}
+    return {"task_id": word, "instruction": f"say {word}", "verifier": verifier, "metadata": {"vowel": word in "aei"}}
+
+
+VAL: dict[str, Any] = {"name": "words", "path": "val.jsonl", "split": "val", "run_every": 4, "max_tokens": 4}
+TEST: dict[str, Any] = {"name": "words", "path": "test.jsonl", "tags": ["test"], "max_tokens": 4}
+
+
+def config(*entries: dict[str, Any], steps: int = 10, **changes: Any) -> ExperimentConfig:
+    params = {"batch_size": 5, "max_steps": steps, "save_every": 5, **changes.pop("params", {})}
+    run: dict[str, Any] = {
+        "name": "r",
+        "data": {"path": "train.jsonl", "transforms": [{"kind": "jsonl_to_chat"}]},
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "sft", "params": params},
+        "backend": {"kind": "mock"},
+    }
+    metadata = {"benchmark": list(entries), **changes.pop("metadata", {})}
+    callbacks = [{"kind": "local_logger"}, {"kind": "csv_metrics"}, *changes.pop("callbacks", [])]
+    given = {"name": "e", "output_dir": "outputs", "run": run, "metadata": metadata, "callbacks": callbacks, **changes}
+    return ExperimentConfig.model_validate(given)
+
+
+def run(*entries: dict[str, Any], resume: bool = False, **changes: Any) -> ExperimentResult:
+    watchers = changes.pop("watchers", [])
+    return Experiment(config(*entries, **changes), callbacks=watchers).run(resume=resume)
+
+
+def scored_steps(folder: str = "validation", run_dir: str = "outputs/e/r") -> list[int]:
+    lines = Path(run_dir, "logs", folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Everything a run leaves behind that is not a time, a path, a name of an attempt or the order of arrival."""
+    run_dir = folder / "outputs" / "e" / "r"
+    kept = {
+        str(path.relative_to(run_dir)): path.read_bytes()
+        for path in [*run_dir.glob("logs/**/*.jsonl"), run_dir / "scores.json"]
+        if path.name not in ("artifacts.jsonl", "timing.jsonl")
+    }
+    with (run_dir / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{key: cell for key, cell in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)]
+    result = json.loads((run_dir / "run_result.json").read_text(encoding="utf-8"))
+    best = result["artifacts"]["best_checkpoint"].split("-attempt")[0].removesuffix("/state")
+    return {**kept, "csv": rows, "metrics": result["metrics"], "best": Path(best).name, "extras": result["extras"]}
+
+
+class AtStep(Callback):
+    """Does something after one step."""
+
+    def __init__(self, step: int, action: Callable[[RunControl], object]) -> None:
+        self.step, self.action = step, action
+
+    def on_run_start(self, info: Any, control: Any) -> None:
+        self.control = control
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self.step:
+            self.action(self.control)
+
+
+def test_val_is_scored_during_training_and_test_after_it() -> None:
+    result = run(VAL, TEST, metadata={"success_metric": "pass@1"})
+    [trained] = result.runs
+    assert result.exit_code == 0
+    assert scored_steps() == [4, 8, 10]
+    assert scored_steps("test") == [10]
+    assert {"val/words/pass@1", "val/words/pass@1/stderr", "test/words/pass@1"} <= set(trained.metrics)
+    assert trained.extras["selection_metric"] == "val/words/pass@1"
+    assert "selection" not in trained.extras
+    [described, _] = json.loads(Path("outputs/e/r/benchmarks.json").read_text(encoding="utf-8"))
+    assert described["sha256"]
+    assert described["tasks"] == 5
+
+
+def test_every_scored_step_has_a_checkpoint_and_the_best_of_them_is_chosen_by_val() -> None:
+    [trained] = run(VAL, steps=24).runs
+    scores = json.loads(Path("outputs/e/r/scores.json").read_text(encoding="utf-8"))
+    values = {int(step): found["val/words/pass@1"] for step, found in scores.items()}
+    best = max(values.values())
+    first = min(step for step, value in values.items() if value == best)
+    assert f"step{first:06d}" in trained.artifacts["best_checkpoint"]
+
+
+def test_a_test_entry_never_selects_even_when_it_runs_in_the_loop() -> None:
+    [trained] = run({**TEST, "run_every": 4}).runs
+    assert scored_steps("test") == [4, 8, 10]
+    assert trained.extras["selection_metric"] == "loss"
+    assert "no benchmark has split val" in trained.extras["selection"]
+
+
+def test_a_metric_of_which_less_is_better_selects_the_least() -> None:
+    success = {"name": "tokens_per_task", "mode": "min"}
+    [trained] = run({**VAL, "metrics": ["pass@1", "tokens_per_task"]}, metadata={"success_metric": success}).runs
+    assert trained.extras["selection_metric"] == "val/words/tokens_per_task"
+    scores = json.loads(Path("outputs/e/r/scores.json").read_text(encoding="utf-8"))
+    least = min(scores, key=lambda step: (scores[step]["val/words/tokens_per_task"], int(step)))
+    assert f"step{int(least):06d}" in trained.artifacts["best_checkpoint"]
+
+
+def test_training_goes_on_while_a_benchmark_is_scored() -> None:
+    reached = threading.Event()
+
+    @register_agent("patient")
+    class Patient:
+        """Answers only when training has gone on."""
+
+        name = "patient"
+
+        async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
+            import asyncio
+
+            await asyncio.to_thread(reached.wait, 60)
+            assert reached.is_set()
+            return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
+
+    entry = {**VAL, "agent": {"kind": "patient"}}
+    result = run(entry, watchers=[lambda: AtStep(7, lambda control: reached.set())])
+    assert result.exit_code == 0
+    assert scored_steps() == [4, 8, 10]
+
+
+def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> None:
+    @register_verifier("moody")
+    def moody(completion: str, expected: Any) -> float:
+        raise RuntimeError("not today")
+
+    bad = [task("a", "A"), task("b", "B", "moody")]
+    Path("bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad), encoding="utf-8")
+    result = run({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "bad.jsonl"})
+    [trained] = result.runs
+    assert trained.status == "completed"
+    assert result.exit_code == 2
+    assert "val/words: 1 of 2 tasks could not be scored" in trained.extras["unscored"]
+    assert "not today" in trained.extras["unscored"]
+    assert "test/words" in trained.extras["unscored"]
+    assert "val/words/pass@1" not in trained.metrics
+    assert not Path("outputs/e/r/scores.json").exists()
+    assert len(trained.extras["scoring_problems"]) == 4
+
+
+def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
+    mood = {"good": False}
+    asked: list[str] = []
+
+    @register_verifier("moody")
+    def moody(completion: str, expected: Any) -> float:
+        asked.append(completion)
+        if not mood["good"]:
+            raise RuntimeError("not today")
+        return 1.0
+
+    bad = [task("a", "A"), task("b", "B", "moody")]
+    Path("bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad), encoding="utf-8")
+    entries = ({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "bad.jsonl"})
+    assert run(*entries).exit_code == 2
+    mood["good"] = True
+    asked.clear()
+    result = run(*entries, resume=True)
+    assert result.exit_code == 0
+    assert len(asked) == 2
+    assert scored_steps() == [4, 8, 10]
+    assert scored_steps("test") == [10]
+    assert result.runs[0].metrics["test/words/tasks"] == 2
+
+
+def test_baselines_are_scored_once_for_all_runs_and_never_chosen() -> None:
+    entry = {**TEST, "models": ["base", "mock:other"]}
+    result = run(entry, n_repeats=2)
+    for trained in result.runs:
+        assert {f"baseline/test/words/{name}/pass@1" for name in ("base", "mock:other")} <= set(trained.metrics)
+    journals = {path.name: path for path in Path("outputs/e/.baselines").iterdir()}
+    assert len(journals) == 3  # the untrained model of each seed, and the other model
+    [other] = [path for name, path in journals.items() if "other" in name]
+    assert len(other.read_bytes().splitlines()) == 6
+    assert scored_steps("baseline", "outputs/e/r__seed42") == [0, 0]
+
+
+def test_a_baseline_that_fails_harms_nobody_and_is_reported() -> None:
+    result = run({**TEST, "models": ["openai:gpt"]})
+    [trained] = result.runs
+    assert "unscored" not in trained.extras
+    assert "baseline/test/words/openai:gpt" in trained.extras["scoring_problems"][0]
+
+
+def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
+    used: list[str] = []
+
+    @register_agent("spy")
+    class Spy:
+        name = "spy"
+
+        def __init__(self, label: str = "own") -> None:
+            self.label = label
+
+        async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
+            used.append(f"{self.label} {task.task_id}")
+            return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
+
+    given = config({**TEST, "n_tasks": 1})
+    assert given.run is not None
+    params = {"max_steps": 1, "batch_size": 1, "group_size": 2, "agent": {"kind": "spy", "params": {"label": "rl"}}}
+    update = {
+        "data": given.run.data.model_copy(update={"path": "val.jsonl", "transforms": []}),  # pyright: ignore[reportOptionalMemberAccess]
+        "algorithm": given.run.algorithm.model_copy(update={"kind": "rl", "params": params}),
+    }
+    trained = given.model_copy(update={"run": given.run.model_copy(update=update)})
+    assert Experiment(trained).run().exit_code == 0
+    assert "rl f" in used
+    used.clear()
+    override = {**TEST, "n_tasks": 1, "agent": {"kind": "spy"}}
+    assert run(override, steps=1).exit_code == 0
+    assert used == ["own f"]
+
+
+@pytest.mark.parametrize("stop_at", [5, 6, 7, 9])
+def test_a_run_broken_off_during_a_scoring_ends_like_one_that_was_not(
+    stop_at: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = {"kind": "early_stopping", "params": {"metric": "val/words/pass@1", "mode": "max", "patience": 50}}
+    entries = (VAL, {**VAL, "name": "often", "run_every": 2}, TEST)
+    assert run(*entries, callbacks=[patience]).exit_code == 0
+    expected = record_of(Path())
+    other = tmp_path_factory.mktemp("broken") / "off"
+    make_project(other)
+    monkeypatch.chdir(other)
+    stop = [lambda: AtStep(stop_at, lambda control: control.stop("enough", interrupted=True))]
+    assert run(*entries, callbacks=[patience], watchers=stop).runs[0].status == "cancelled"
+    assert run(*entries, callbacks=[patience], resume=True).exit_code == 0
+    assert record_of(Path()) == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "path", "message"),
+    [
+        ({"metrics": ["pass@l"]}, "metadata.benchmark[0].metrics[0]", "not registered"),
+        ({"metrics": ["pass@3"]}, "metadata.benchmark[0].metrics[0]", "needs at least 3 attempts"),
+        ({"engine": "warp"}, "metadata.benchmark[0].engine", "no rollout engine 'warp'"),
+        ({"models": ["opnai:gpt"]}, "metadata.benchmark[0].models[0]", "not registered"),
+        ({"path": "nowhere.jsonl"}, "metadata.benchmark[0]", "nowhere.jsonl"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_spent(entry: dict[str, Any], path: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run({**VAL, **entry})
+    [problem] = caught.value.problems
+    assert problem.path == path
+    assert message in str(caught.value)
+    assert not Path("outputs").exists()
+
+
+COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.json", "--quiet", "--resume"]
+
+
+def run_to_end(folder: Path) -> float:
+    began = time.monotonic()
+    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return time.monotonic() - began
+
+
+def write_config(folder: Path) -> None:
+    make_project(folder)
+    entries = ({**VAL, "models": ["base"]}, {**VAL, "name": "often", "run_every": 3, "samples": 2}, TEST)
+    slow = {"kind": "mock", "params": {"latency_ms": 8}}
+    given = config(*entries, steps=30, params={"save_every": 7}).model_dump(mode="json", exclude_defaults=True)
+    given["run"]["backend"] = slow
+    (folder / "config.json").write_text(json.dumps(given), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.parametrize("chain", [1, 2])
+def test_a_run_killed_at_random_moments_ends_like_one_that_was_not(chain: int, tmp_path: Path) -> None:
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    write_config(undisturbed)
+    took = run_to_end(undisturbed)
+    write_config(killed)
+    moments = random.Random(chain)
+    for _ in range(6):
+        process = subprocess.Popen(COMMAND, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(moments.uniform(0.4, took))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    run_to_end(killed)
+    assert record_of(killed) == record_of(undisturbed)

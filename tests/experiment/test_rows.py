@@ -1,0 +1,93 @@
+"""Rows of a run: loaded and transformed as the config says, and noted so that anybody can tell which they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import DataConfig, ExperimentConfig, Workspace
+from evsys_sdk.data.stores.local import LocalDataStore
+from evsys_sdk.errors import DataError, WorkspaceError
+from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.rows import RowLoader, content_hash
+
+ROWS = [{"query": "weather in Oslo", "tool": "weather"}, {"query": "call Ada", "tool": "phone"}]
+
+
+@pytest.fixture
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RowLoader:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return RowLoader(LocalDataStore(), tmp_path / "run")
+
+
+def notes(tmp_path: Path) -> list[dict[str, Any]]:
+    return json.loads((tmp_path / "run" / "datasets.json").read_text(encoding="utf-8"))
+
+
+def data(**fields: Any) -> DataConfig:
+    return DataConfig.model_validate(fields)
+
+
+def test_rows_are_transformed_and_noted_with_their_hash(loader: RowLoader, tmp_path: Path) -> None:
+    chosen = data(path="rows.jsonl", transforms=[{"kind": "select_fields", "params": {"fields": ["query"]}}])
+    rows = loader(chosen)
+    assert rows == [{"query": row["query"]} for row in ROWS]
+    [note] = notes(tmp_path)
+    assert (note["rows"], note["sha256"]) == (2, content_hash(rows))
+    assert "rows.jsonl" in note["source"]
+
+
+def test_each_set_of_rows_is_noted_once(loader: RowLoader, tmp_path: Path) -> None:
+    train = data(path="rows.jsonl")
+    held_out = data(source_kind="in_memory", rows=ROWS[:1])
+    for chosen in (train, held_out, train):
+        loader(chosen)
+    assert [note["rows"] for note in notes(tmp_path)] == [2, 1]
+
+
+def test_a_dataset_named_by_name_is_noted_with_the_id_it_resolved_to(
+    loader: RowLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = Workspace().create_dataset("tools", rows=ROWS)
+    assert loader(data(dataset_name="tools")) == ROWS
+    loader(data(source_kind="in_memory", rows=ROWS[:1]))
+    by_name, inline = notes(tmp_path)
+    assert (by_name["id"], by_name["version"]) == (cached.id, cached.version)
+    assert by_name["source_sha256"] == cached.manifest.sha256
+    assert "id" not in inline
+
+
+def test_the_hash_follows_content_and_order() -> None:
+    assert content_hash(ROWS) == content_hash([{"tool": "weather", "query": "weather in Oslo"}, ROWS[1]])
+    assert content_hash(ROWS) != content_hash(ROWS[::-1])
+    assert content_hash(ROWS) != content_hash([{**ROWS[0], "tool": "umbrella"}, ROWS[1]])
+    assert content_hash([{"a": "\ud800"}]) != content_hash([{"a": "?"}])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"path": "nowhere.jsonl"}, "nowhere.jsonl"), ({"dataset_name": "nothing"}, "nothing")],
+)
+def test_what_is_not_there_is_named(fields: dict[str, Any], message: str, loader: RowLoader) -> None:
+    with pytest.raises((DataError, WorkspaceError), match=message):
+        loader(data(**fields))
+
+
+def test_a_run_notes_what_it_trained_and_was_scored_on(config: Callable[..., ExperimentConfig]) -> None:
+    made = config()
+    assert made.run is not None
+    assert made.run.data is not None
+    rows = made.run.data.rows
+    assert rows is not None
+    evaluation = {
+        "metrics": [{"kind": "exact_match"}],
+        "eval_data": {"source_kind": "in_memory", "rows": rows[:2]},
+    }
+    result = Experiment(config({"eval": evaluation}, params={"max_steps": 1})).run()
+    noted = json.loads((result.path / "r" / "datasets.json").read_text(encoding="utf-8"))
+    assert [(note["rows"], note["sha256"]) for note in noted] == [(6, content_hash(rows)), (2, content_hash(rows[:2]))]

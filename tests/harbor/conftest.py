@@ -1,0 +1,149 @@
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.data.types import HarborTask, InProcessVerifier
+from evsys_sdk.protocols import VerificationResult
+from evsys_sdk.rollouts.engine import EngineLimits, RolloutRequest
+from evsys_sdk.rollouts.environment import Environment
+from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.harbor.engine import HarborEngine
+from evsys_sdk.rollouts.harbor.task_folder import load_harbor_tasks
+from evsys_sdk.rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness
+from evsys_sdk.rollouts.rollout import Message, Policy, Rollout, Turn, opening, text_of
+
+PASSES_IF_COPIED = """#!/bin/bash
+if cmp -s /app/input.txt /app/output.txt; then reward=1; else reward=0; fi
+echo $reward > /logs/verifier/reward.txt
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `sandbox` run for real or say why not."""
+    missing = [program for program in ("bwrap", "tmux") if shutil.which(program) is None]
+    if missing:
+        skip = pytest.mark.skip(reason=f"needs {' and '.join(missing)}: install bubblewrap and tmux")
+        for item in items:
+            if "in_sandbox" in getattr(item, "fixturenames", ()):
+                item.add_marker(skip)
+
+
+class Scripted:
+    """A policy that gives prepared answers, one after another, and remembers what it was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def act(self, messages: Sequence[Message], *, tools: Any = None) -> Turn:
+        self.asked.append(text_of(messages[-1]))
+        number = len(self.asked)
+        return Turn({"role": "assistant", "content": self.answers[number - 1]}, [number], [number + 100], [-0.5])
+
+
+class Agent:
+    """An agent whose `run` is any function of a task, a policy and an environment."""
+
+    def __init__(self, run: Callable[[HarborTask, Policy, Environment], Any]) -> None:
+        self._run = run
+
+    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> Any:
+        return await self._run(task, policy, environment)
+
+
+async def ask_once(task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
+    messages = opening(task)
+    return [*messages, (await policy.act(messages)).message]
+
+
+async def matches(task: HarborTask, rollout: Rollout, environment: Environment) -> VerificationResult:
+    assert isinstance(task.verifier, InProcessVerifier)
+    return VerificationResult(float(rollout.completion == task.verifier.expected), {"said": rollout.completion})
+
+
+async def must_not_be_called(task: HarborTask, rollout: Rollout, environment: Environment) -> VerificationResult:
+    raise AssertionError("the tests of the folder decide")
+
+
+@pytest.fixture
+def make_engine() -> Iterator[Callable[..., HarborEngine]]:
+    """Engines that are closed at the end of the test."""
+    opened: list[HarborEngine] = []
+
+    def make(**limits: Any) -> HarborEngine:
+        opened.append(HarborEngine(EngineLimits(**limits)))
+        return opened[-1]
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
+@pytest.fixture
+def make_request() -> Callable[..., RolloutRequest]:
+    """A request that succeeds; a test replaces the part that is to go wrong."""
+
+    def make(
+        *, run: Any = ask_once, policy: Any = None, verify: Any = matches, environment: Callable[[], Any] = NoEnvironment
+    ) -> RolloutRequest:
+        task = HarborTask("t", "say yes", InProcessVerifier("exact_match", expected="yes"))
+        harness = Harness(agent=lambda: Agent(run), environment=environment)
+        return RolloutRequest(task, 0, policy or Scripted("yes", "yes"), harness, verify)
+
+    return make
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> Callable[..., HarborTask]:
+    """A task folder that wants input.txt copied; returns it as it is loaded."""
+
+    def make(*, test: str = PASSES_IF_COPIED, toml: str = "", name: str = "copy", dockerfile: str = "") -> HarborTask:
+        folder = tmp_path / name
+        (folder / "tests").mkdir(parents=True)
+        (folder / "environment").mkdir()
+        (folder / "environment" / "input.txt").write_text("42\n", encoding="utf-8")
+        if dockerfile:
+            (folder / "environment" / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+        (folder / "task.toml").write_text(f'schema_version = "1.4"\n{toml}', encoding="utf-8")
+        (folder / "instruction.md").write_text("Copy input.txt to output.txt.", encoding="utf-8")
+        (folder / "tests" / "test.sh").write_text(test, encoding="utf-8")
+        [task] = load_harbor_tasks(folder)
+        return task
+
+    return make
+
+
+@pytest.fixture
+def in_sandbox(make_engine: Callable[..., HarborEngine]) -> Callable[..., Rollout]:
+    """Run a task folder in bubblewrap with prepared answers."""
+
+    def run(task: HarborTask, policy: Scripted, agent: str = "bash", **limits: Any) -> Rollout:
+        harness = build_harness(AgentSpec(kind=agent), EnvironmentSpec(kind="bwrap"))
+        engine = make_engine(attempts=1, **limits)
+        [rollout] = engine.submit([RolloutRequest(task, 0, policy, harness, must_not_be_called)]).result()
+        return rollout
+
+    return run
+
+
+def shell(command: str) -> str:
+    """What the `bash` agent takes for a command."""
+    return f"```bash\n{command}\n```"
+
+
+def keys(*keystrokes: str, done: bool = False) -> str:
+    """What Terminus-2 takes for keystrokes."""
+    commands = [{"keystrokes": typed, "duration": 0.3} for typed in keystrokes]
+    return json.dumps({"analysis": "", "plan": "", "commands": commands, "task_complete": done})
+
+
+@pytest.fixture
+def say() -> Any:
+    """The ways in which a scripted policy speaks."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(scripted=Scripted, shell=shell, keys=keys)

@@ -1,0 +1,96 @@
+"""Agents that are Harbor's own, or written for it, ask the current policy."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.data.types import HarborTask, InProcessVerifier
+from evsys_sdk.errors import ConfigError
+from evsys_sdk.protocols import VerificationResult
+from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
+from evsys_sdk.rollouts.harness import build_harness
+
+pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")
+pytestmark = pytest.mark.harbor
+
+MODULE = '''
+from harbor.agents.base import BaseAgent
+
+class Asks(BaseAgent):
+    @staticmethod
+    def name(): return "asks"
+    def version(self): return "1"
+    async def setup(self, environment): self.ready = self.policy
+    async def run(self, instruction, environment, context):
+        await self.ready.act([{"role": "user", "content": instruction}])
+
+class Elsewhere(Asks):
+    async def run(self, instruction, environment, context): pass
+'''
+
+
+async def said_yes(task: HarborTask, rollout: Any, environment: Any) -> VerificationResult:
+    return VerificationResult(float(rollout.completion == "yes"))
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_engine: Any) -> Callable[..., Any]:
+    """Run one row with an agent of a module that lies in the project."""
+    (tmp_path / "project_agents.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def ask(path: str, policy: Any, engine: Any = None) -> Any:
+        context = [{"role": "system", "content": "Be brief."}]
+        task = HarborTask("t", "Say yes.", InProcessVerifier("exact_match", "yes"), {"context_messages": context})
+        request = RolloutRequest(task, 0, policy, build_harness(agent_import_path=path), said_yes)
+        [rollout] = (engine or make_engine(attempts=1)).submit([request]).result()
+        return rollout
+
+    return ask
+
+
+@pytest.mark.parametrize("path", ["project_agents:Asks", "project_agents.Asks"])
+def test_a_harbor_agent_of_the_users_own_gets_the_policy(ask: Any, say: Any, path: str) -> None:
+    policy = say.scripted("yes")
+    rollout = ask(path, policy)
+    assert (rollout.status, rollout.reward, rollout.error) == ("ok", 1.0, None)
+    assert policy.asked == ["Be brief.\n\nSay yes."]
+    assert rollout.turns[0].completion_tokens == [101]
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant"]
+
+
+def test_a_harbor_agent_that_asks_another_model_is_a_failure(ask: Any, say: Any) -> None:
+    rollout = ask("project_agents:Elsewhere", say.scripted("yes"))
+    assert (rollout.status, rollout.reward) == ("infra", None)
+    assert "never asked the policy" in rollout.error
+
+
+def test_the_inline_engine_says_that_it_needs_harbor(ask: Any, say: Any) -> None:
+    engine = InlineEngine(EngineLimits(attempts=1))
+    rollout = ask("project_agents:Asks", say.scripted("yes"), engine)
+    engine.close()
+    assert rollout.status == "infra"
+    assert "Set engine: harbor." in rollout.error
+
+
+def test_an_agent_that_cannot_be_imported_is_said_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="cannot import the agent"):
+        build_harness(agent_import_path="project_agents:Missing")
+
+
+def test_terminus_2_types_what_the_policy_says(make_folder: Any, in_sandbox: Any, say: Any) -> None:
+    policy = say.scripted(say.keys("cp input.txt output.txt\n"), say.keys(done=True), say.keys(done=True))
+    rollout = in_sandbox(make_folder(), policy, agent="terminus_2")
+    assert (rollout.status, rollout.reward, rollout.error) == ("ok", 1.0, None)
+    assert [turn.completion_tokens for turn in rollout.turns] == [[101], [102], [103]]
+    assert "Copy input.txt to output.txt." in policy.asked[0]
+    assert "cp input.txt output.txt" in policy.asked[1]
+    assert [message["role"] for message in rollout.messages] == ["user", "assistant"] * 3
+
+
+def test_terminus_2_with_a_policy_that_fails_is_a_failure(make_folder: Any, in_sandbox: Any, say: Any) -> None:
+    rollout = in_sandbox(make_folder(), say.scripted(), agent="terminus_2")
+    assert (rollout.status, rollout.reward) == ("infra", None)
+    assert "IndexError" in rollout.error

@@ -1,0 +1,214 @@
+"""Every example in the repository validates, runs as its comment says, and shows what it claims to show."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evsys_sdk import ExperimentConfig, load_yaml, register_algorithm, validate_yaml
+from evsys_sdk.backends.datum import Datum
+from evsys_sdk.experiment import Experiment
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted(path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml"))
+CODE = {path.parent.name: path for path in (ROOT / "examples").glob("*/*.py") if path.stem == path.parent.name}
+"""Extensions of an example: the module named like its folder."""
+
+
+@pytest.fixture
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # the data paths of examples are relative to it
+
+
+@pytest.fixture
+def load_code() -> Callable[[str], ModuleType]:
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"example_{name}", CODE[name])
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def run_example(config: ExperimentConfig, tmp_path: Path) -> Any:
+    return Experiment(config.model_copy(update={"output_dir": str(tmp_path)})).run()
+
+
+@pytest.mark.usefixtures("in_root")
+@pytest.mark.parametrize("config", CONFIGS, ids=[path.parent.name for path in CONFIGS])
+def test_every_example_validates_deeply(config: Path, load_code: Callable[[str], ModuleType]) -> None:
+    if config.parent.name in CODE:
+        load_code(config.parent.name)
+    assert validate_yaml(config, deep=True).all_runs()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("config", CONFIGS, ids=[path.parent.name for path in CONFIGS])
+def test_every_example_can_be_rehearsed_from_the_command_line(config: Path, tmp_path: Path) -> None:
+    text = (ROOT / config).read_text(encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(
+        re.sub(r"^output_dir:.*$", f"output_dir: {tmp_path / 'out'}", text, flags=re.MULTILINE), encoding="utf-8"
+    )
+    code = CODE.get(config.parent.name)
+    imports = ["--import", str(code)] if code else []
+    command = [sys.executable, "-m", "evsys_sdk", "run", str(tmp_path / "config.yaml"), "--dry", "--json", *imports]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert {run["status"] for run in answer["runs"]} == {"completed"}
+    assert Path(answer["path"]).is_relative_to(tmp_path / "out" / "dry")
+
+
+@pytest.mark.usefixtures("in_root")
+def test_the_quickstart_routes_requests_in_phrasings_it_has_not_seen(tmp_path: Path) -> None:
+    result = run_example(load_yaml("examples/quickstart/config.yaml"), tmp_path)
+    [run] = result.runs
+    assert (run.status, result.exit_code) == ("completed", 0)
+    assert run.metrics["eval/exact_match"] >= 0.9
+
+
+@pytest.mark.usefixtures("in_root")
+def test_the_continual_example_measures_what_is_forgotten(tmp_path: Path) -> None:
+    [run] = run_example(load_yaml("examples/continual/config.yaml"), tmp_path).runs
+    matrix = run.extras["retention"]
+    assert matrix["first"]["first"]["exact_match"] >= 0.9
+    assert matrix["second"]["second"]["exact_match"] >= 0.9
+    assert matrix["second"]["first"]["exact_match"] < matrix["first"]["first"]["exact_match"]
+
+
+@pytest.mark.usefixtures("in_root")
+def test_the_preference_example_prefers_in_its_second_phase(tmp_path: Path) -> None:
+    result = run_example(load_yaml("examples/preference/config.yaml"), tmp_path)
+    [run] = result.runs
+    assert run.metrics["dpo/accuracy"] == 1.0
+    assert run.metrics["dpo/margin"] > 1.0
+
+
+@pytest.mark.usefixtures("in_root")
+def test_focal_sft_trains_on_the_mock_backend(load_code: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    load_code("focal_sft")
+    config = load_yaml("examples/focal_sft/config.yaml")
+    [focal] = [run for run in config.all_runs() if run.algorithm.kind == "focal_sft"]
+    [run] = run_example(config.model_copy(update={"run": focal, "runs": None}), tmp_path).runs
+    assert run.status == "completed", run.error
+    assert run.metrics["eval/exact_match"] >= 0.8
+    assert run.metrics["focal/loss"] == run.metrics["final_loss"]
+
+
+@pytest.mark.usefixtures("in_root")
+def test_cosine_toy_logs_its_curve_with_nothing_of_the_loop(
+    load_code: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    load_code("cosine_toy")
+    result = run_example(load_yaml("examples/cosine_toy/config.yaml"), tmp_path)
+    [run] = result.runs
+    assert run.metrics == {"final_loss": pytest.approx(np.cos(4.0))}
+    lines = (result.path / "toy" / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == pytest.approx([np.cos(step / 10) for step in range(1, 41)])
+
+
+def test_the_focal_gradient_is_that_of_its_loss(load_code: Callable[[str], ModuleType]) -> None:
+    loss = load_code("focal_sft").focal_loss
+    rng = np.random.default_rng(0)
+    data = [Datum.supervised([1, 2, 3, 4], [0.0, 1.0, 0.25, 0.0]), Datum.supervised([5, 6, 7], [0.0, 0.5, 1.0])]
+    logprobs = [-rng.exponential(1.0, len(datum)) for datum in data]
+    _, _, gradients = loss(data, logprobs)
+    for index, datum in enumerate(data):
+        for position in range(len(datum)):
+            values: list[float] = []
+            for sign in (1, -1):
+                moved = [lp.copy() for lp in logprobs]
+                moved[index][position] += sign * 1e-6
+                values.append(loss(data, moved)[0])
+            assert gradients[index][position] == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-5)
+
+
+TOY_ROWS = [
+    {"messages": [{"role": "user", "content": word}, {"role": "assistant", "content": word.upper()}]}
+    for word in ("ash", "bay", "elm", "fir")
+]
+
+
+def train_with_two_value_loss(tmp_path: Path) -> Any:
+    """A loss as one writes it with torch: it returns the loss and metrics, and leaves the gradient to autograd."""
+    from evsys_sdk.algorithms.sft import SFT
+
+    def mean_loss(data: Any, logprobs: Any) -> Any:
+        total = -sum((lp * lp.new_tensor(datum.weights)).sum() for datum, lp in zip(data, logprobs, strict=True))
+        return total, {"own/loss": float(total.detach())}
+
+    @register_algorithm("torch_style")
+    class TorchStyle(SFT):
+        async def build_batch(self, step_idx: int) -> Any:
+            batch = await super().build_batch(step_idx)
+            batch.loss_fn = mean_loss
+            return batch
+
+    config = {
+        "name": "e",
+        "run": {
+            "name": "r",
+            "data": {"source_kind": "in_memory", "rows": TOY_ROWS},
+            "model": {"name": "tiny"},
+            "algorithm": {"kind": "torch_style", "params": {"max_steps": 5}},
+            "backend": {"kind": "mock"},
+        },
+    }
+    [run] = run_example(ExperimentConfig.model_validate(config), tmp_path).runs
+    return run
+
+
+def test_a_loss_written_for_torch_trains_where_torch_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    run = train_with_two_value_loss(tmp_path)
+    assert run.status == "completed", run.error
+    assert run.metrics["own/loss"] == pytest.approx(run.metrics["final_loss"])
+    assert run.metrics["final_grad_norm"] > 0
+
+
+def test_a_loss_written_for_torch_says_what_it_needs_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk.algorithms.sft import SFT
+    from evsys_sdk.backends import losses
+
+    monkeypatch.setattr(losses, "_has_torch", lambda: False)
+
+    @register_algorithm("no_gradient")
+    class NoGradient(SFT):
+        async def build_batch(self, step_idx: int) -> Any:
+            batch = await super().build_batch(step_idx)
+            batch.loss_fn = two_values
+            return batch
+
+    def two_values(data: Any, logprobs: Any) -> Any:
+        return -sum(float(lp.sum()) for lp in logprobs), {}
+
+    config = {
+        "name": "e",
+        "run": {
+            "name": "r",
+            "data": {"source_kind": "in_memory", "rows": TOY_ROWS},
+            "model": {"name": "tiny"},
+            "algorithm": {"kind": "no_gradient", "params": {"max_steps": 5}},
+            "backend": {"kind": "mock"},
+        },
+    }
+    [run] = run_example(ExperimentConfig.model_validate(config), tmp_path).runs
+    assert run.status == "failed"
+    assert "two_values returned no gradients" in run.error
+    assert "@numpy_loss, or install torch" in run.error
+    assert "traceback" not in run.extras
