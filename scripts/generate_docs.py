@@ -50,15 +50,22 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("transform", "split"): {"part": "train", "fractions": {"train": 0.9, "test": 0.1}},
     ("transform", "add_system_prompt"): {"prompt": "Answer with the name of one tool."},
     ("transform", "truncate_chars"): {"max_chars": 4000},
+    ("agent", "tools"): {"tools": ["my_tools:search"]},
+    ("algorithm", "opd"): {"teacher": "outputs/teacher/run/checkpoints/step000080-final/sampler"},
     ("algorithm", "combo"): {"phases": [{"kind": "sft"}, {"kind": "sft", "params": {"learning_rate": 0.0001}}]},
 }
 """Params for the example of a kind that needs some and whose docstring has no example of its own."""
+
+REQUIRED_AROUND = {("metadata", "benchmark"): {"name": "held_out"}}
+"""What must stand beside the example of a kind, by place."""
 
 EXIT_CODES = {
     0: "Done.",
     1: "Bad input: a message on stderr that names the place, the value and the remedy; never a traceback. "
     "Also `verify` with something damaged.",
-    2: "`evsys run` finished, but at least one run failed or could not be scored.",
+    2: "`evsys run` finished, but at least one run failed or could not be scored. Also `evsys benchmark run` that "
+    "could not score every task, and `evsys eval model` that could score nothing, or had failures and "
+    "`--fail-on-retries`.",
     130: "Interrupted. `evsys run` stops at a checkpoint after the first Ctrl-C and can be resumed.",
 }
 
@@ -231,7 +238,8 @@ def _example(kind: str, name: str, builtin: Builtin, place: tuple[str, ...]) -> 
         sys.exit(f"{kind} '{name}' has no valid example: {error}\nAdd one to EXAMPLES in {Path(__file__).name}.")
     is_list = place[-1].endswith("s") and kind in ("transform", "metric", "callback")
     where = f"yaml at {'.'.join(place[:-1]) or '.'}" if not _needs_extra(kind, builtin, block) else "yaml fragment"
-    return fenced(where, write_yaml({place[-1]: [block] if is_list else block}))
+    around = REQUIRED_AROUND.get(place[:-1], {})
+    return fenced(where, write_yaml({**around, place[-1]: [block] if is_list else block}))
 
 
 def _needs_extra(kind: str, builtin: Builtin, block: dict[str, Any]) -> bool:

@@ -9,9 +9,9 @@ from evsys_sdk.rollouts.environment import Environment
 from evsys_sdk.rollouts.rollout import Message, Policy, opening, text_of
 
 DRAWERS = {
-    "open_upper": ["dust", "spoon", "paper"],
-    "open_middle": ["dust", "candle", "paper"],
-    "open_lower": ["dust", "marble", "paper"],
+    "open_upper": "spoon",
+    "open_middle": "candle",
+    "open_lower": "marble",
 }
 
 
@@ -27,7 +27,6 @@ class DrawerAgent:
         found = DRAWERS.get(text_of(call.message).strip())
         if found is None:
             return messages  # there is no such tool: nothing was opened, nothing is taken out
-        content = "\n".join(["In the drawer:", *(f"- {thing}" for thing in found), "Take one of them."])
-        messages.append({"role": "tool", "content": content})
+        messages.append({"role": "tool", "content": f"In the drawer: {found}"})
         answer = await policy.act(messages)
         return [*messages, answer.message]

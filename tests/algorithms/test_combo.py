@@ -38,7 +38,9 @@ def weights_at_setup(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
     setup = DPO.setup
 
     async def watched(self: DPO) -> None:
-        seen.append((await self.client.forward([Datum.supervised(list(b"shout amber"), [1] * 11)])).logprobs[0].tolist())
+        seen.append(
+            (await self.client.forward([Datum.supervised(list(b"shout amber"), [1] * 11)])).logprobs[0].tolist()
+        )
         await setup(self)
 
     monkeypatch.setattr(DPO, "setup", watched)

@@ -10,11 +10,11 @@ import pytest
 from evsys_sdk.algorithms.distillation import (
     Lesson,
     ask_teacher,
+    bucket_loss,
     check_divergence,
     distillation_batch,
     sampled_datum,
     soft_datum,
-    support_loss,
 )
 from evsys_sdk.backends.client import TopLogprobs, TrainingClient
 from evsys_sdk.backends.datum import Datum
@@ -31,7 +31,9 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def lesson(teacher_logits: np.ndarray, answer: Sequence[int], student_logprobs: Sequence[float] | None = None) -> Lesson:
+def lesson(
+    teacher_logits: np.ndarray, answer: Sequence[int], student_logprobs: Sequence[float] | None = None
+) -> Lesson:
     """A lesson in which the teacher reports its whole vocabulary."""
     logprobs = log_softmax(teacher_logits)
     order = np.argsort(-logprobs, axis=1)
@@ -100,12 +102,34 @@ def test_value_and_gradient_of_the_other_divergences(
     kind: Literal["reverse", "jsd"], logits: tuple[np.ndarray, np.ndarray]
 ) -> None:
     student, teacher = logits
-    datum = soft_datum(lesson(teacher, [1, 2, 3, 4]), skip=0, scale=0.25)
+    datum = soft_datum(lesson(teacher, [1, 2, 3, 4]), skip=0, scale=0.25, renormalise=False)
 
     def expected(x: np.ndarray) -> float:
         return 0.25 * DIVERGENCES[kind](log_softmax(x), log_softmax(teacher))
 
-    value, gradient = loss_of(student, datum, support_loss(kind))
+    value, gradient = loss_of(student, datum, bucket_loss(kind, 0.25))
+    assert value == pytest.approx(expected(student), abs=1e-5)
+    np.testing.assert_allclose(gradient, numeric_gradient(expected, student), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["reverse", "jsd"])
+def test_what_lies_outside_the_teachers_top_tokens_counts_as_one_more_token(
+    kind: Literal["reverse", "jsd"], logits: tuple[np.ndarray, np.ndarray]
+) -> None:
+    student, teacher = logits
+    item = lesson(teacher, [1, 2, 3, 4])
+    assert item.teacher is not None
+    top = TopLogprobs(item.teacher.tokens[:, :3], item.teacher.logprobs[:, :3])
+    datum = soft_datum(replace(item, teacher=top), skip=0, scale=0.25, renormalise=False)
+
+    def bucketed(x: np.ndarray) -> np.ndarray:
+        inside = np.take_along_axis(log_softmax(x), top.tokens, axis=1)
+        return np.concatenate([inside, np.log(1 - np.exp(inside).sum(axis=1, keepdims=True))], axis=1)
+
+    def expected(x: np.ndarray) -> float:
+        return 0.25 * DIVERGENCES[kind](bucketed(x), bucketed(teacher))
+
+    value, gradient = loss_of(student, datum, bucket_loss(kind, 0.25))
     assert value == pytest.approx(expected(student), abs=1e-5)
     np.testing.assert_allclose(gradient, numeric_gradient(expected, student), atol=1e-5)
 
@@ -113,7 +137,8 @@ def test_value_and_gradient_of_the_other_divergences(
 @pytest.mark.parametrize("kind", ["reverse", "jsd"])
 def test_a_student_that_agrees_with_its_teacher_is_left_alone(kind: Literal["reverse", "jsd"]) -> None:
     teacher = np.random.default_rng(0).normal(size=(2, VOCABULARY))
-    value, gradient = loss_of(teacher, soft_datum(lesson(teacher, [0, 1]), skip=0, scale=1.0), support_loss(kind))
+    datum = soft_datum(lesson(teacher, [0, 1]), skip=0, scale=1.0, renormalise=False)
+    value, gradient = loss_of(teacher, datum, bucket_loss(kind, 1.0))
     assert value == pytest.approx(0, abs=1e-6)
     np.testing.assert_allclose(gradient, 0, atol=1e-6)
 
@@ -124,7 +149,8 @@ def test_divergences_stay_finite_where_the_teacher_is_certain(kind: Literal["rev
     teacher[0, 2] = 200.0
     student = np.zeros((1, VOCABULARY))
     student[0, 1] = 60.0
-    value, gradient = loss_of(student, soft_datum(lesson(teacher, [1]), skip=0, scale=1.0), support_loss(kind))
+    datum = soft_datum(lesson(teacher, [1]), skip=0, scale=1.0, renormalise=False)
+    value, gradient = loss_of(student, datum, bucket_loss(kind, 1.0))
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
     assert gradient[0, 2] <= 0 <= gradient[0, 1]
@@ -164,9 +190,9 @@ def test_a_batch_is_a_mean_over_the_tokens_that_carry_loss(kind: Any, logits: tu
     if kind == "forward":
         assert sum(datum.weights.sum() for datum in batch.data) == pytest.approx(1)
     else:
-        thinks = np.concatenate([items[0].teacher_logprobs[1:], items[2].teacher_logprobs[1:]])
-        total = sum(float(datum.advantages.sum()) for datum in batch.data if datum.advantages is not None)
-        assert total == pytest.approx(float((thinks - -1.0).mean()), abs=1e-4)
+        liking = np.concatenate([items[0].teacher_logprobs[1:], items[2].teacher_logprobs[1:]]) - -1.0
+        found = np.concatenate([datum.advantages[datum.advantages != 0] for datum in batch.data])
+        np.testing.assert_allclose(found * 5, liking - liking.mean(), atol=1e-4)
 
 
 def test_nothing_to_learn_from_is_an_empty_batch(logits: tuple[Any, Any]) -> None:

@@ -23,9 +23,7 @@ def answer(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-def test_the_margin_rises_and_the_loss_falls_from_log_2(
-    train: Callable[..., Any], pairs: list[dict[str, Any]]
-) -> None:
+def test_the_margin_rises_and_the_loss_falls_from_log_2(train: Callable[..., Any], pairs: list[dict[str, Any]]) -> None:
     trained = train("dpo", pairs, params={"num_epochs": 6, "batch_size": 4, "learning_rate": 2e-3})
     assert trained.result.status == "completed"
     margins, losses = trained.curve("dpo/margin"), trained.curve("loss")

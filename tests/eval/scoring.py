@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,17 +43,16 @@ class FolderEnvironment:
     ) -> ExecResult:
         self.commands.append(command)
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_shell(command, stdout=pipe, stderr=pipe, cwd=self.folder)
-        try:
-            out, err = await asyncio.wait_for(
-                asyncio.shield(reading := asyncio.ensure_future(process.communicate())), timeout_s
-            )
-            timed_out = False
-        except TimeoutError:
-            process.kill()
-            out, err = await reading
-            timed_out = True
-        return ExecResult(out.decode(), err.decode(), 124 if timed_out else process.returncode or 0, timed_out)
+        process = await asyncio.create_subprocess_shell(
+            command, stdout=pipe, stderr=pipe, cwd=self.folder, start_new_session=True
+        )
+        reading = asyncio.ensure_future(process.communicate())
+        _, unfinished = await asyncio.wait([reading], timeout=timeout_s)
+        if unfinished:
+            os.killpg(process.pid, signal.SIGKILL)
+        out, err = await reading
+        code = 124 if unfinished else process.returncode or 0
+        return ExecResult(out.decode(), err.decode(), code, timed_out=bool(unfinished))
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         (self.folder / path).write_bytes(data.encode() if isinstance(data, str) else data)

@@ -87,6 +87,10 @@ def test_the_last_box_is_found_with_its_braces(text: str, inside: str | None) ->
         ("```python\ncut off", ["cut off"]),
         ("no code", []),
         ("``` python\nspaced\n```", ["spaced\n"]),
+        ("Here: ```python\na\n```", ["a\n"]),
+        ("```python title=x\na\n```", ["a\n"]),
+        ("inline ```python a``` only", []),
+        ("```python\ns = 1\n``` no end\n```", ["s = 1\n``` no end\n"]),
         ("```Python\ncapital\n```", ["capital\n"]),
     ],
 )

@@ -1,7 +1,7 @@
 """e2b: the conversation with E2B's SDK, held with a stand-in that raises and answers as that SDK does.
 
-The stand-in follows `e2b` 2.63: `commands.run` raises `CommandExitException` for any exit code but 0, lost sandboxes are
-`TimeoutException`s, and refused keys are `AuthenticationException`s. No sandbox is made and no test is run here.
+The stand-in follows `e2b` 2.63: `commands.run` raises `CommandExitException` for any exit code but 0, lost sandboxes
+are `TimeoutException`s, and refused keys are `AuthenticationException`s. No sandbox is made and no test is run here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -218,7 +219,7 @@ async def test_copy_in_a_dockerfile_finds_no_files_of_this_machine(cloud: Cloud)
     (context,) = cloud.contexts
     assert context.startswith("/")
     assert "evsys" not in context
-    assert not __import__("os").path.exists(context)
+    assert not Path(context).exists()
 
 
 async def test_a_refused_key_is_named_without_being_shown(cloud: Cloud) -> None:

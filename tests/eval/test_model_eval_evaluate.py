@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from evsys_sdk.errors import DataError, EvalError, EvsysAuthError
-from evsys_sdk.eval import DEFAULT_SYSTEM, AliasMatcher, EvalArtifacts, ModelEvalConfig, evaluate_model
+from evsys_sdk.eval import DEFAULT_SYSTEM, AliasMatcher, EvalArtifacts, EvalRow, ModelEvalConfig, evaluate_model
 from evsys_sdk.inference.client import ChatClient, Completion
 from evsys_sdk.inference.clients.mock import MockClient
 
@@ -141,6 +141,11 @@ def test_a_tool_call_beside_the_text_is_the_prediction() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "send_it", "arguments": "{}"}}
     artifacts = evaluate_model(Chats(lambda *_: said("", tool_calls=[call])), ROWS[:1])
     assert artifacts.results[0].attempts[0].predicted == "send_it"
+
+
+def test_half_a_character_in_an_answer_does_not_end_the_evaluation(tmp_path: Path) -> None:
+    artifacts = evaluate_model(Generates(lambda prompt: right(prompt) + "\ud83d"), ROWS, output_dir=tmp_path)
+    assert (value(artifacts), lines(tmp_path)[1]["completion"]) == (1.0, "<answer>send_it</answer>?")
 
 
 def test_an_error_that_passes_is_tried_again_and_is_no_failure() -> None:
@@ -276,6 +281,13 @@ def test_a_damaged_line_is_asked_again_and_said(tmp_path: Path, caplog: pytest.L
     assert value(evaluate_model(client, ROWS, output_dir=tmp_path)) == 1.0
     assert len(client.prompts) == 4
     assert f"{path}:3: this line is damaged" in caplog.text
+
+
+def test_rows_at_hand_need_ids_of_their_own() -> None:
+    row = EvalRow("x", "please send", "send_it")
+    assert value(evaluate_model(Generates(right), [row])) == 1.0
+    with pytest.raises(EvalError, match="two rows have the same id"):
+        evaluate_model(Generates(right), [row, row])
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

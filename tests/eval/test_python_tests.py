@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from evsys_sdk.rollouts.environment import Environment, SandboxError, running
 from .scoring import FolderEnvironment
 
 ADD = "```python\ndef add(a, b):\n    return a + b\n```"
+CASE = "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 1), {})"
 TESTS = ["assert add(2, 2) == 4", "assert add(-1, 1) == 0"]
 
 
 async def judged(place: Environment | None, completion: str, tests: Any, **params: Any) -> VerificationResult:
+    if isinstance(place, FolderEnvironment):
+        params = {"python": f"{sys.executable} -S", **params}
     verifier = InProcessVerifier("python_tests", tests, params)
     task = HarborTask("t1", "write add", verifier)
     return await build_verifier(verifier)(VerifierInput("write add", completion, task=task, environment=place))
@@ -50,10 +54,10 @@ def place(tmp_path: Path) -> FolderEnvironment:
         ("```python\n\ud800\n```", TESTS, {}, 0.0),
         (ADD, ["def test_it():\n    assert add(1, 1) == 2"], {}, 1.0),
         (ADD, ["def test_it():\n    assert add(1, 1) == 3"], {}, 0.0),
-        (ADD, ["import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 1), 2)"], {}, 1.0),
-        (ADD, ["import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 1), 3)"], {}, 0.0),
+        (ADD, [CASE.format(2)], {}, 1.0),
+        (ADD, [CASE.format(3)], {}, 0.0),
     ],
-)  # fmt: skip
+)
 async def test_code_is_judged_by_its_tests(
     place: FolderEnvironment, completion: str, tests: Any, params: dict[str, Any], earned: float
 ) -> None:
@@ -94,7 +98,7 @@ async def test_reasons_are_reported(place: FolderEnvironment) -> None:
 
 async def test_tests_that_are_not_done_in_time_have_failed(place: FolderEnvironment) -> None:
     tests = ["assert add(1, 1) == 2", "while True: pass"]
-    found = await judged(place, ADD, tests, timeout_s=1.0, partial_credit=True)
+    found = await judged(place, ADD, tests, timeout_s=3.0, partial_credit=True)
     assert (found.reward, found.info["timed_out"]) == (0.5, True)
 
 

@@ -123,7 +123,7 @@ async def test_another_tag_can_be_named_and_texts_left_alone() -> None:
 
 @pytest.mark.parametrize("expected", [None, [None], [3], [""], {"arguments": {}}])
 async def test_expectations_that_are_none_are_errors_of_the_task(expected: Any) -> None:
-    with pytest.raises(EvalError, match="verifier 'tool_calls_match' on task 't1': .*expected call"):
+    with pytest.raises(EvalError, match=r"verifier 'tool_calls_match' on task 't1': .*expected call"):
         await reward("tool_calls_match", "x", expected)
 
 

@@ -158,8 +158,10 @@ async def test_the_mapping_of_params_cannot_be_changed_for_the_next_call() -> No
 
 @pytest.mark.parametrize(
     ("returned", "expected"),
-    [(1, 1.0), (True, 1.0), (0.5, 0.5), (np.float32(0.5), 0.5), (np.array(0.5), 0.5), (-2, -2.0)]
-    + [(Decimal("0.5"), 0.5), (Fraction(1, 2), 0.5), (VerificationResult(1), 1.0)],
+    [
+        *((1, 1.0), (True, 1.0), (0.5, 0.5), (np.float32(0.5), 0.5), (np.array(0.5), 0.5), (-2, -2.0)),
+        *((Decimal("0.5"), 0.5), (Fraction(1, 2), 0.5), (VerificationResult(1), 1.0)),
+    ],
 )
 async def test_numbers_of_every_library_are_rewards(returned: Any, expected: float) -> None:
     register_verifier("numeric")(lambda completion, expected: returned)
@@ -170,8 +172,10 @@ async def test_numbers_of_every_library_are_rewards(returned: Any, expected: flo
 
 @pytest.mark.parametrize(
     "returned",
-    [math.nan, math.inf, -math.inf, None, "1.0", [1.0], {}, 1j, np.array([1.0, 2.0]), np.float64("nan"), 10**400]
-    + [VerificationResult(math.nan), VerificationResult("1")],  # type: ignore[arg-type]
+    [
+        *(math.nan, math.inf, -math.inf, None, "1.0", [1.0], {}, 1j, np.array([1.0, 2.0]), np.float64("nan"), 10**400),
+        *(VerificationResult(math.nan), VerificationResult("1")),  # type: ignore[arg-type]
+    ],
     ids=repr,
 )
 async def test_what_is_not_a_finite_number_is_an_error_that_names_the_verifier(returned: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import os
@@ -17,8 +18,19 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk import ConfigError, Experiment, ExperimentConfig, HarborTask, register_agent, register_verifier
+from evsys_sdk import (
+    ConfigError,
+    Experiment,
+    ExperimentConfig,
+    HarborTask,
+    register_agent,
+    register_algorithm,
+    register_verifier,
+)
+from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.experiment import ExperimentResult
+from evsys_sdk.experiment.overrides import rehearsal
+from evsys_sdk.training.batch import TrainingBatch
 from evsys_sdk.training.callback import Callback, RunControl
 
 WORDS = "abcdefghij"
@@ -151,8 +163,6 @@ def test_training_goes_on_while_a_benchmark_is_scored() -> None:
         name = "patient"
 
         async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
-            import asyncio
-
             await asyncio.to_thread(reached.wait, 60)
             assert reached.is_set()
             return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
@@ -180,6 +190,38 @@ def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> Non
     assert "val/words/pass@1" not in trained.metrics
     assert not Path("outputs/e/r/scores.json").exists()
     assert len(trained.extras["scoring_problems"]) == 4
+
+
+def test_training_that_fails_does_not_wait_for_a_scoring() -> None:
+    @register_agent("endless")
+    class Endless:
+        name = "endless"
+
+        async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
+            await asyncio.sleep(3600)
+            return []
+
+    class Breaks(SFT):
+        async def build_batch(self, step_idx: int) -> TrainingBatch:
+            if step_idx == 6:
+                raise RuntimeError("out of luck")
+            return await super().build_batch(step_idx)
+
+    register_algorithm("breaks")(Breaks)
+    given = config({**VAL, "agent": {"kind": "endless"}})
+    assert given.run is not None
+    broken = given.run.model_copy(update={"algorithm": given.run.algorithm.model_copy(update={"kind": "breaks"})})
+    result = Experiment(given.model_copy(update={"run": broken})).run()
+    assert result.runs[0].status == "failed"
+    assert "out of luck" in str(result.runs[0].error)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("evsys-scoring")]
+
+
+def test_a_rehearsal_scores_a_few_tasks_and_asks_nobody_else() -> None:
+    dry = rehearsal(config({**VAL, "models": ["base", "openai:gpt"]}))
+    assert dry.metadata.benchmark[0].n_tasks == 4
+    assert dry.metadata.benchmark[0].models == ["base"]
+    assert Experiment(dry).run().exit_code == 0
 
 
 def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:

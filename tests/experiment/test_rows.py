@@ -51,9 +51,10 @@ def test_each_set_of_rows_is_noted_once(loader: RowLoader, tmp_path: Path) -> No
 
 
 def test_a_dataset_named_by_name_is_noted_with_the_id_it_resolved_to(
-    loader: RowLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loader: RowLoader, tmp_path: Path
 ) -> None:
-    cached = Workspace().create_dataset("tools", rows=ROWS)
+    Workspace().add("dataset", tmp_path / "rows.jsonl", name="tools")
+    cached = Workspace().pull_dataset(name="tools")
     assert loader(data(dataset_name="tools")) == ROWS
     loader(data(source_kind="in_memory", rows=ROWS[:1]))
     by_name, inline = notes(tmp_path)

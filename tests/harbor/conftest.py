@@ -23,13 +23,13 @@ echo $reward > /logs/verifier/reward.txt
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `sandbox` run for real or say why not."""
+    """Tests in a sandbox run for real or say why not; what Harbor deprecates in itself is its own affair."""
     missing = [program for program in ("bwrap", "tmux") if shutil.which(program) is None]
-    if missing:
-        skip = pytest.mark.skip(reason=f"needs {' and '.join(missing)}: install bubblewrap and tmux")
-        for item in items:
-            if "in_sandbox" in getattr(item, "fixturenames", ()):
-                item.add_marker(skip)
+    for item in items:
+        if item.get_closest_marker("harbor") is not None:
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:harbor"))
+        if missing and "in_sandbox" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}: install bubblewrap and tmux"))
 
 
 class Scripted:
@@ -88,7 +88,11 @@ def make_request() -> Callable[..., RolloutRequest]:
     """A request that succeeds; a test replaces the part that is to go wrong."""
 
     def make(
-        *, run: Any = ask_once, policy: Any = None, verify: Any = matches, environment: Callable[[], Any] = NoEnvironment
+        *,
+        run: Any = ask_once,
+        policy: Any = None,
+        verify: Any = matches,
+        environment: Callable[[], Any] = NoEnvironment,
     ) -> RolloutRequest:
         task = HarborTask("t", "say yes", InProcessVerifier("exact_match", expected="yes"))
         harness = Harness(agent=lambda: Agent(run), environment=environment)

@@ -15,7 +15,7 @@ from evsys_sdk.rollouts.harness import build_harness
 pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")
 pytestmark = pytest.mark.harbor
 
-MODULE = '''
+MODULE = """
 from harbor.agents.base import BaseAgent
 
 class Asks(BaseAgent):
@@ -28,7 +28,7 @@ class Asks(BaseAgent):
 
 class Elsewhere(Asks):
     async def run(self, instruction, environment, context): pass
-'''
+"""
 
 
 async def said_yes(task: HarborTask, rollout: Any, environment: Any) -> VerificationResult:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_no_more_run_at_once_than_allowed(make_engine: Any, make_request: Any) -
 
 
 def test_closing_stops_what_is_running(root: Path, make_engine: Any, make_request: Any) -> None:
-    started, stopped = asyncio.Event(), []
+    started, stopped = threading.Event(), []
 
     class Watched(NoEnvironment):
         async def stop(self) -> None:
@@ -75,8 +76,7 @@ def test_closing_stops_what_is_running(root: Path, make_engine: Any, make_reques
 
     engine = make_engine()
     operation = engine.submit([make_request(run=hang, environment=Watched)])
-    while not started.is_set():
-        pass
+    assert started.wait(30)
     engine.close()
     with pytest.raises(BaseException):  # noqa: B017, PT011  # however the operation says that it was cancelled
         operation.result()

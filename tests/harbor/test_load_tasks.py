@@ -38,7 +38,9 @@ def test_markers_of_provenance_are_not_shown_to_the_policy(make_folder: Make) ->
         (lambda f: (f / "task.toml").unlink(), "holds no task in Harbor's format"),
     ],
 )
-def test_a_broken_folder_is_named_with_the_remedy(make_folder: Make, break_it: Callable[[Path], None], said: str) -> None:
+def test_a_broken_folder_is_named_with_the_remedy(
+    make_folder: Make, break_it: Callable[[Path], None], said: str
+) -> None:
     folder = Path(make_folder().metadata["task_dir"])
     break_it(folder)
     with pytest.raises(DataError) as caught:

@@ -52,8 +52,14 @@ def test_forging_a_reward_gains_nothing(make_folder: Make, in_sandbox: Any, say:
     assert rollout.turns
 
 
+def passes_if(condition: str) -> str:
+    return f"#!/bin/sh\nif {condition}; then r=1; else r=0; fi\necho $r > /logs/verifier/reward.txt\n"
+
+
 def test_a_task_may_need_the_processes_of_the_agent(make_folder: Make, in_sandbox: Any, say: Any) -> None:
-    test = "#!/bin/sh\nif pgrep -f 'sleep 7654' >/dev/null; then r=1; else r=0; fi\necho $r > /logs/verifier/reward.txt\n"
+    test = (
+        "#!/bin/sh\nif pgrep -f 'sleep 7654' >/dev/null; then r=1; else r=0; fi\necho $r > /logs/verifier/reward.txt\n"
+    )
     leave = say.shell("nohup sleep 7654 >/dev/null 2>&1 &")
     ended = in_sandbox(make_folder(test=test), say.scripted(leave, "done"))
     kept = make_folder(test=test, toml="[metadata]\nkeep_processes = true\n", name="kept")
@@ -111,7 +117,7 @@ def test_a_task_that_needs_a_container_is_not_run_without_one(make_folder: Make,
 def test_tests_in_an_environment_of_their_own_see_only_the_artifacts(
     make_folder: Make, in_sandbox: Any, say: Any
 ) -> None:
-    test = "#!/bin/sh\n[ -f /app/output.txt ] && [ ! -f /app/other.txt ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
+    test = passes_if("[ -f /app/output.txt ] && [ ! -f /app/other.txt ]")
     toml = 'artifacts = ["/app/output.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
     rollout = in_sandbox(
         make_folder(test=test, toml=toml), say.scripted(say.shell("cp input.txt output.txt; touch other.txt"), "done")

@@ -1,6 +1,7 @@
 """What is trained on is what was sampled: token for token, with its own log-probability, and nothing else."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,10 @@ def test_a_new_stretch_begins_exactly_where_the_prompt_was_rewritten(turns: list
     stretches = merge_turns(turns)
     assert [turn for stretch in stretches for turn in stretch] == turns
     for stretch in stretches:
-        for before, after in zip(stretch, stretch[1:], strict=False):
+        for before, after in pairwise(stretch):
             read = [*before.prompt_tokens, *before.completion_tokens]
             assert after.prompt_tokens[: len(read)] == read
-    for one, other in zip(stretches, stretches[1:], strict=False):
+    for one, other in pairwise(stretches):
         read = [*one[-1].prompt_tokens, *one[-1].completion_tokens]
         assert other[0].prompt_tokens[: len(read)] != read
 

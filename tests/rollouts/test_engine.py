@@ -282,7 +282,11 @@ def test_the_environment_is_stopped_after_every_outcome(make_engine: MakeEngine,
     log: list[str] = []
     requests = [
         make_request(run=run, verify=verify, environment=lambda: WatchedEnvironment(log))
-        for run, verify in ((_shrugs, raising(OSError())), (raising(OSError()), _says_nothing), (_shrugs, _says_nothing))
+        for run, verify in (
+            (_shrugs, raising(OSError())),
+            (raising(OSError()), _says_nothing),
+            (_shrugs, _says_nothing),
+        )
     ]
     make_engine(attempts=1).submit(requests).result(10)
     assert sorted(log) == ["start"] * 3 + ["stop"] * 3

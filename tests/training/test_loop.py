@@ -205,3 +205,82 @@ async def test_the_model_is_scored_at_the_start_on_the_beat_and_at_the_end(
     best = loop.checkpoints.best("eval/accuracy", "max")
     assert best is not None
     assert best.next_step == 6
+
+
+async def test_an_empty_batch_is_logged_in_its_turn_although_it_is_built_ahead(
+    make_client: MakeClient, tmp_path: Path
+) -> None:
+    class Gap(Builder):
+        async def build_batch(self, step_idx: int) -> TrainingBatch:
+            return TrainingBatch([]) if step_idx in (2, 3) else await super().build_batch(step_idx)
+
+    recorder = Recorder()
+    await make_loop(make_client(latency_ms=5), tmp_path, Gap(), recorder).run()
+    assert list(recorder.steps) == [1, 2, 3, 4, 5, 6]
+    assert [step for step, metrics in recorder.steps.items() if "empty_batch" in metrics] == [3, 4]
+
+
+async def test_a_step_that_fails_is_settled_before_the_error_is_raised(make_client: MakeClient, tmp_path: Path) -> None:
+    """Its optimiser step and the next batch were submitted already; teardown must not race with them."""
+
+    def broken(data: Any, logprobs: Any) -> Any:
+        raise RuntimeError("no loss today")
+
+    class Broken(Builder):
+        async def build_batch(self, step_idx: int) -> TrainingBatch:
+            batch = await super().build_batch(step_idx)
+            batch.loss_fn = broken if step_idx == 1 else "cross_entropy"
+            return batch
+
+    client = make_client(latency_ms=20)
+    submitted: list[Any] = []
+    for name in ("forward_backward", "forward_backward_custom", "optim_step"):
+        call = getattr(client, name)
+        setattr(client, name, lambda *args, _call=call: (submitted.append(_call(*args)), submitted[-1])[1])
+    recorder = Recorder()
+    with pytest.raises(RuntimeError, match="no loss today"):
+        await make_loop(client, tmp_path, Broken(), recorder).run()
+    assert list(recorder.steps) == [1]
+    assert len(submitted) == 6  # the step after it was in flight
+    assert all(operation._future.done() for operation in submitted)
+
+
+async def test_a_small_fraction_of_a_short_run_is_saved_after_its_first_step(
+    make_client: MakeClient, tmp_path: Path
+) -> None:
+    recorder = Recorder()
+    await make_loop(make_client(), tmp_path, Builder(), recorder, save_at_fractions=(0.01, 1.0)).run()
+    assert recorder.checkpoints == ["step000001", "step000006-final"]
+
+
+@pytest.mark.parametrize(("offset", "scored"), [(0, [0, 3, 6]), (10, [13, 16])])
+async def test_a_later_stage_does_not_score_again_what_the_stage_before_ended_with(
+    offset: int, scored: list[int], make_client: MakeClient, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    async def evaluate(step: int) -> dict[str, float]:
+        asked.append(step)
+        return {"eval/accuracy": 0.5}
+
+    loop = make_loop(make_client(), tmp_path, Builder(), Recorder(), eval_every=3)
+    loop.evaluate, loop.offset = evaluate, offset
+    await loop.run()
+    assert asked == scored
+
+
+async def test_numbers_of_other_libraries_reach_the_record_as_plain_ones(
+    make_client: MakeClient, tmp_path: Path
+) -> None:
+    import numpy as np
+
+    class Numpy(Builder):
+        def step_metrics(self, step_idx: int, batch: TrainingBatch, output: ForwardBackwardOutput) -> Any:
+            return {"fraction": np.float32(0.5), "count": np.int64(3), "odd": math.nan}
+
+    recorder = Recorder()
+    end = await make_loop(make_client(), tmp_path, Numpy(), recorder).run()
+    assert recorder.steps[6]["fraction"] == 0.5
+    assert math.isnan(recorder.steps[6]["odd"])
+    assert (end.metrics["count"], "odd" in end.metrics) == (3.0, False)
+    assert "NaN" not in (tmp_path / "checkpoints.jsonl").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Learning from a teacher's distribution over the student's own words: what `sdft` and `opd` share.
 
 The student samples, the teacher says how probable it finds its favourite alternatives at each position, and the
-student's distribution over them is pulled towards the teacher's:
+student's distribution is pulled towards the teacher's:
 
     forward   KL(teacher || student), a cross-entropy with soft targets
     reverse   KL(student || teacher)
@@ -97,22 +97,26 @@ def distillation_batch(items: Sequence[Lesson], kind: Divergence, *, skip: int =
         return TrainingBatch([])
     scale = 1 / sum(len(item.turn.completion_tokens) - skip for item in items)
     if kind == "sampled":
-        data = [sampled_datum(item, skip=skip, scale=scale) for item in items]
+        # On average the teacher likes the student's words less than the student does. Taking that average off changes
+        # nothing in expectation, but keeps a step from making everything that was sampled less probable.
+        baseline = float(np.concatenate([_liking(item)[skip:] for item in items]).mean())
+        data = [sampled_datum(item, skip=skip, scale=scale, baseline=baseline) for item in items]
         return TrainingBatch(data, "importance_sampling", metrics=distance(items))
-    data = [soft_datum(item, skip=skip, scale=scale) for item in items]
+    data = [soft_datum(item, skip=skip, scale=scale, renormalise=kind == "forward") for item in items]
     # With q the teacher and p the student, the gradient of this cross-entropy on the logits is p - q: forward KL.
-    loss = "cross_entropy" if kind == "forward" else support_loss(kind)
+    loss = "cross_entropy" if kind == "forward" else bucket_loss(kind, scale)
     return TrainingBatch(data, loss, metrics=distance(items))
 
 
-def soft_datum(item: Lesson, *, skip: int, scale: float) -> Datum:
-    """Soft targets: the teacher's top tokens, renormalised, at each position of the student's answer."""
+def soft_datum(item: Lesson, *, skip: int, scale: float, renormalise: bool = True) -> Datum:
+    """Soft targets: the probabilities of the teacher's top tokens at each position of the student's answer."""
     assert item.teacher is not None
     turn = item.turn
     full = np.asarray([*turn.prompt_tokens, *turn.completion_tokens], dtype=np.int64)
     n, k = len(full) - 1, item.teacher.tokens.shape[1]
-    probabilities = np.exp(item.teacher.logprobs - item.teacher.logprobs.max(axis=1, keepdims=True))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    probabilities = np.exp(item.teacher.logprobs)
+    if renormalise:
+        probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
     targets = np.repeat(full[1:, None], k, axis=1)
     weights = np.zeros((n, k), dtype=np.float32)
     answer = slice(len(turn.prompt_tokens) - 1, None)
@@ -122,19 +126,24 @@ def soft_datum(item: Lesson, *, skip: int, scale: float) -> Datum:
     return Datum(full[:-1], targets, weights)
 
 
-def sampled_datum(item: Lesson, *, skip: int, scale: float) -> Datum:
+def sampled_datum(item: Lesson, *, skip: int, scale: float, baseline: float = 0.0) -> Datum:
     """A policy gradient whose advantage at each token is how much more the teacher likes it than the student did."""
     turn = item.turn
-    advantages = (item.teacher_logprobs - np.asarray(turn.logprobs)) * scale
+    advantages = (_liking(item) - baseline) * scale
     advantages[:skip] = 0.0
     return Datum.policy(turn.prompt_tokens, turn.completion_tokens, turn.logprobs, advantages.tolist())
 
 
-def support_loss(kind: Literal["reverse", "jsd"]) -> LossCallable:
-    """A divergence between student and teacher, both renormalised over the teacher's top tokens.
+def _liking(item: Lesson) -> np.ndarray:
+    return item.teacher_logprobs - np.asarray(item.turn.logprobs)
 
-    The teacher's probabilities are the soft targets' weights. With g the derivative by the student's probabilities p,
-    the derivative by its log-probabilities is p * (g - sum(p * g)), because of the renormalisation.
+
+def bucket_loss(kind: Literal["reverse", "jsd"], scale: float) -> LossCallable:
+    """A divergence between student and teacher over the teacher's top tokens and one bucket for all others.
+
+    Without that bucket the student could leave the teacher's top tokens unpunished. The soft targets' weights are
+    `scale` times the teacher's probabilities q. With p the student's, g the derivative by p, and p of the bucket
+    1 - sum(p), the derivative by the log-probability of a token is p * (g - g of the bucket).
     """
     mix = 0.5
 
@@ -144,28 +153,31 @@ def support_loss(kind: Literal["reverse", "jsd"]) -> LossCallable:
     ) -> tuple[float, Mapping[str, float], list[np.ndarray]]:
         total, gradients = 0.0, list[np.ndarray]()
         for datum, lp in zip(data, logprobs, strict=True):
-            size = datum.weights.sum(axis=1, keepdims=True).astype(np.float64)
-            q = np.where(size > 0, datum.weights / np.where(size > 0, size, 1), 1 / datum.weights.shape[1]) + 1e-12
-            p = np.exp(lp - lp.max(axis=1, keepdims=True), dtype=np.float64)
-            p = p / p.sum(axis=1, keepdims=True) + 1e-12
+            counts = datum.weights.sum(axis=1, keepdims=True) > 0
+            q, p = _with_bucket(datum.weights / scale), _with_bucket(np.exp(lp, dtype=np.float64))
             if kind == "reverse":
                 value, slope = (p * np.log(p / q)).sum(axis=1), np.log(p / q)
             else:
                 m = mix * q + (1 - mix) * p
                 value = (mix * q * np.log(q / m) + (1 - mix) * p * np.log(p / m)).sum(axis=1)
                 slope = (1 - mix) * np.log(p / m)
-            total += float((size[:, 0] * value).sum())
-            gradient = size * p * (slope - (p * slope).sum(axis=1, keepdims=True))
+            total += scale * float(value[counts[:, 0]].sum())
+            gradient = scale * counts * p[:, :-1] * (slope[:, :-1] - slope[:, -1:])
             gradients.append(gradient.astype(np.float32))
         return total, {}, gradients
 
     return loss
 
 
+def _with_bucket(probabilities: np.ndarray) -> np.ndarray:
+    """Probabilities of some tokens, and of all others together; none is 0, so that logarithms exist."""
+    others = 1 - probabilities.sum(axis=1, keepdims=True, dtype=np.float64)
+    return np.maximum(np.concatenate([probabilities, others], axis=1), 1e-9)
+
+
 def distance(items: Sequence[Lesson]) -> dict[str, float]:
     """How far the student's own words are from what the teacher would have said."""
-    gaps = np.concatenate([np.asarray(item.turn.logprobs) - item.teacher_logprobs for item in items])
-    metrics = {"teacher/reverse_kl": float(gaps.mean())}
+    metrics = {"teacher/reverse_kl": -float(np.concatenate([_liking(item) for item in items]).mean())}
     tops = [item.teacher.logprobs for item in items if item.teacher is not None]
     if tops:
         top = np.concatenate(tops)

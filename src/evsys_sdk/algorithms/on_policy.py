@@ -135,6 +135,7 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
     def _open_engine(self) -> RolloutEngine:
         limits = EngineLimits(concurrency=self.cfg.concurrency, timeout_s=self.cfg.timeout_s)
         if self.cfg.engine == "inline":
+            self._harness.refuse_inline()
             return InlineEngine(limits)
         from ..rollouts.harbor.engine import HarborEngine
 

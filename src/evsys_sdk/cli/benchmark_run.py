@@ -140,9 +140,13 @@ def _load(ref: str) -> Benchmark:
 
 
 def _identity(kind: str, params: dict[str, Any]) -> str:
-    """Which model this is; params that may be secret are not part of its name."""
-    shown = [str(params[key]) for key in ("model", "checkpoint", "adapter_path", "checkpoint_path") if params.get(key)]
-    return ":".join([kind, *shown])
+    """Which model this is: predictions of another one, or of this one asked otherwise, are not to be mixed with its."""
+    from ..data.digest import digest
+
+    named = [key for key in ("model", "checkpoint", "adapter_path", "checkpoint_path") if params.get(key)]
+    others = {key: value for key, value in params.items() if key not in named and "key" not in key.lower()}
+    suffix = f"@{digest(others).hex()[:8]}" if others else ""
+    return ":".join([kind, *(str(params[key]) for key in named)]) + suffix
 
 
 def _progress(name: str) -> Callable[[int, int], None]:

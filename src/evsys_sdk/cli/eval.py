@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from .output import emit, import_option, json_option
 
 if TYPE_CHECKING:
-    from ..eval import EvalArtifacts
+    from ..eval import EvalArtifacts, ModelEvalConfig
 
 
 eval = click.Group("eval", help="Score a model without training it.")  # named after its verb, as every command is
@@ -53,28 +54,41 @@ def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> 
 
 
 def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifacts:
-    from ..eval import AliasMatcher, ModelEvalConfig, evaluate_model, load_eval_dataset
+    from ..eval import AliasMatcher, evaluate_model, load_eval_dataset
     from ..eval.model_eval.client import build_client, client_params
 
     rows = load_eval_dataset(options["dataset"])
     matcher = AliasMatcher.load(options["aliases"], options["secondary_aliases"])
-    asked = {name: options[name] for name in ("max_tokens", "temperature", "max_attempts", "batch_size")}
-    if options["system"] is not None:
-        asked["system"] = options["system"] or None
+    config = _config(options)
     weights = {name: options[name] for name in ("model_name", "adapter_path", "checkpoint_path")}
     kind: str = options["inference_kind"]
     params = client_params(kind, weights, _params(options["inference_params"]))
     client = build_client(kind, params)
     try:
-        config = ModelEvalConfig(**asked)
-        label = _label(options)
-        folder = options["output_dir"]
+        label, folder = _label(options), options["output_dir"]
         return evaluate_model(client, rows, matcher, config=config, output_dir=folder, model=label, progress=progress)
     finally:
         if progress is not None:
             progress.end()
         if callable(close := getattr(client, "close", None)):
             close()
+
+
+def _config(options: dict[str, Any]) -> ModelEvalConfig:
+    from pydantic import ValidationError
+
+    from ..config.problems import problems_in
+    from ..errors import ConfigError
+    from ..eval import ModelEvalConfig
+
+    asked = {name: options[name] for name in ("max_tokens", "temperature", "max_attempts", "batch_size")}
+    if options["system"] is not None:
+        asked["system"] = options["system"] or None
+    try:
+        return ModelEvalConfig(**asked)
+    except ValidationError as error:  # what click lets pass, such as nan
+        problems = problems_in(error, model=ModelEvalConfig, data=asked)
+        raise ConfigError([replace(one, path=f"--{one.path.replace('_', '-')}") for one in problems]) from None
 
 
 def _label(options: dict[str, Any]) -> str:

@@ -74,7 +74,7 @@ class BenchmarkEntry(Strict):
     environment: EnvironmentSpec | None = None
     """Where the agent's commands run; by default where the model was trained, else nowhere."""
     engine: str | None = None
-    """Rollout engine that runs the tasks, e.g. `inline` or `harbor`."""
+    """Rollout engine that runs the tasks: `inline` or `harbor`; by default that of the recipe, else `inline`."""
     concurrency: int = Field(default=32, ge=1)
     """How many attempts may run at once."""
     timeout_s: float = Field(default=600.0, gt=0)

@@ -17,7 +17,11 @@ from ..errors import EvalError
 
 ANSWER_TAG = "answer"
 _THINKING = ("think", "thinking")
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_FENCE = re.compile(
+    r"(?:(?P<line>^[ \t]*)|(?<=[\s:]))(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)(?(line)[^\n]*|[ \t]*)$",
+    re.MULTILINE,
+)
+"""A fence has a line to itself; models also open one behind other words, with nothing but the language after it."""
 
 
 class AnswerParams(Strict):
@@ -89,7 +93,7 @@ def code_blocks(text: str, *languages: str) -> list[str]:
     for fence in _FENCE.finditer(text):
         if opened is None:
             opened = fence
-        elif fence[1].startswith(opened[1]) and not fence[2]:
+        elif fence["mark"].startswith(opened["mark"]) and fence["line"] is not None and not fence["language"]:
             found += _block(opened, text[opened.end() + 1 : fence.start()], languages)
             opened = None
     if opened is not None:
@@ -98,7 +102,7 @@ def code_blocks(text: str, *languages: str) -> list[str]:
 
 
 def _block(opened: re.Match[str], inside: str, languages: tuple[str, ...]) -> list[str]:
-    return [inside] if not languages or opened[2].lower() in languages else []
+    return [inside] if not languages or opened["language"].lower() in languages else []
 
 
 def expected_texts(expected: Any) -> list[str]:

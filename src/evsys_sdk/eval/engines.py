@@ -10,7 +10,7 @@ from ..errors import ConfigError, Problem, closest
 if TYPE_CHECKING:
     from ..rollouts.engine import EngineLimits, RolloutEngine
 
-ENGINES = {"inline": "rollouts.engine:InlineEngine"}
+ENGINES = {"inline": "rollouts.engine:InlineEngine", "harbor": "rollouts.harbor.engine:HarborEngine"}
 """Name -> where the class lives, below `evsys_sdk`; it is made from `EngineLimits`."""
 
 
@@ -21,6 +21,10 @@ def check_engine(name: str, *, path: str = "engine") -> None:
         known = ", ".join(ENGINES)
         hint = f"Did you mean '{guess}'?" if guess else f"This version has: {known}."
         raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
+    if name == "harbor":
+        from ..rollouts.harbor.package import require_harbor
+
+        require_harbor()
 
 
 def open_engine(name: str, limits: EngineLimits) -> RolloutEngine:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ def main(path: str) -> None:
     report = _reporter(job["secret"])
     report("ready")
     os.chdir(job["cwd"] or ".")
-    sys.path[0] = os.getcwd()
+    sys.path.insert(0, os.getcwd())
     space: dict[str, Any] = {"__name__": "solution"}
     broken = _failure(_run, job["code"], "solution.py", space)
     for number, test in enumerate(job["tests"]):
@@ -64,10 +63,11 @@ def _run_test(test: str, solution: dict[str, Any]) -> None:
     """Run the statements of a test, then the test functions and test cases that it defines."""
     space = dict(solution)
     _run(test, "test.py", space)
+    unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
     for name, found in list(space.items()):
         if name in solution and found is solution[name]:
             continue
-        if isinstance(found, type) and issubclass(found, unittest.TestCase):
+        if unittest and isinstance(found, type) and issubclass(found, unittest.TestCase):
             outcome = unittest.TestResult()
             unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
             if not outcome.wasSuccessful():

@@ -150,6 +150,6 @@ def _pattern(decimal_mark: DecimalMark, group_by_spaces: bool, units: tuple[str,
           | {raised.format(name="power")}
         )?
         (?:\s?(?P<percent>%))?
-        (?:\s?(?P<unit>{unit})(?![\w^]))?""",
+        (?:\s{{0,2}}(?P<unit>{unit})(?![\w^]))?""",
         re.VERBOSE,
     )

@@ -56,10 +56,6 @@ class VerifierInput:
     """Where the policy has worked, still running."""
 
 
-class NoParams(Strict):
-    """Params of a verifier that takes none."""
-
-
 class BaseVerifier[C: Strict]:
     """Keeps the validated params as `cfg`; a subclass implements `verify` and asks by name for what it needs."""
 
@@ -95,7 +91,7 @@ class BuiltVerifier:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise EvalError(f"{place} failed: {reason}. A verifier that cannot score must be corrected.") from error
+            raise EvalError(f"{place} failed: {reason}. Correct it, or run it again if that may pass.") from error
         return _as_result(answer, place)
 
 

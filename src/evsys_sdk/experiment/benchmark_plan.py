@@ -126,7 +126,7 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator
 
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
-    cfg = getattr(algorithm, "cfg", None)
+    cfg = getattr(_on_policy_recipe(algorithm), "cfg", None)
     success = _success(metadata)
     default = success.name if success and success.name in list_metrics() else "pass@1"
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
@@ -135,7 +135,7 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
         samples=entry.samples,
         sampling=Sampling(max_tokens, temperature, seed),
         harness=_harness(entry, algorithm),
-        engine=entry.engine or "inline",
+        engine=entry.engine or getattr(cfg, "engine", None) or "inline",
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),
         metrics=entry.metrics or [default],
         breakdown_keys=entry.breakdown_keys,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms.combo import Combo
-from ..config import BackendConfig, CallbackSpec, ExperimentConfig, LogStoreSpec, RunConfig
+from ..config import BackendConfig, BenchmarkEntry, CallbackSpec, ExperimentConfig, LogStoreSpec, RunConfig
+from ..config.metadata import BASE_MODEL
 from ..errors import ConfigError, Problem
 from ..log import get_logger
 from ..registry import config_model, get_algorithm
@@ -56,8 +57,17 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
         "output_dir": str(Path(config.output_dir) / "dry"),
         "log_store": LogStoreSpec(),
         "callbacks": [_kept_at_home(spec) for spec in config.callbacks],
+        "metadata": config.metadata.model_copy(
+            update={"benchmark": [_rehearsed_entry(entry) for entry in config.metadata.benchmark]}
+        ),
     }
     return _each_run(config, rehearsed).model_copy(update=home)
+
+
+def _rehearsed_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
+    """A few tasks, and of the baselines only the one that is at hand."""
+    tasks = min(entry.n_tasks or _REHEARSED_ROWS, _REHEARSED_ROWS)
+    return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
 
 
 def _kept_at_home(spec: CallbackSpec) -> CallbackSpec:

@@ -14,7 +14,7 @@ from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
 from ..registry import get_agent, get_environment
 from .environment import Environment
-from .harbor.foreign_agent import ForeignAgent, is_harbor_agent
+from .harbor.foreign_agent import ForeignAgent, is_harbor_agent, refuse_inline
 from .rollout import Agent
 
 
@@ -26,6 +26,11 @@ class Harness:
     environment: Callable[[], Environment]
     description: dict[str, Any] = field(default_factory=dict[str, Any])
     """What was asked for, for the record."""
+
+    def refuse_inline(self) -> None:
+        """Say that a part of it exists only inside Harbor's trials, before each rollout has to."""
+        if isinstance(agent := self.agent(), ForeignAgent):
+            refuse_inline(agent.import_path)
 
 
 def build_harness(

@@ -50,8 +50,9 @@ async def test_files_stay_inside_the_working_folder(tmp_path: Path) -> None:
 async def test_stopping_ends_its_processes_and_removes_its_folder() -> None:
     environment = UnsafeHostEnvironment()
     await environment.start()
-    started = await environment.exec("setsid sleep 914 & sleep 915 & pwd; pgrep -f '^sleep 91[45]$'; touch file")
+    started = await environment.exec("pwd; touch file; setsid sleep 914 & echo $!; sleep 915 & echo $!")
     folder, *processes = started.stdout.split()
+    assert len(processes) == 2
     assert Path(folder, "file").exists()
     await environment.stop()
     assert not Path(folder).exists()

@@ -4,7 +4,7 @@ In the order of the flow:
 
 dataset      JSONL -> rows with a conversation and a target
 prompts      what a model is asked, and how Qwen models want to read it
-evaluate     asks the model, with retries, and keeps every answer
+evaluate     the whole of it; `asking` asks, with retries, and `journal` keeps every answer
 extraction   the slug in an answer
 aliases      which slugs count as the same
 scoring      answers -> matches

@@ -1,6 +1,8 @@
 """`contains`: the expected text occurs in the answer.
 
-verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
+In a task:
+
+    verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ class ContainsParams(AnswerParams):
     """What counts as an occurrence."""
 
     ignore_case: bool = False
-    """Whether capitals matter."""
+    """Whether differences between capitals and small letters are ignored."""
     whole_words: bool = False
     """Whether letters or digits next to an occurrence spoil it: `cat` is not in `category`."""
     match: Literal["any", "all"] = "all"

@@ -1,6 +1,8 @@
 """`exact_match`: the answer is the expected text.
 
-verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
+In a task:
+
+    verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ class ExactMatchParams(AnswerParams):
     """What counts as the same text."""
 
     ignore_case: bool = False
-    """Whether capitals matter."""
+    """Whether differences between capitals and small letters are ignored."""
     ignore_punctuation: bool = False
     """Whether punctuation is left out of both texts."""
     collapse_whitespace: bool = False

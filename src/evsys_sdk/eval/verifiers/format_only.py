@@ -1,9 +1,11 @@
 r"""`format_only`: the completion has the right form, whatever it says. A first reward for a model that must learn one.
 
-{fn_name: format_only}                                              one <answer>…</answer>
-{fn_name: format_only, params: {tags: [think, answer], nothing_else: true}}
-{fn_name: format_only, params: {json_schema: {type: object, required: [city]}}}
-{fn_name: format_only, params: {pattern: "\\d{4}-\\d{2}-\\d{2}"}}
+In a task:
+
+    {fn_name: format_only}                                              one <answer>…</answer>
+    {fn_name: format_only, params: {tags: [think, answer], nothing_else: true}}
+    {fn_name: format_only, params: {json_schema: {type: object, required: [city]}}}
+    {fn_name: format_only, params: {pattern: "\\d{4}-\\d{2}-\\d{2}"}}
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """`json_match`: the answer is the expected JSON value.
 
-{fn_name: json_match, expected: {city: Paris, population: 2100000}, params: {mode: subset, relative_tolerance: 0.05}}
+In a task:
+
+    {fn_name: json_match, expected: {city: Paris, population: 2100000}, params: {relative_tolerance: 0.05}}
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class JsonMatchParams(AnswerParams):
     ignore_order: bool = False
     """Whether the items of lists may come in any order."""
     ignore_case: bool = False
-    """Whether capitals in texts matter; in keys they always do."""
+    """Whether differences between capitals and small letters are ignored in texts; in keys they never are."""
     relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
     """Largest difference of numbers as a share of the expected one."""
     absolute_tolerance: float = Field(default=0.0, ge=0)

@@ -54,8 +54,8 @@ class LLMJudgeParams(Strict):
     """Whether the judge reads the whole conversation instead of the last answer."""
     ignore_thinking: bool = True
     """Whether reasoning in <think>…</think> is kept from the judge."""
-    template: str = TEMPLATE
-    """The question, with {rubric}, {prompt}, {completion}, {reference}, {expected}, {lowest}, {highest} and {mark}."""
+    template: str | None = None
+    """Question of your own: {rubric}, {prompt}, {completion}, {reference}, {expected}, {lowest}, {highest}, {mark}."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -65,7 +65,7 @@ class LLMJudgeParams(Strict):
             raise ValueError("the scale is empty: 'lowest' is not below 'highest'. Correct one of them.")
         if self.samples > 1 and self.temperature == 0:
             raise ValueError("several samples at temperature 0 are copies of one. Raise 'temperature', e.g. to 1.")
-        fields = fields_of(self.template)
+        fields = fields_of(self.template or TEMPLATE)
         for field in fields:
             if field not in PLACEHOLDERS:
                 guess = closest(field, PLACEHOLDERS)
@@ -87,7 +87,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
     ) -> VerificationResult:
         """Ask the judge until there are as many scores as wanted."""
         question = judge_prompt(
-            self.cfg.template,
+            self.cfg.template or TEMPLATE,
             rubric=self.cfg.rubric,
             prompt=prompt,
             completion=self._shown(completion, messages),
@@ -95,7 +95,8 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
             lowest=self.cfg.lowest,
             highest=self.cfg.highest,
         )
-        scores, replies = list[float](), list[Completion]()
+        scores: list[float] = []
+        replies: list[Completion] = []
         for _ in range(self.cfg.attempts):
             fresh = await self._ask(question, self.cfg.samples - len(scores), retry)
             replies += fresh

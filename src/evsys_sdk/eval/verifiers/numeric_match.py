@@ -1,9 +1,11 @@
 r"""`numeric_match`: the answer is the expected number, however it is written.
 
-{fn_name: numeric_match, expected: 1234.5}                     "… so it is **1,234.50** euros."
-{fn_name: numeric_match, expected: "3/4"}                      "\boxed{\frac{3}{4}}", "0.75"
-{fn_name: numeric_match, expected: 0.5, params: {percent: fraction}}   "50%"
-{fn_name: numeric_match, expected: 5000, params: {units: {km: 1000, m: 1}}}   "5 km"
+In a task:
+
+    {fn_name: numeric_match, expected: 1234.5}                     "… so it is **1,234.50** euros."
+    {fn_name: numeric_match, expected: "3/4"}                      "\boxed{\frac{3}{4}}", "0.75"
+    {fn_name: numeric_match, expected: 0.5, params: {percent: fraction}}   "50%"
+    {fn_name: numeric_match, expected: 5000, params: {units: {km: 1000, m: 1}}}   "5 km"
 """
 
 from __future__ import annotations

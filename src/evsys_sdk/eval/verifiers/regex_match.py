@@ -29,7 +29,7 @@ class RegexMatchParams(AnswerParams):
     how: How = "search"
     """Whether the pattern may match anywhere, at the start, or must match all of the answer."""
     ignore_case: bool = False
-    """Whether capitals matter."""
+    """Whether differences between capitals and small letters are ignored."""
     multiline: bool = False
     """Whether ^ and $ also match at the ends of lines."""
     dot_matches_newline: bool = False

@@ -55,8 +55,7 @@ class ToolsAgent:
             calls = tool_calls(turn.message)
             if not calls:
                 return messages
-            results = [await self._call(call) for call in calls]
-            messages.append({"role": "tool", "content": "\n".join(results)})
+            messages += [call.answered(await self._call(call)) for call in calls]
         raise TruncatedError(f"the policy had no answer after {self.cfg.max_turns} turns")
 
     def _introduction(self) -> list[Message]:
@@ -85,13 +84,20 @@ class ToolCall:
 
     name: str
     arguments: dict[str, Any]
+    id: str | None = None
+    """Given by policies with structured calls, which expect it back with the result."""
+
+    def answered(self, result: str) -> Message:
+        """The message that tells the policy what came of the call."""
+        return {"role": "tool", "content": result} | ({"tool_call_id": self.id} if self.id else {})
 
     @classmethod
     def of(cls, call: Any) -> ToolCall:
         """From OpenAI's form, where arguments are JSON text inside `function`, or from plain JSON."""
         mapping = _mapping(call)
         function = _mapping(mapping.get("function", mapping))
-        return cls(str(function.get("name", call)), _mapping(function.get("arguments", {})))
+        name, arguments = str(function.get("name", call)), _mapping(function.get("arguments", {}))
+        return cls(name, arguments, mapping.get("id"))
 
 
 def tool_calls(message: Message) -> list[ToolCall]:

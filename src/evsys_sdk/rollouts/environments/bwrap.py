@@ -19,9 +19,11 @@ What happens at a limit, each of which a command could run into but none of whic
 | `file_mb`, one file | the kernel (RLIMIT_FSIZE) | ended by SIGXFSZ, exit code 153 |
 | `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command goes on |
 
-Processes in the background keep running between commands until `stop`; a command is over when its shell is. It protects
-the host from code that a model writes. It does not protect against someone who attacks the kernel: that takes a virtual
-machine.
+Processes in the background keep running between commands until `stop`; a command is over when its shell is.
+
+This protects the host from code that a model writes. It does not protect against someone who attacks the kernel: that
+takes a virtual machine. Shared memory that no process has touched since its author ended escapes the sum of
+`memory_mb`; should the machine run short of memory, the kernel is told to end sandboxes before anything else.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class HostCommand:
             code = await self._process.wait()
         except BaseException:
             self.kill()
+            await self._process.wait()
             raise
         finally:
             for stream in self._streams:

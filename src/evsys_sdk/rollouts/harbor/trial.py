@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
 from harbor.trial.queue import TrialQueue
+from harbor.utils.logger import logger as harbor_logger
 
 from ..rollout import Rollout, TruncatedError
 from .attempt import Attempt
@@ -23,6 +25,7 @@ _OUT_OF_TIME = "AgentTimeoutError"
 
 def open_queue(concurrency: int) -> Any:
     """What runs trials, without retries of its own: only we know which failures are worth one."""
+    harbor_logger.setLevel(logging.WARNING)  # what it says of every step would go to a file that is removed
     return TrialQueue(concurrency).on_verification_started(before_verification)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 18
 _WATCH_EVERY_S = 0.05
 _LONGEST_WAIT_S = 3600.0
+_NEVER = float("inf")
 _READS_OF_A_FULL_PIPE = 4
 _ENDED = 0
 
@@ -69,7 +70,7 @@ class Supervisor:
         self._system_calls = system_calls
         self._limits = ProcessLimits(**settings["limits"])
         self._watch = MemoryWatch(settings["limits"]["memory"])
-        self._watching = False
+        self._next_look = _NEVER
         self._notes: list[str] = []
         self._commands: dict[int, Command] = {}
         self._stopping = False
@@ -89,7 +90,8 @@ class Supervisor:
                 if now >= command.deadline and not command.timed_out:
                     command.timed_out = True
                     command.kill()
-            if self._watching:
+            if now >= self._next_look:
+                self._next_look = now + _WATCH_EVERY_S
                 self._check_memory()
 
     def _on(self, descriptor: int, handler: Callable[[], None]) -> None:
@@ -101,11 +103,10 @@ class Supervisor:
         self._poll.unregister(descriptor)
         os.close(descriptor)
 
-    def _patience_ms(self) -> float | None:
+    def _patience_ms(self) -> float:
         waits = [command.deadline - time.monotonic() for command in self._commands.values() if not command.timed_out]
-        if self._watching:
-            waits.append(_WATCH_EVERY_S)
-        return min(max(0.0, min(waits)), _LONGEST_WAIT_S) * 1000 if waits else None
+        wait = min([*waits, self._next_look - time.monotonic(), _LONGEST_WAIT_S])
+        return max(0.0, wait) * 1000
 
     def _receive(self) -> None:
         data = os.read(self._control, _CHUNK)
@@ -137,14 +138,15 @@ class Supervisor:
         try:
             command = Command(request["id"], request["timeout_s"], request["limit"], self._body(request))
         except OSError as error:
-            _send(self._control, {"id": request["id"], "problem": f"cannot start a process: {error}"})
-            return
+            if not sandbox_lives():
+                return self._sandbox_died()
+            return _send(self._control, {"id": request["id"], "problem": f"cannot start a process: {error}"})
         command.notes, self._notes = self._notes, []
         self._commands[command.pid] = command
         self._on(command.pidfd, lambda: self._finish(command))
         for stream in command.streams:
             self._on(stream, lambda stream=stream: self._read(command, stream))
-        self._watching = True
+        self._next_look = min(self._next_look, time.monotonic() + _WATCH_EVERY_S)
 
     def _body(self, request: Message) -> Callable[[], NoReturn]:
         match request["op"]:
@@ -187,7 +189,7 @@ class Supervisor:
 
     def _check_memory(self) -> None:
         if not self._commands and self._watch.is_idle():
-            self._watching = False
+            self._next_look = _NEVER
             return
         excess = self._watch.enforce()
         if excess is None:
