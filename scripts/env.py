@@ -107,14 +107,14 @@ def layered_environment(name: str, project: dict[str, Any], extras: set[str]) ->
     for extra in sorted(extras):
         requirements += project["project"]["optional-dependencies"][extra]
     arguments = ["--constraint", "constraints.txt", *requirements]
-    content = [*requirements, project["constraints"]]
+    content: list[Any] = [requirements, project["constraints"]]
     complete = ROOT / f"constraints-{name}.txt"
     if complete.exists():
         # Every package is named in it, so nothing is resolved and a bound that cannot be met does not stop us.
         arguments = ["--no-deps", "--requirement", complete.name]
         content = [complete.read_text(encoding="utf-8")]
     machine = [sys.version_info[:2], platform.system(), platform.machine()]
-    key = digest([content, machine])
+    key = digest([*content, machine])
     shared = cache_dir() / "envs" / f"{name}-{key[:16]}"
     with locked(shared):
         if read_stamp(shared, key) is None:

@@ -1,7 +1,7 @@
 """Your own algorithm in a file: SFT with a focal loss, which spends the gradient on tokens the model still gets wrong.
 
-The loss is a function of the data and their log-probabilities. Marked with `numpy_loss`, it returns its own gradient and
-runs with or without torch.
+The loss is a function of the data and their log-probabilities. Marked with `numpy_loss`, it returns its own gradient
+and runs with or without torch.
 """
 
 import numpy as np

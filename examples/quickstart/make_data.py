@@ -10,12 +10,12 @@ import random
 from pathlib import Path
 
 FILLERS = {
-    "city": "Berlin Lagos Osaka Quito Perth Oslo Lima Cairo Turin Porto".split(),
-    "person": "Ada Bruno Chidi Dana Emeka Farah Goran Hana Iris Jonas".split(),
-    "amount": "12 35 80 140 260 450 900 1200 3400 7000".split(),
+    "city": ["Berlin", "Lagos", "Osaka", "Quito", "Perth", "Oslo", "Lima", "Cairo", "Turin", "Porto"],
+    "person": ["Ada", "Bruno", "Chidi", "Dana", "Emeka", "Farah", "Goran", "Hana", "Iris", "Jonas"],
+    "amount": ["12", "35", "80", "140", "260", "450", "900", "1200", "3400", "7000"],
     "song": ["Blue Rain", "Night Drive", "Paper Moon", "Slow Tide", "Red Dust", "Cold Sun", "Old Stars"],
-    "dish": "pasta soup rice pancakes bread curry salad noodles stew".split(),
-    "time": "6am 7am 8am 9am noon 2pm 5pm 8pm 10pm".split(),
+    "dish": ["pasta", "soup", "rice", "pancakes", "bread", "curry", "salad", "noodles", "stew"],
+    "time": ["6am", "7am", "8am", "9am", "noon", "2pm", "5pm", "8pm", "10pm"],
 }
 TOOLS = {
     "weather_lookup": [

@@ -2,6 +2,8 @@
 
 Three turns: the assistant opens a drawer, is shown what lies in it, and says what it takes out. Only that last word is
 rewarded, so the model has to learn both which drawer to open and how to read the result.
+
+The harness decides what the model is shown: here the second question stands alone, without the call before it.
 """
 
 from evsys_sdk.data.types import HarborTask
@@ -9,9 +11,9 @@ from evsys_sdk.rollouts.environment import Environment
 from evsys_sdk.rollouts.rollout import Message, Policy, opening, text_of
 
 DRAWERS = {
-    "open_upper": "spoon",
-    "open_middle": "candle",
-    "open_lower": "marble",
+    "open_upper": "dust, spoon, paper",
+    "open_middle": "dust, candle, paper",
+    "open_lower": "dust, marble, paper",
 }
 
 
@@ -21,12 +23,11 @@ class DrawerAgent:
     name = "drawers"
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
-        messages = opening(task)
-        call = await policy.act(messages)
-        messages.append(call.message)
+        asked = opening(task)
+        call = await policy.act(asked)
         found = DRAWERS.get(text_of(call.message).strip())
         if found is None:
-            return messages  # there is no such tool: nothing was opened, nothing is taken out
-        messages.append({"role": "tool", "content": f"In the drawer: {found}"})
-        answer = await policy.act(messages)
-        return [*messages, answer.message]
+            return [*asked, call.message]  # there is no such tool: nothing was opened, nothing is taken out
+        result: Message = {"role": "tool", "content": f"Take one of them, {found}"}
+        answer = await policy.act([result])
+        return [*asked, call.message, result, answer.message]

@@ -317,7 +317,7 @@ async def test_iterations_sample_afresh_and_a_repeated_one_samples_the_same(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = rewards_of(run_example("rl", seed, tmp_path, monkeypatch))
-    assert np.mean(rewards[:3]) < 0.2
+    assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
 
 
@@ -327,7 +327,7 @@ def test_a_harness_of_ones_own_with_three_turns_is_learned(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewards = rewards_of(run_example("tool_use", seed, tmp_path, monkeypatch))
-    assert np.mean(rewards[:3]) < 0.2
+    assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
 
 

@@ -152,3 +152,23 @@ async def test_a_run_that_broke_off_goes_on_with_the_teacher_it_had(
 async def fresh_state(untrained: TrainingClient, client: TrainingClient) -> str:
     """Where the weights are that training began with."""
     return await untrained.save_state("start")
+
+
+@pytest.mark.slow
+def test_the_example_learns_the_new_and_forgets_less_of_the_old_than_sft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk.config import load_yaml
+    from evsys_sdk.experiment.experiment import run_experiment
+
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    config = load_yaml(root / "examples" / "sdft" / "config.yaml")
+    results = run_experiment(config.model_copy(update={"output_dir": str(tmp_path)}))
+    retention = {result.run_id: result.extras["retention"] for result in results}
+    forgotten = {
+        name: matrix["first"]["first"]["exact_match"] - matrix["second"]["first"]["exact_match"]
+        for name, matrix in retention.items()
+    }
+    assert forgotten["sdft"] < forgotten["sft"] - 0.1
+    assert retention["sdft"]["second"]["second"]["exact_match"] > 0.3

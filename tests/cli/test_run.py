@@ -245,3 +245,27 @@ def test_a_closed_stdout_does_not_undo_the_run(project: Path) -> None:
     os.close(writer)
     assert "Traceback" not in done.stderr
     assert (project / "outputs" / "hello" / "r" / "run_result.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("name: hello\n", "name: hello\nbudget: { usd: 3.0 }\n"),
+        ("name: hello\n", "name: hello\nmax_concurrent_arms: 2\n"),
+        ("  name: r\n", "  name: config.json\n"),
+        ("kind: sft, params: { max_steps: 4, batch_size: 3 }", "kind: combo, params: { phases: [{ kind: sfft }] }"),
+        ("kind: sft, params: { max_steps: 4, batch_size: 3 }",
+         "kind: combo, params: { phases: [{ kind: sft, params: { max_stepz: 3 } }] }"),
+        ("name: hello\n", "name: hello\nlog_store: { kind: multiplex, params: { children: [{ kind: jsonll }] } }\n"),
+    ],
+    ids=["budget", "concurrency", "folder", "phase kind", "phase param", "child of a log store"],
+)  # fmt: skip
+def test_validate_refuses_what_run_would_refuse(
+    change: tuple[str, str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(project, change)
+    assert main(["validate", "--deep", "config.yaml"]) == 1
+    refused = capsys.readouterr().err
+    assert main(["run", "config.yaml"]) == 1
+    assert capsys.readouterr().err == refused
+    assert not (project / "outputs").exists()

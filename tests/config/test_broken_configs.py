@@ -184,7 +184,7 @@ log_store: { kind: multiplex, params: { children: [{ kind: jsonl }] } }
 callbacks: [{ kind: early_stopping, params: { metric: loss } }]
 n_repeats: 2
 base_seed: 1
-budget: { usd: 5.0 }
+budget: null
 metadata:
   hypothesis: { claim: it helps }
   success_metric: { name: pass@1 }

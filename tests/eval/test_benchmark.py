@@ -240,3 +240,15 @@ def test_a_journal_in_memory_needs_no_file() -> None:
     journal = PredictionJournal.open(None, {})
     journal.append(Prediction("t", 0, "ok", 1.0))
     assert journal.finished["t", 0].reward == 1.0
+
+
+def test_a_folder_of_harbor_tasks_is_a_benchmark(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / "suite" / name
+        (folder / "tests").mkdir(parents=True)
+        (folder / "task.toml").write_text("[metadata]\n", encoding="utf-8")
+        (folder / "instruction.md").write_text(f"Do {name}.\n", encoding="utf-8")
+        (folder / "tests" / "test.sh").write_text("exit 0\n", encoding="utf-8")
+    suite = Benchmark.load(path=tmp_path / "suite")
+    assert (suite.name, [task.instruction for task in suite.tasks]) == ("suite", ["Do one.", "Do two."])
+    assert len(Benchmark.load(path=tmp_path / "suite" / "one").tasks) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from evsys_sdk import RunResult, register_algorithm, register_metric
 from evsys_sdk.errors import DataError
@@ -215,3 +216,72 @@ def test_only_what_stands_in_the_answer_tag_is_compared(run: Run) -> None:
     evaluation = {"metrics": [{"kind": "looks"}], "eval_data": {"source_kind": "in_memory", "rows": rows}}
     run({"eval": evaluation}, params={"max_steps": 1})
     assert seen == [{"targets": ["blue"]}]
+
+
+# Who answers
+
+
+def test_an_inference_client_is_asked_where_the_config_names_one_and_selects_nothing(
+    run: Run, scored: dict[str, Any]
+) -> None:
+    from evsys_sdk import register_inference
+
+    asked: list[str] = []
+
+    @register_inference("oracle")
+    class Oracle:
+        name = "oracle"
+
+        class Config(BaseModel):
+            style: str
+
+        def __init__(self, **params: Any) -> None:
+            assert self.Config(**params).style == "loud"
+
+        def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
+            asked.append(prompt)
+            return next(
+                word.upper() for word in ("amber", "birch", "cedar", "dune", "ember", "frost") if word in prompt
+            )
+
+    evaluation = {**scored, "inference": {"kind": "oracle", "params": {"style": "loud"}}}
+    [found] = run({"eval": evaluation}, params={"max_steps": 1}).runs
+    assert found.metrics["eval/exact_match"] == 1.0
+    assert len(asked) == 6
+    assert found.extras["selection_metric"] == "loss"
+
+
+def test_a_checkpoint_of_the_mock_backend_can_be_asked_too(run: Run, scored: dict[str, Any]) -> None:
+    learned = run({"eval": scored}, params=LEARNED).runs[0]
+    inference = {"kind": "mock", "params": {"checkpoint": learned.artifacts["final_sampler"]}}
+    [found] = run({"eval": {**scored, "inference": inference}}, params={"max_steps": 1}).runs
+    assert found.metrics["eval/exact_match"] == learned.metrics["eval/exact_match"] == 1.0
+
+
+def test_an_inference_client_that_fails_leaves_the_run_unscored(run: Run, scored: dict[str, Any]) -> None:
+    inference = {"kind": "mock", "params": {"checkpoint": "nowhere"}}
+    result = run({"eval": {**scored, "inference": inference}}, params={"max_steps": 1})
+    assert (result.runs[0].status, result.exit_code) == ("completed", 2)
+    assert "nowhere" in result.runs[0].extras["unscored"]
+
+
+def test_a_backend_that_nothing_can_be_sampled_from_leaves_the_run_unscored(run: Run, scored: dict[str, Any]) -> None:
+    from evsys_sdk import register_backend
+
+    @register_backend("bare")
+    class Bare:
+        name = "bare"
+
+        def prepare(self, **_: Any) -> dict[str, Any]:
+            return {}
+
+        def teardown(self, handles: dict[str, Any]) -> None: ...
+
+    @register_algorithm("idle")
+    class Idle:
+        def train(self, ctx: Any) -> RunResult:
+            return RunResult(ctx.run_id, "completed")
+
+    result = run({"backend": {"kind": "bare"}, "algorithm": {"kind": "idle"}, "eval": scored})
+    assert result.exit_code == 2
+    assert result.runs[0].extras["unscored"] == "the backend 'bare' gives no training_client to sample from"

@@ -135,7 +135,10 @@ def interrupt() -> type[Interrupt]:
 
 
 def test_ctrl_c_stops_cleanly_and_resume_ends_like_an_undisturbed_run(run: Run, interrupt: type[Interrupt]) -> None:
-    changes: dict[str, Any] = {"runs": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "callbacks": [{"kind": "interrupt"}]}
+    changes: dict[str, Any] = {
+        "runs": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+        "callbacks": [{"kind": "interrupt"}],
+    }
     whole = run(**changes, name="whole")
     interrupt.at = ("b", 3)
     broken = run(**changes)
@@ -202,7 +205,9 @@ def test_resume_repeats_failed_and_unscored_arms_and_no_others(run: Run, rows: l
     second = run(**changes, resume=True)
     assert second.exit_code == 0
     assert second.runs[1].metrics["eval/moody"] == 0.5
-    starts = {name: len((second.path / name / "starts.jsonl").read_bytes().splitlines()) for name in ("plain", "scored")}
+    starts = {
+        name: len((second.path / name / "starts.jsonl").read_bytes().splitlines()) for name in ("plain", "scored")
+    }
     assert starts == {"plain": 1, "scored": 2}
     steps = (second.path / "scored" / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in steps if "loss" in line] == [1, 2, 3, 4, 5, 6]  # trained once
@@ -254,7 +259,10 @@ async def test_it_runs_inside_a_running_event_loop(config: Config, rows: list[di
             return RunResult(ctx.run_id, "completed")
 
     evaluation = {"metrics": [{"kind": "exact_match"}], "eval_data": {"source_kind": "in_memory", "rows": rows}}
-    runs = [{"name": "a", "eval": evaluation}, {"name": "b", "algorithm": {"kind": "trains_nothing"}, "eval": evaluation}]
+    runs = [
+        {"name": "a", "eval": evaluation},
+        {"name": "b", "algorithm": {"kind": "trains_nothing"}, "eval": evaluation},
+    ]
     result = Experiment(config(runs=runs)).run()
     assert [found.status for found in result.runs] == ["completed", "completed"]
     assert all("eval/exact_match" in found.metrics for found in result.runs)

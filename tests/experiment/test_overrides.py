@@ -64,7 +64,9 @@ def register_stepless() -> None:
 @pytest.mark.parametrize("shorten", [with_steps, lambda config, steps: rehearsal(config, steps=steps)])
 def test_steps_for_an_algorithm_without_max_steps_are_refused_by_name(shorten: Any, config: Config) -> None:
     register_stepless()
-    with pytest.raises(ConfigError, match=r"--steps sets max_steps, which the algorithm 'stepless' of run 'r' does not"):
+    with pytest.raises(
+        ConfigError, match=r"--steps sets max_steps, which the algorithm 'stepless' of run 'r' does not"
+    ):
         shorten(config({"algorithm": {"kind": "stepless"}}), 3)
     phases = [{"kind": "sft"}, {"kind": "stepless"}]
     with pytest.raises(ConfigError, match="'stepless'"):
@@ -110,7 +112,11 @@ def test_rows_that_fit_the_real_model_fit_the_rehearsed_one(config: Config) -> N
     made = config({"data": {"source_kind": "in_memory", "rows": long}, "backend": {"kind": "tinker"}})
     assert made.run is not None
     params = {**made.run.algorithm.params, "max_length": 4096}
-    limited = made.model_copy(update={"run": made.run.model_copy(update={"algorithm": made.run.algorithm.model_copy(update={"params": params})})})
+    limited = made.model_copy(
+        update={
+            "run": made.run.model_copy(update={"algorithm": made.run.algorithm.model_copy(update={"params": params})})
+        }
+    )
     result = Experiment(rehearsal(limited)).run()
     assert result.exit_code == 0, result.runs[0].error
 

@@ -50,9 +50,7 @@ def test_each_set_of_rows_is_noted_once(loader: RowLoader, tmp_path: Path) -> No
     assert [note["rows"] for note in notes(tmp_path)] == [2, 1]
 
 
-def test_a_dataset_named_by_name_is_noted_with_the_id_it_resolved_to(
-    loader: RowLoader, tmp_path: Path
-) -> None:
+def test_a_dataset_named_by_name_is_noted_with_the_id_it_resolved_to(loader: RowLoader, tmp_path: Path) -> None:
     Workspace().add("dataset", tmp_path / "rows.jsonl", name="tools")
     cached = Workspace().pull_dataset(name="tools")
     assert loader(data(dataset_name="tools")) == ROWS

@@ -94,3 +94,11 @@ def test_terminus_2_with_a_policy_that_fails_is_a_failure(make_folder: Any, in_s
     rollout = in_sandbox(make_folder(), say.scripted(), agent="terminus_2")
     assert (rollout.status, rollout.reward) == ("infra", None)
     assert "IndexError" in rollout.error
+
+
+def test_a_recipe_refuses_the_wrong_engine_before_it_starts() -> None:
+    from evsys_sdk.rollouts.harness import AgentSpec
+
+    with pytest.raises(ConfigError, match="Set engine: harbor"):
+        build_harness(AgentSpec(kind="terminus_2")).refuse_inline()
+    build_harness().refuse_inline()

@@ -180,3 +180,19 @@ def test_an_environment_is_stopped_whatever_happens(run: Run) -> None:
 
     failed_with(run(run=stumble, environment=Watched))
     assert stopped
+
+
+def test_an_environment_of_harbors_own_that_is_not_there_is_a_failure(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk.registry import get_environment
+
+    monkeypatch.setenv("PATH", "/nonexistent")  # wherever there is a container engine, this test must not find it
+    docker = get_environment("harbor:docker")
+    failed_with(run(environment=lambda: docker(docker_image="none/such")), "failed")
+
+
+def test_an_environment_type_that_harbor_does_not_have_is_said_by_name(run: Run) -> None:
+    from evsys_sdk.registry import get_environment
+
+    failed_with(run(environment=get_environment("harbor:dokker")), "the trial did not start", "dokker")

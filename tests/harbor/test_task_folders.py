@@ -107,6 +107,13 @@ def test_a_command_that_hangs_is_truncated_and_scored(make_folder: Make, in_sand
     assert (rollout.status, rollout.reward) == ("truncated", 1.0)
 
 
+def test_a_folder_may_give_less_time_than_we_do(make_folder: Make, in_sandbox: Any, say: Any) -> None:
+    task = make_folder(toml="[agent]\ntimeout_sec = 0.5\n")
+    rollout = in_sandbox(task, say.scripted(say.shell("sleep 60"), "done"))
+    assert (rollout.status, rollout.reward) == ("truncated", 0.0)
+    assert rollout.error == "the agent was stopped after 0.5 s"
+
+
 def test_a_task_that_needs_a_container_is_not_run_without_one(make_folder: Make, in_sandbox: Any, say: Any) -> None:
     rollout = in_sandbox(make_folder(dockerfile="FROM debian\n"), say.scripted("done"))
     assert rollout.status == "infra"

@@ -135,8 +135,7 @@ It completed after 10 of 10 steps.
 
 5 written; the last one is `step000010`, after step 10. Best by validation: `step000008`.
 
-This page is about one run. Whether the hypothesis holds is decided over all arms and seeds, in the conclusion of \
-experiment `arithmetic`.
+This page is about one run of experiment `arithmetic`; one run alone does not decide a hypothesis.
 """
     )
 

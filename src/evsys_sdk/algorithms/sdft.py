@@ -3,6 +3,9 @@
 The student answers on its own. The teacher is the same model shown the demonstration, and says at each position of the
 student's answer what it would have written. Learning from that, rather than from the demonstration itself, is meant to
 disturb what the model already knows less than `sft` does; measure it, it is not a given.
+
+The teacher stays as it was at the start or is renewed every so often. A moving average of the weights, as in the
+literature, would need an operation that the training protocol does not have.
 """
 
 from __future__ import annotations

@@ -17,6 +17,10 @@ def validate(path: str, deep: bool, as_json: bool) -> None:
     from ..config import validate_yaml
 
     config = validate_yaml(path, deep=deep)
+    if deep:
+        from ..experiment import Experiment
+
+        Experiment(config).validate()  # what `evsys run` would refuse must not be called OK here
     runs = [run.name for run in config.all_runs()]
     answer = {"ok": True, "path": path, "name": config.name, "deep": deep, "runs": runs}
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import EvsysError, Problem
 from ..registry import config_model, registry
+from .availability import unavailable
 from .base import KindSpec
 from .experiment import ExperimentConfig
 from .fields import Path, dotted, item_models_in, models_in
@@ -31,7 +32,7 @@ def deep_problems(config: ExperimentConfig) -> list[Problem]:
     for problem in KindCheck().problems(ExperimentConfig, config):
         # The same mistake in a thousand arms of a matrix is one mistake.
         once.setdefault((_RUN_INDEX.sub("runs", problem.path), problem.message), problem)
-    return list(once.values())
+    return list(once.values()) or unavailable(config)
 
 
 class KindCheck:
@@ -51,8 +52,15 @@ class KindCheck:
         """Problems of one block, with paths relative to it."""
         key = (spec.registry, spec.kind, repr(spec.params))
         if key not in self._seen:
-            self._seen[key] = _spec_problems(spec)
+            self._seen[key] = _spec_problems(spec) or list(self._inner_problems(spec))
         return self._seen[key]
+
+    def _inner_problems(self, spec: KindSpec) -> Iterator[Problem]:
+        """What is wrong with the blocks inside the params of a block, e.g. the phases of a combo."""
+        model = config_model(registry(spec.registry).get(spec.kind))
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            for path, inner in _specs(model, spec.params, ("params",)):
+                yield from (replace(found, path=f".{found.path}") for found in _placed(self._check(inner), path))
 
     def _stage_problems(self, path: Path, run: Any) -> Iterator[Problem]:
         """Params of a continual stage, which are checked together with those of the algorithm they change."""
@@ -69,13 +77,11 @@ class KindCheck:
 
 def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path, KindSpec]]:
     """Every `{kind, params}` block below `node` that is valid as such, with its place."""
-    if issubclass(model, KindSpec):
-        spec = _instance(model, node)
-        if spec is not None:
-            yield path, spec
-    elif isinstance(node, dict | model):
+    if issubclass(model, KindSpec) and (spec := _instance(model, node)) is not None:
+        yield path, spec
+    if isinstance(node, dict | model):
         for name, field in model.model_fields.items():
-            value = _field(node, name, field.default)
+            value = _field(node, name, field.get_default(call_default_factory=True))
             for inner in models_in(field.annotation):
                 yield from _specs(inner, value, (*path, name))
             for inner in item_models_in(field.annotation) if isinstance(value, list) else ():

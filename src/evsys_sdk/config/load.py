@@ -13,6 +13,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
+from .availability import unavailable
 from .deep import KindCheck
 from .expansion import Expansion, expand_file
 from .experiment import ExperimentConfig, source_problem
@@ -65,6 +66,7 @@ def _load(data: dict[str, Any], *, deep: bool) -> tuple[ExperimentConfig | None,
         config = config and config.model_copy(update={"runs": runs, "matrix": None, "base_run": None})
     if deep:
         problems += KindCheck().problems(ExperimentConfig, data)
+        problems += unavailable(config) if config and not problems else []
     return config, problems
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..data import HarborTask, TargetFormat, Workspace, parse_rows, to_dict
 from ..errors import DataError, show
 from ..rollouts.engine import EngineLimits, RolloutRequest
+from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
 from ..rollouts.harness import Harness, build_harness
 from ..training.blocking import run_blocking
 from .engines import open_engine
@@ -79,7 +80,12 @@ class Benchmark:
         name: str | None = None,
         workspace: Workspace | None = None,
     ) -> Self:
-        """The tasks at a path, or of an id or name in the workspace; with a path or id, `name` is only a label."""
+        """The tasks at a path, or of an id or name in the workspace; with a path or id, `name` is only a label.
+
+        A path may also be a Harbor task folder, or a folder of them.
+        """
+        if path is not None and id is None and holds_task_folders(Path(path)):
+            return cls.of(load_harbor_tasks(path), name=name or Path(path).name)
         pulled = (workspace or Workspace()).pull_benchmark(
             id=id, path=path if id is None else None, name=name if id is None and path is None else None
         )

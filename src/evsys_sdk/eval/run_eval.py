@@ -6,20 +6,22 @@ the row's `answer` or `tool_slug`. Where texts hold `<answer>...</answer>`, only
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ..backends.client import SamplingParams
-from ..config import ContinualStage, DataConfig, EvalConfig, MetricSpec
+from ..config import ContinualStage, DataConfig, EvalConfig, InferenceSpec, MetricSpec
 from ..data import ChatMessagesRow, TargetFormat, parse_rows
 from ..errors import DataError, EvalError
+from ..inference.adapter import as_chat_client
 from ..inference.conversation import message_text
 from ..inference.renderer import Renderer, row_messages
 from ..log import get_logger
 from ..protocols import Metric, Row
-from ..registry import get_metric
+from ..registry import get_inference, get_metric
 from ..training.callback import EvalRecord, Observers
 from .answer import extract_answer
 
@@ -80,8 +82,8 @@ class RunEvaluator:
 
     @property
     def selection_metric(self) -> str | None:
-        """The metric that may choose a checkpoint: never one measured on training rows."""
-        return self.keys[0] if self.wanted and self.config.eval_data else None
+        """The metric that may choose a checkpoint: never one measured on training rows, or on another model."""
+        return self.keys[0] if self.wanted and self.config.eval_data and not self.config.inference else None
 
     async def __call__(self, step: int) -> Mapping[str, float]:
         """Score a frozen copy of the live model after `step`."""
@@ -110,7 +112,12 @@ class RunEvaluator:
 
     async def _score(self, items: Sequence[EvalItem], *, step: int, name: str, split: str) -> Mapping[str, float]:
         """Generate for every item and compute the configured metrics."""
-        predictions = await self._predict(await self.client.sampler(), items)
+        longest_target = max(len(self.client.tokenizer.encode(item.target)) for item in items)
+        room = max(2 * longest_target, _ROOM_FOR_ANSWER)
+        if self.config.inference is not None:
+            predictions = await ask(self.config.inference, items, room)
+        else:
+            predictions = await self._sample(await self.client.sampler(), items, room)
         answers = [extract_answer(text) for text in predictions]
         targets = [extract_answer(item.target) for item in items]
         computed: dict[str, float] = {}
@@ -125,10 +132,8 @@ class RunEvaluator:
         self.observers.on_eval(EvalRecord(name, split, step, computed, shown))
         return computed
 
-    async def _predict(self, sampler: SamplingClient, items: Sequence[EvalItem]) -> list[str]:
-        """The model's most probable answers."""
-        longest_target = max(len(self.client.tokenizer.encode(item.target)) for item in items)
-        room = max(2 * longest_target, _ROOM_FOR_ANSWER)
+    async def _sample(self, sampler: SamplingClient, items: Sequence[EvalItem], room: int) -> list[str]:
+        """The live model's most probable answers."""
         pending: list[Operation[list[Sample]]] = []
         for number, item in enumerate(items, start=1):
             prompt = self.renderer.prompt(item.prompt)
@@ -156,6 +161,22 @@ class RunEvaluator:
 
     def _items_of(self, data: DataConfig) -> list[EvalItem]:
         return eval_items(self.load_rows(data)[: self.config.n_samples])
+
+
+async def ask(inference: InferenceSpec, items: Sequence[EvalItem], room: int) -> list[str]:
+    """The answers of an inference client, which is asked instead of the live model."""
+    client = as_chat_client(get_inference(inference.kind)(**inference.params))
+    places = asyncio.Semaphore(client.concurrency)
+
+    async def answer(item: EvalItem) -> str:
+        async with places:
+            [completion] = await client.complete(item.prompt, max_tokens=room, temperature=0.0)
+            return completion.text
+
+    try:
+        return list(await asyncio.gather(*map(answer, items)))
+    finally:
+        client.close()
 
 
 def eval_items(rows: Sequence[Row]) -> list[EvalItem]:

@@ -23,7 +23,6 @@ from ..protocols import RunResult
 from ..registry import get_callback
 from ..training.callback import Callback, RunControl
 from .arms import Arm, expand_arms, folder_problems
-from .availability import refuse_unavailable
 from .benchmark_plan import benchmark_problems
 from .record_dir import ExperimentDir, open_experiment_dir, read_result
 from .result_json import result_to_dict
@@ -81,7 +80,6 @@ class Experiment:
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
-        refuse_unavailable(self.config)
         problems = [*deep_problems(self.config), *folder_problems(expand_arms(self.config))]
         if problems := problems or benchmark_problems(self.config.metadata):
             raise ConfigError(problems)

@@ -85,15 +85,17 @@ def _train_and_score(
         if benchmarks is not None and not info.steps_done:
             benchmarks.score_baselines()
         result = _trained(algorithm, ctx)
-        if evaluator is not None and result.status == "completed":
-            _score_if_missing(evaluator, result)
+        if result.status == "completed":
+            _score_if_missing(evaluator, run, result)
         if benchmarks is not None:
             benchmarks.finish(result)
         return result
     finally:
-        if benchmarks is not None:
-            benchmarks.close()
-        _teardown(backend, handles)
+        try:
+            if benchmarks is not None:
+                benchmarks.close()
+        finally:
+            _teardown(backend, handles)
 
 
 def build_algorithm(run: RunConfig) -> Algorithm:
@@ -233,8 +235,12 @@ def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _score_if_missing(evaluator: RunEvaluator, result: RunResult) -> None:
+def _score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: RunResult) -> None:
     """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
+    if evaluator is None:
+        if run.eval.enabled and run.eval.metrics:
+            result.extras["unscored"] = f"the backend '{run.backend.kind}' gives no training_client to sample from"
+        return
     missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
     if missing and evaluator.failure is None:
         result.metrics |= run_blocking(lambda: evaluator(int(result.metrics.get("steps", 0))))

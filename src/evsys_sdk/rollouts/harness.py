@@ -15,6 +15,7 @@ from ..errors import ConfigError, Problem
 from ..registry import get_agent, get_environment
 from .environment import Environment
 from .harbor.foreign_agent import ForeignAgent, is_harbor_agent, refuse_inline
+from .importing import import_object
 from .rollout import Agent
 
 
@@ -57,11 +58,9 @@ def build_harness(
 
 def import_agent(path: str) -> Any:
     """A class of the user's own, named as `package.module.Class` or `package.module:Class`."""
-    import importlib
-
     module_name, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module_name), name)
+        found = import_object(module_name, name)
     except (ImportError, ValueError, AttributeError) as error:
         hint = "Write it as package.module:Class, and check that the module can be imported from here (see --import)."
         raise ConfigError(

@@ -8,7 +8,6 @@ properly.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import json
 import re
@@ -22,6 +21,7 @@ from ...config.base import Strict
 from ...data.types import HarborTask
 from ...errors import ConfigError, Problem
 from ..environment import Environment
+from ..importing import import_object
 from ..rollout import Message, Policy, TruncatedError, opening, text_of
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -135,7 +135,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _import_tool(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = import_object(module, name)
     except (ImportError, AttributeError, ValueError) as error:
         hint = "Write it as package.module:function."
         raise ConfigError(Problem(f"cannot import the tool: {error}", path="tools", value=path, hint=hint)) from error

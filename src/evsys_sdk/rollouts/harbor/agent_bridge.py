@@ -54,7 +54,7 @@ class BridgeAgent(BaseAgent):
                 view = view_of(attempt, environment)
                 attempt.messages = await attempt.agent.run(attempt.request.task, attempt.recorder, view)
         except asyncio.CancelledError:
-            attempt.stopped = f"the agent was stopped after {attempt.limits.timeout_s:g} s"
+            attempt.stopped = f"the agent was stopped after {attempt.agent_limit_s:g} s"
             raise
         except TruncatedError as error:
             attempt.stopped = str(error)

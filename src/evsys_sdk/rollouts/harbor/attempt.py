@@ -40,6 +40,8 @@ class Attempt:
     recorder: RecordingPolicy
     folder: Path | None = None
     """The task folder, when the task comes from one."""
+    agent_limit_s: float = 0.0
+    """How long the agent may take: the limit of the folder or ours, whichever is shorter."""
     tests_decide: bool = False
     """Whether the folder's own tests give the reward, rather than `request.verify`."""
     messages: list[Message] = field(default_factory=list[Message])

@@ -22,7 +22,7 @@ from ..policy import RecordingPolicy
 from ..rollout import Rollout
 from .attempt import Attempt, registered
 from .package import require_harbor
-from .task_folder import folder_of, has_own_tests
+from .task_folder import agent_limit, folder_of, has_own_tests
 
 _MEMORY = Path("/dev/shm")
 _ENOUGH_MEMORY = 256 * 1024 * 1024
@@ -91,13 +91,15 @@ class HarborEngine:
         began = time.perf_counter()
         recorder = RecordingPolicy(request.policy)
         try:
+            folder = folder_of(request.task)
             attempt = Attempt(
                 request=request,
                 limits=self.limits,
                 agent=request.harness.agent(),
                 environment=request.harness.environment(),
                 recorder=recorder,
-                folder=folder_of(request.task),
+                folder=folder,
+                agent_limit_s=min(self.limits.timeout_s, agent_limit(folder)),
                 tests_decide=has_own_tests(request.task),
             )
             with registered(attempt) as key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -28,6 +29,11 @@ _STUB_TEST = "#!/bin/sh\n# This row is verified in Python; its folder exists bec
 def is_task_folder(path: Path) -> bool:
     """Whether a folder is one task."""
     return (path / "task.toml").is_file()
+
+
+def holds_task_folders(path: Path) -> bool:
+    """Whether `load_harbor_tasks` would find a task there."""
+    return path.is_dir() and (is_task_folder(path) or any(is_task_folder(folder) for folder in path.iterdir()))
 
 
 def load_harbor_tasks(path: str | Path) -> list[HarborTask]:
@@ -77,6 +83,12 @@ def folder_of(task: HarborTask) -> Path | None:
         hint = "Load the tasks again with load_harbor_tasks, on this machine."
         raise DataError(f"task {task.task_id!r}: its folder {folder} has no task.toml. {hint}")
     return folder
+
+
+def agent_limit(folder: Path | None) -> float:
+    """How many seconds a folder gives to the agent."""
+    named: Any = _read_toml(folder / "task.toml").get("agent", {}).get("timeout_sec") if folder else None
+    return math.inf if named is None else float(named)
 
 
 def has_own_tests(task: HarborTask) -> bool:

@@ -33,27 +33,20 @@ def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> Any:
     """What Harbor has to know; everything live is behind `key`."""
     bridge: dict[str, Any] = {"attempt": key}
     folder = attempt.folder
-    # A folder has time limits of its own, and ours is the most that they may be.
+    # A folder has time limits of its own, and ours are the most that they may be.
     limit = "override_timeout_sec" if folder is None else "max_timeout_sec"
-    agent_time, verify_time = {limit: attempt.limits.timeout_s}, {limit: attempt.limits.verify_timeout_s}
-    if folder is not None:
-        agent_time["override_timeout_sec"] = _agent_limit(folder) or attempt.limits.timeout_s
+    verify_time = {limit: attempt.limits.verify_timeout_s}
     verifier: dict[str, Any] = {"import_path": f"{_HERE}.verifier_bridge:BridgeVerifier", "kwargs": bridge}
     return TrialConfig(
         task=TaskConfig(path=folder or write_stub(root, _needs(attempt))),
         trial_name=name,
         trials_dir=root / "trials",
-        agent=AgentConfig(import_path=f"{_HERE}.agent_bridge:BridgeAgent", kwargs=bridge, **agent_time),
+        agent=AgentConfig(
+            import_path=f"{_HERE}.agent_bridge:BridgeAgent", kwargs=bridge, override_timeout_sec=attempt.agent_limit_s
+        ),
         environment=_environment(attempt, bridge),
         verifier=VerifierConfig(**({} if attempt.tests_decide else verifier), **verify_time),
     )
-
-
-def _agent_limit(folder: Path) -> float | None:
-    import tomllib
-
-    agent = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8")).get("agent", {})
-    return agent.get("timeout_sec")
 
 
 def _environment(attempt: Attempt, bridge: dict[str, Any]) -> EnvironmentConfig:

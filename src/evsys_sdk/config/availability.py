@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from ..config import ExperimentConfig
-from ..errors import ConfigError, Problem
+from ..errors import Problem
+from .experiment import ExperimentConfig
 
 
-def refuse_unavailable(config: ExperimentConfig) -> None:
-    """Raise with every field that asks for something this version cannot do."""
+def unavailable(config: ExperimentConfig) -> list[Problem]:
+    """Every field that asks for something this version cannot do."""
     asked = {
         "launcher": (config.launcher is not None, "launchers"),
         "max_concurrent_arms": (config.max_concurrent_arms > 1, "concurrent arms"),
         "budget": (config.budget is not None, "budgets"),
     }
-    problems = [
-        Problem(
-            f"this version does not support {what} yet", path=path, hint="Remove the field to run the experiment now."
-        )
+    hint = "Remove the field to run the experiment now."
+    return [
+        Problem(f"this version does not support {what} yet", path=path, hint=hint)
         for path, (wanted, what) in asked.items()
         if wanted
     ]
-    if problems:
-        raise ConfigError(problems)
