@@ -56,7 +56,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
 }
 """Params for the example of a kind that needs some and whose docstring has no example of its own."""
 
-REQUIRED_AROUND = {("metadata", "benchmark"): {"name": "held_out"}}
+REQUIRED_AROUND: dict[tuple[str, ...], dict[str, Any]] = {("metadata", "benchmark"): {"name": "held_out"}}
 """What must stand beside the example of a kind, by place."""
 
 EXIT_CODES = {

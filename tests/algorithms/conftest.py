@@ -1,15 +1,26 @@
+"""Recipes on the mock backend: set up alone, or trained as a run."""
+
+from __future__ import annotations
+
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evsys_sdk import ExperimentConfig, RunResult
 from evsys_sdk.algorithms.base import BaseAlgorithm
 from evsys_sdk.backends.client import AdamParams, ModelSpec, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.eval.verifier import verify_with
+from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.training.callback import RunControl
+from evsys_sdk.training.checkpoints import Checkpoint, CheckpointLog
+
+WORDS = ["amber", "birch", "cedar", "dune", "ember", "frost", "grove", "heron", "iris", "jade", "kelp", "lark"]
 
 
 @pytest.fixture
@@ -37,14 +48,14 @@ def set_up(tmp_path: Path) -> Iterator[SetUp]:
     opened: list[BaseAlgorithm] = []
 
     async def bound[A: BaseAlgorithm](
-        algorithm: A, client: TrainingClient, rows: Sequence[dict[str, Any]], **services: Any
+        algorithm: A, client: TrainingClient, rows: Sequence[dict[str, Any]], *, seed: int = 0, **services: Any
     ) -> A:
         offered: Mapping[str, Any] = {"verify": verify_with(), "control": RunControl(), **services}
         algorithm.bind(
             client=client,
             renderer=get_renderer(client.tokenizer),
             rows=rows,
-            seed=0,
+            seed=seed,
             run_dir=tmp_path / "run",
             services=offered,
         )
@@ -73,3 +84,83 @@ def take_step() -> Callable[..., Awaitable[dict[str, float]]]:
         return {**batch.metrics, **output.metrics, "loss": output.loss}
 
     return step
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run left behind."""
+
+    result: RunResult
+    run_dir: Path
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        lines = (self.run_dir / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [line for line in map(json.loads, lines) if "learning_rate" in line]
+
+    def curve(self, metric: str) -> list[float]:
+        return [line[metric] for line in self.steps]
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        return CheckpointLog.in_dir(self.run_dir).read()
+
+
+@pytest.fixture
+def chats() -> list[dict[str, Any]]:
+    return [
+        {"messages": [{"role": "user", "content": f"shout {word}"}, {"role": "assistant", "content": word.upper()}]}
+        for word in WORDS
+    ]
+
+
+@pytest.fixture
+def pairs() -> list[dict[str, Any]]:
+    return [{"prompt": f"shout {word}", "chosen": word.upper(), "rejected": word} for word in WORDS]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trained]:
+    """Train one run with the given algorithm on the given rows; each call is an experiment of its own."""
+    monkeypatch.chdir(tmp_path)
+    count = 0
+
+    def run(kind: str, rows: Sequence[dict[str, Any]] | None = None, *, seed: int = 0, **more: Any) -> Trained:
+        nonlocal count
+        count += 1
+        params = more.pop("params", {})
+        data = {} if rows is None else {"data": {"source_kind": "in_memory", "rows": list(rows)}}
+        config = {
+            "name": f"e{count}",
+            "output_dir": str(tmp_path / "outputs"),
+            "callbacks": more.pop("callbacks", []),
+            "run": {
+                "name": "r",
+                "model": {"name": "tiny", **more.pop("model", {})},
+                "algorithm": {"kind": kind, "params": params},
+                "backend": more.pop("backend", {"kind": "mock"}),
+                "seed": seed,
+                **data,
+                **more,
+            },
+        }
+        result = Experiment(ExperimentConfig.model_validate(config)).run()
+        return Trained(result.runs[0], result.path / "r")
+
+    return run
+
+
+@pytest.fixture
+def client(make_client: Callable[..., TrainingClient]) -> TrainingClient:
+    """A model with little room, so that rows are soon too long."""
+    return make_client(context_length=256)
+
+
+@pytest.fixture
+def prepared(client: TrainingClient, set_up: SetUp) -> SetUp:
+    """A recipe bound to that client and some rows."""
+
+    async def prepare(algorithm: Any, rows: Sequence[dict[str, Any]], *, seed: int = 0) -> Any:
+        return await set_up(algorithm, client, rows, seed=seed)
+
+    return prepare

@@ -105,7 +105,10 @@ def test_a_hole_in_the_matrix_is_reported_also_when_a_later_scoring_works(train:
             return 1.0
 
     trained = train(
-        "sft", continual={"stages": STAGES}, params={**PARAMS, "max_steps": 2}, eval={"metrics": [{"kind": "fails_once"}]}
+        "sft",
+        continual={"stages": STAGES},
+        params={**PARAMS, "max_steps": 2},
+        eval={"metrics": [{"kind": "fails_once"}]},
     )  # fmt: skip
     assert trained.result.status == "completed"
     assert trained.result.extras["unscored"] == "the retention matrix has no score for colours after colours"
@@ -122,7 +125,7 @@ def test_adapter_rank_and_pinned_backend_are_those_of_the_recipe() -> None:
 
 def test_stages_cannot_have_adapters_of_their_own() -> None:
     stages = [STAGES[0], stage("sounds", SOUNDS, params={"lora_rank": 4})]
-    with pytest.raises(ConfigError, match="adapters of different rank.*one adapter"):
+    with pytest.raises(ConfigError, match=r"adapters of different rank.*one adapter"):
         Continual(run_config(algorithm={"kind": "sft"}, continual={"stages": stages}))
 
 

@@ -35,12 +35,12 @@ def test_the_margin_rises_and_the_loss_falls_from_log_2(train: Callable[..., Any
 
 
 async def test_the_reference_is_computed_once_and_is_untouched_by_training(
-    set_up: Callable[..., Any], client: TrainingClient, pairs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    prepared: Callable[..., Any], client: TrainingClient, pairs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forwards: list[int] = []
     forward = client.forward
     monkeypatch.setattr(client, "forward", lambda data, *rest: (forwards.append(len(data)), forward(data, *rest))[1])
-    algorithm = await set_up(DPO(batch_size=4), pairs)
+    algorithm = await prepared(DPO(batch_size=4), pairs)
     assert forwards == [2 * len(pairs)]
     reference = [pair.reference_margin for pair in algorithm.pairs]
     for step in range(4):
@@ -49,7 +49,7 @@ async def test_the_reference_is_computed_once_and_is_untouched_by_training(
         await client.optim_step(AdamParams(learning_rate=1e-2))
     assert [pair.reference_margin for pair in algorithm.pairs] == reference
     assert forwards == [2 * len(pairs)]
-    again = await set_up(DPO(batch_size=4), pairs)  # the live weights have moved away from the reference
+    again = await prepared(DPO(batch_size=4), pairs)  # the live weights have moved away from the reference
     assert [pair.reference_margin for pair in again.pairs] != pytest.approx(reference, abs=0.1)
 
 
@@ -87,13 +87,14 @@ def test_extreme_margins_stay_finite() -> None:
     ids=["texts", "messages", "prompt repeated in the answers", "mixed"],
 )
 async def test_texts_and_messages_mean_the_same(
-    row: dict[str, Any], set_up: Callable[..., Any], client: TrainingClient
+    row: dict[str, Any], prepared: Callable[..., Any], client: TrainingClient
 ) -> None:
-    [pair] = (await set_up(DPO(), [row])).pairs
+    [pair] = (await prepared(DPO(), [row])).pairs
+    decode = client.tokenizer.decode
     shown = [
-        (client.tokenizer.decode(datum.tokens[datum.weights == 0]), client.tokenizer.decode(datum.target_tokens[datum.weights > 0]))
+        (decode(datum.tokens[datum.weights == 0]), decode(datum.target_tokens[datum.weights > 0]))
         for datum in (pair.chosen, pair.rejected)
-    ]  # fmt: skip
+    ]
     assert [said for _, said in shown] == ["AMBER<|im_end|>", "amber<|im_end|>"]
     assert shown[0][0] == shown[1][0] == "<|im_start|>user\nshout amber<|im_end|>\n<|im_start|>assistant"
 
@@ -114,24 +115,24 @@ async def test_texts_and_messages_mean_the_same(
     ids=["no rejected", "number", "empty", "several turns", "no answer", "texts in a list", "image"],
 )  # fmt: skip
 async def test_a_row_that_is_no_pair_is_named(
-    row: dict[str, Any], message: str, set_up: Callable[..., Any], pairs: list[dict[str, Any]]
+    row: dict[str, Any], message: str, prepared: Callable[..., Any], pairs: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(DataError, match=message):
-        await set_up(DPO(), [pairs[0], row])
+        await prepared(DPO(), [pairs[0], row])
 
 
 @pytest.mark.parametrize("too_long", ["skip", "truncate"])
 async def test_a_pair_is_kept_or_left_out_as_a_whole_and_counted(
-    too_long: str, set_up: Callable[..., Any], pairs: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    too_long: str, prepared: Callable[..., Any], pairs: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     # The prompt alone fills the context, so that even a truncated pair has nothing left to compare.
     hopeless = {"prompt": "q" * 300, "chosen": "a", "rejected": "b"}
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        algorithm = await set_up(DPO(too_long=too_long), [hopeless, *pairs])
+        algorithm = await prepared(DPO(too_long=too_long), [hopeless, *pairs])
     assert algorithm.n_examples() == len(pairs)
     assert "1 preference pairs were left out" in caplog.text
     with pytest.raises(DataError, match="no row gives a preference pair"):
-        await set_up(DPO(too_long=too_long), [hopeless])
+        await prepared(DPO(too_long=too_long), [hopeless])
 
 
 def test_a_resumed_run_measures_against_the_model_it_started_from(

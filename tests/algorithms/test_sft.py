@@ -35,16 +35,16 @@ def supervised_text(algorithm: SFT, client: TrainingClient) -> list[str]:
     [("all_assistant", "a1<|im_end|>a2<|im_end|>"), ("last_assistant", "a2<|im_end|>")],
 )
 async def test_loss_is_on_the_chosen_turns_and_their_ends_only(
-    supervise: str, expected: str, set_up: Callable[..., Any], client: TrainingClient
+    supervise: str, expected: str, prepared: Callable[..., Any], client: TrainingClient
 ) -> None:
-    algorithm = await set_up(SFT(supervise=supervise), [TWO_TURNS])
+    algorithm = await prepared(SFT(supervise=supervise), [TWO_TURNS])
     assert supervised_text(algorithm, client) == [expected]
 
 
 async def test_a_position_reads_what_precedes_the_token_it_predicts(
-    set_up: Callable[..., Any], client: TrainingClient
+    prepared: Callable[..., Any], client: TrainingClient
 ) -> None:
-    [example] = (await set_up(SFT(), [TWO_TURNS])).examples
+    [example] = (await prepared(SFT(), [TWO_TURNS])).examples
     assert np.array_equal(example.tokens[1:], example.target_tokens[:-1])
     first = int(np.flatnonzero(example.weights)[0])
     assert client.tokenizer.decode(example.tokens[: first + 1]) == QUESTION.format("q1")
@@ -52,9 +52,9 @@ async def test_a_position_reads_what_precedes_the_token_it_predicts(
 
 
 async def test_the_loss_of_a_batch_is_the_mean_over_its_supervised_tokens(
-    set_up: Callable[..., Any], client: TrainingClient, chats: list[dict[str, Any]]
+    prepared: Callable[..., Any], client: TrainingClient, chats: list[dict[str, Any]]
 ) -> None:
-    algorithm = await set_up(SFT(batch_size=5), chats)
+    algorithm = await prepared(SFT(batch_size=5), chats)
     batch = await algorithm.build_batch(0)
     weights = np.concatenate([datum.weights for datum in batch.data])
     assert weights.sum() == pytest.approx(1.0)
@@ -65,10 +65,10 @@ async def test_the_loss_of_a_batch_is_the_mean_over_its_supervised_tokens(
 
 
 async def test_an_epoch_visits_every_row_once_and_the_seed_decides_the_order(
-    set_up: Callable[..., Any], chats: list[dict[str, Any]]
+    prepared: Callable[..., Any], chats: list[dict[str, Any]]
 ) -> None:
     async def visited(seed: int) -> list[bytes]:
-        algorithm = await set_up(SFT(batch_size=5), chats, seed=seed)
+        algorithm = await prepared(SFT(batch_size=5), chats, seed=seed)
         batches = [await algorithm.build_batch(step) for step in range(algorithm.total_steps())]
         return [datum.tokens.tobytes() for batch in batches for datum in batch.data]
 
@@ -79,30 +79,30 @@ async def test_an_epoch_visits_every_row_once_and_the_seed_decides_the_order(
     assert sorted(first) == sorted(other)
 
 
-async def test_a_row_that_is_too_long_is_named_with_its_length_and_the_remedies(set_up: Callable[..., Any]) -> None:
+async def test_a_row_that_is_too_long_is_named_with_its_length_and_the_remedies(prepared: Callable[..., Any]) -> None:
     rows = [TWO_TURNS, {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "x" * 300}]}]
     with pytest.raises(DataError, match=r"row 2 has 3\d\d tokens, more than the 256 allowed.*too_long.*skip.*truncate"):
-        await set_up(SFT(), rows)
+        await prepared(SFT(), rows)
 
 
 async def test_skipping_long_rows_says_how_many_and_trains_on_the_rest(
-    set_up: Callable[..., Any], chats: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    prepared: Callable[..., Any], chats: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     long = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "x" * 300}]}
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        algorithm = await set_up(SFT(too_long="skip", batch_size=4), [long, *chats, long])
+        algorithm = await prepared(SFT(too_long="skip", batch_size=4), [long, *chats, long])
     assert algorithm.n_examples() == len(chats)
     assert algorithm.total_steps() == 3
     assert "2 examples were left out" in caplog.text
 
 
 async def test_truncation_keeps_the_beginning_and_drops_what_it_leaves_without_loss(
-    set_up: Callable[..., Any], client: TrainingClient, caplog: pytest.LogCaptureFixture
+    prepared: Callable[..., Any], client: TrainingClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     long_answer = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "x" * 300}]}
     long_question = {"messages": [{"role": "user", "content": "q" * 300}, {"role": "assistant", "content": "a"}]}
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        algorithm = await set_up(SFT(too_long="truncate", max_length=100), [long_answer, long_question])
+        algorithm = await prepared(SFT(too_long="truncate", max_length=100), [long_answer, long_question])
     [example] = algorithm.examples
     assert len(example.tokens) == 99  # the last of 100 tokens is only ever a target
     assert set(supervised_text(algorithm, client)[0]) == {"x"}
@@ -111,16 +111,16 @@ async def test_truncation_keeps_the_beginning_and_drops_what_it_leaves_without_l
 
 @pytest.mark.parametrize("cut", range(-2, 3))
 async def test_cutting_around_the_first_supervised_token_never_gives_a_batch_without_loss(
-    cut: int, set_up: Callable[..., Any], client: TrainingClient
+    cut: int, prepared: Callable[..., Any], client: TrainingClient
 ) -> None:
     prompt = len(client.tokenizer.encode(QUESTION.format("q1")))
     algorithm = SFT(too_long="truncate", max_length=prompt + cut, supervise="last_assistant")
     row = {"messages": TWO_TURNS["messages"][:2]}
     if cut <= 0:
         with pytest.raises(DataError, match="no row gives anything to learn from"):
-            await set_up(algorithm, [row])
+            await prepared(algorithm, [row])
         return
-    await set_up(algorithm, [row])
+    await prepared(algorithm, [row])
     batch = await algorithm.build_batch(0)
     assert batch.metrics["supervised_tokens"] == cut
     assert np.isfinite((await client.forward(batch.data)).loss)
@@ -137,10 +137,10 @@ async def test_cutting_around_the_first_supervised_token_never_gives_a_batch_wit
     ids=["no answer", "image", "not a chat"],
 )  # fmt: skip
 async def test_a_row_that_cannot_be_learned_from_is_named(
-    row: dict[str, Any], message: str, set_up: Callable[..., Any], chats: list[dict[str, Any]]
+    row: dict[str, Any], message: str, prepared: Callable[..., Any], chats: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(DataError, match=message):
-        await set_up(SFT(), [chats[0], row])
+        await prepared(SFT(), [chats[0], row])
 
 
 def test_the_defaults_are_a_good_run(train: Callable[..., Any], chats: list[dict[str, Any]]) -> None:

@@ -90,11 +90,14 @@ def test_quiet_shows_no_progress(project: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.e2e
 def test_json_is_all_there_is_on_stdout_even_if_the_users_code_prints(project: Path) -> None:
-    rewrite(project, ("kind: sft, params: { max_steps: 4, batch_size: 3 }", "kind: talkative"), (", eval_data: *rows", ""),
-            ("name: hello\n", "name: hello\ncallbacks: [{ kind: shout }]\n"))  # fmt: skip
-    done = subprocess.run(
-        command("--json", "--import", "own_for_run.py"), cwd=project, capture_output=True, text=True, timeout=60, check=False
-    )  # fmt: skip
+    rewrite(
+        project,
+        ("kind: sft, params: { max_steps: 4, batch_size: 3 }", "kind: talkative"),
+        (", eval_data: *rows", ""),
+        ("name: hello\n", "name: hello\ncallbacks: [{ kind: shout }]\n"),
+    )
+    line = command("--json", "--import", "own_for_run.py")
+    done = subprocess.run(line, cwd=project, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["runs"][0]["metrics"]["x"] is None  # there is no NaN in JSON
     assert "imported" in done.stderr
@@ -208,7 +211,9 @@ def test_ctrl_c_is_exit_130_and_resume_completes_with_the_same_record(project: P
     whole = subprocess.run(command("--quiet"), cwd=project, capture_output=True, text=True, timeout=60, check=False)
     assert whole.returncode == 0, whole.stderr
     (project / "outputs" / "hello").rename(project / "whole")
-    process = subprocess.Popen(command("--quiet"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("--quiet"), cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     _wait_for_step(project / "outputs" / "hello" / "r" / "logs" / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -231,7 +236,11 @@ def _wait_for_step(metrics: Path, process: subprocess.Popen[str]) -> None:
 
 def _record(run: Path) -> dict[str, Any]:
     result = json.loads((run / "run_result.json").read_text(encoding="utf-8"))
-    return {"log": (run / "logs" / "metrics.jsonl").read_bytes(), "metrics": result["metrics"], "status": result["status"]}
+    return {
+        "log": (run / "logs" / "metrics.jsonl").read_bytes(),
+        "metrics": result["metrics"],
+        "status": result["status"],
+    }
 
 
 @pytest.mark.e2e

@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.experiment import Experiment, ExperimentResult
 
-WORDS = "amber birch cedar dune ember frost".split()
+WORDS = ["amber", "birch", "cedar", "dune", "ember", "frost"]
 ROWS = [
     {"messages": [{"role": "user", "content": word}, {"role": "assistant", "content": word.upper()}]} for word in WORDS
 ]

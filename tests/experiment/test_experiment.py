@@ -217,7 +217,7 @@ def test_a_damaged_result_is_named_on_resume(run: Run) -> None:
     first = run()
     for damage in ("{half", "[]", '{"status": "completed"}'):
         (first.path / "r" / "run_result.json").write_text(damage, encoding="utf-8")
-        with pytest.raises(DataError, match="run_result.json"):
+        with pytest.raises(DataError, match=r"run_result\.json"):
             run(resume=True)
 
 

@@ -36,7 +36,9 @@ COMBO = """
     params:
       phases:
         - { kind: sft, params: { batch_size: 6, num_epochs: 2, save_every: 3, eval_every: 4 } }
-        - { kind: dpo, params: { batch_size: 4, max_steps: 10, save_every: 3, eval_every: 4 }, data: { path: pairs.jsonl } }
+        - kind: dpo
+          params: { batch_size: 4, max_steps: 10, save_every: 3, eval_every: 4 }
+          data: { path: pairs.jsonl }
 """
 COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--resume"]
 KILLS_PER_CHAIN = 5

@@ -1,7 +1,7 @@
 """A process that dies in the middle of any write loses nothing: resumed, it ends like one that never died.
 
-Death is simulated where it hurts, inside the writes: the chosen one stops half-way, and from then on nothing reaches the
-disk any more. `test_kill_and_resume.py` does the same to real processes, at moments of its own choosing.
+Death is simulated where it hurts, inside the writes: the chosen one stops half-way, and from then on nothing reaches
+the disk any more. `test_kill_and_resume.py` does the same to real processes, at moments of its own choosing.
 """
 
 from __future__ import annotations
@@ -109,8 +109,11 @@ def make(
         "sweep": {"runs": [{"name": "x"}, {"name": "y", "eval": scored, **quick}], "n_repeats": 2},
     }[request.param]
     params = {"max_steps": 6 if request.param == "sft" else 3, "save_every": 2, "eval_every": 3}
-    callbacks = [{"kind": "csv_metrics"}, {"kind": "local_logger", "params": {"predictions": False}}, {"kind": "early_stopping", "params": {
-        "metric": "loss", "patience": 1000}}]  # fmt: skip
+    callbacks = [
+        {"kind": "csv_metrics"},
+        {"kind": "local_logger", "params": {"predictions": False}},
+        {"kind": "early_stopping", "params": {"metric": "loss", "patience": 1000}},
+    ]
     return lambda name: config(**changes, params=params, callbacks=callbacks, name=name)
 
 
