@@ -114,6 +114,15 @@ def test_a_hole_in_the_matrix_is_reported_also_when_a_later_scoring_works(train:
     assert trained.result.extras["unscored"] == "the retention matrix has no score for colours after colours"
 
 
+def test_metrics_without_rows_to_compute_them_on_leave_the_run_unscored(train: Callable[..., Any]) -> None:
+    stages = [{key: value for key, value in stage.items() if key != "eval_data"} for stage in STAGES]
+    trained = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 1}, eval=EVAL)
+    assert trained.result.status == "completed"
+    assert "no stage has eval_data" in trained.result.extras["unscored"]
+    without = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 1})
+    assert "unscored" not in without.result.extras
+
+
 def run_config(**more: Any) -> RunConfig:
     return RunConfig.model_validate({"name": "r", "model": {"name": "m"}, "continual": {"stages": STAGES}, **more})
 

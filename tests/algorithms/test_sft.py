@@ -190,6 +190,14 @@ def test_save_fractions_outside_the_run_are_refused(fractions: list[float]) -> N
         SFT(save_at_fractions=fractions)
 
 
+def test_eval_every_without_anything_to_score_is_not_ignored_silently(
+    train: Callable[..., Any], chats: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
+        assert train("sft", chats, params={"max_steps": 2, "eval_every": 1}).result.status == "completed"
+    assert "eval_every is set for 'sft', but `eval` names nothing to score" in caplog.text
+
+
 def test_scores_on_training_rows_may_not_select_a_checkpoint() -> None:
     with pytest.raises(ValueError, match="training rows must not choose a checkpoint"):
         SFT(selection_metric="train_fit/exact_match")

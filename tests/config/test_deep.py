@@ -43,7 +43,7 @@ def problems_of(kind: str, name: str, params: dict[str, Any]) -> list[Problem]:
 
 
 def test_there_is_a_block_for_each_registry_that_a_config_refers_to() -> None:
-    expected = {"algorithm", "backend", "transform", "verifier", "metric", "inference_client"}
+    expected = {"algorithm", "backend", "transform", "verifier", "metric", "inference_client", "agent", "environment"}
     assert set(SPECS) == expected | {"data_store", "log_store", "callback", "launcher"}
 
 

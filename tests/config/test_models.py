@@ -105,7 +105,9 @@ def experiment(**fields: Any) -> ExperimentConfig:
 )
 def test_the_defaults_are_those_of_the_reference(model: type[BaseModel], defaults: dict[str, Any]) -> None:
     fields = model.model_fields
-    assert {name: field.get_default() for name, field in fields.items() if not field.is_required()} == defaults
+    assert {
+        name: field.get_default(call_default_factory=True) for name, field in fields.items() if not field.is_required()
+    } == defaults
 
 
 @pytest.mark.parametrize(

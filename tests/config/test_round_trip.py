@@ -84,7 +84,7 @@ BENCHMARK = st.fixed_dictionaries(
         "split": st.sampled_from(["val", "test"]),
         "run_every": st.integers(1, 1000),
         "metrics": st.lists(TEXT, max_size=2),
-        "models": st.lists(TEXT, max_size=2),
+        "models": st.lists(st.sampled_from(["base", "openai:gpt-4.1", "mock:tiny"]), max_size=2, unique=True),
     },
 )
 METADATA = some(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from evsys_sdk import (
     ConfigError,
@@ -275,8 +276,11 @@ def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
     class Spy:
         name = "spy"
 
-        def __init__(self, label: str = "own") -> None:
-            self.label = label
+        class Config(BaseModel):
+            label: str = "own"
+
+        def __init__(self, **params: Any) -> None:
+            self.label = self.Config(**params).label
 
         async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
             used.append(f"{self.label} {task.task_id}")

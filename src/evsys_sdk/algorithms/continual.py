@@ -45,9 +45,8 @@ class Continual:
         result = train_stages(ctx, stages)
         trained = [checkpoint for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read() if checkpoint.final]
         result.extras["retention"] = retention_matrix(trained)
-        holes = self._holes(trained) if ctx.extras.get("score_stage") else []
-        if result.status == "completed" and holes:
-            result.extras["unscored"] = f"the retention matrix has no score for {', '.join(holes)}"
+        if result.status == "completed" and ctx.extras.get("score_stage") and (reason := self._unscored(ctx, trained)):
+            result.extras["unscored"] = reason
         return result
 
     def _scorer(self, ctx: RunContext, index: int) -> Callable[[int], Awaitable[Mapping[str, float]]]:
@@ -66,6 +65,13 @@ class Continual:
             return found
 
         return score_all
+
+    def _unscored(self, ctx: RunContext, trained: Sequence[Checkpoint]) -> str | None:
+        """Why a run with metrics has fewer scores than it should have."""
+        if not any(stage.eval_data for stage in self._stages) and "evaluate" not in ctx.extras:
+            return "eval names metrics, but no stage has eval_data to compute them on"
+        holes = self._holes(trained)
+        return f"the retention matrix has no score for {', '.join(holes)}" if holes else None
 
     def _holes(self, trained: Sequence[Checkpoint]) -> list[str]:
         """Which entries of the matrix are missing, because a scoring failed."""

@@ -130,6 +130,8 @@ class _StagedRun:
     async def _set_up_and_run(self, index: int, stage: Stage, offset: int) -> Checkpoint:
         algorithm = stage.algorithm
         await algorithm.setup()
+        if algorithm.cfg.eval_every is not None and "evaluate" not in self.ctx.extras:
+            get_logger(__name__).warning("eval_every is set for '%s', but `eval` names nothing to score", stage.name)
         loop = TrainingLoop(
             client=self.client,
             builder=algorithm,

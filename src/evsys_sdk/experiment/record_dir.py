@@ -87,8 +87,9 @@ def _attempts(base: Path) -> dict[int, Path]:
 
 
 def _latest(base: Path) -> Path | None:
-    attempts = _attempts(base)
-    if not attempts and base.exists() and not (base.is_dir() and not any(base.iterdir())):
+    foreign = base.exists() and not (base.is_dir() and not any(base.iterdir()))
+    attempts = _attempts(base)  # after that look: another experiment may be making the folder at this moment
+    if foreign and not attempts:
         hint = "Choose another output_dir or name, or move that folder away."
         raise ConfigError(Problem(f"the folder {base} exists and is not the record of an experiment", hint=hint))
     return attempts[max(attempts)] if attempts else None

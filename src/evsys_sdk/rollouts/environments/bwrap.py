@@ -59,7 +59,7 @@ _SYSTEM_FOLDERS = ("/usr", "/etc", "/proc", "/dev", "/sys", "/bin", "/sbin", "/l
 
 def _absolute(path: str) -> str:
     if not path.startswith("/") or ".." in PurePosixPath(path).parts or "\0" in path:
-        raise ValueError("write an absolute path without '..'.")
+        raise ValueError("should be an absolute path without '..'. Write it like /app.")
     return str(PurePosixPath(path))
 
 
@@ -77,7 +77,7 @@ class BwrapConfig(Strict):
 
     workdir: Annotated[AbsolutePath, AfterValidator(_outside_the_system)] = "/app"
     """Writable folder in which commands run."""
-    files: dict[str, str | bytes] = {}
+    files: dict[str, str] = {}
     """Files that are there from the start: path -> content; relative paths start at `workdir`."""
     env: dict[str, str] = {}
     """Variables that every command gets; none of the host's are passed on."""

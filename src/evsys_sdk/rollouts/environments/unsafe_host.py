@@ -37,7 +37,7 @@ _MARK = "EVSYS_ENVIRONMENT"
 class UnsafeHostConfig(Strict):
     """Params of the `unsafe_host` environment."""
 
-    files: dict[str, str | bytes] = {}
+    files: dict[str, str] = {}
     """Files that are there from the start: path below the working folder -> content."""
     env: dict[str, str] = {}
     """Variables that every command gets besides PATH, HOME and the like."""
