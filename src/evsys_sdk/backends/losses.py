@@ -111,7 +111,7 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
     gradients = [
         np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
     ]
-    return _checked(float(loss), dict(metrics), gradients, logprobs)
+    return _checked(float(loss.detach()), dict(metrics), gradients, logprobs)
 
 
 def _checked(loss: float, metrics: dict[str, Any], gradients: list[Floats], logprobs: Sequence[Floats]) -> LossResult:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ..algorithms.continual import Continual
-from ..backends.client import ModelSpec
 from ..config import ExperimentConfig, RunConfig
 from ..errors import BackendError, EvsysError, TrainingError, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
 from ..log import get_logger
-from ..protocols import Algorithm, Backend, DataStore, RunContext, RunResult
-from ..registry import get_algorithm, get_backend, get_data_store, get_log_store
+from ..protocols import Algorithm, DataStore, RunContext, RunResult
+from ..registry import get_data_store, get_log_store
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.checkpoints import CheckpointLog
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
+from .recipe import build_algorithm, build_backend, prepared
 from .record_dir import begin_run, write_result
 from .rows import RowLoader, content_hash
 from .run_benchmarks import RunBenchmarks
@@ -67,9 +67,8 @@ def _train_and_score(
     rows = rows_of(run.data) if run.data else []
     algorithm = build_algorithm(run)
     backend = build_backend(run, algorithm)
-    handles = _prepare(backend, run, algorithm, run_dir)
-    benchmarks: RunBenchmarks | None = None
-    try:
+    with ExitStack() as ending:
+        handles = ending.enter_context(prepared(backend, run, algorithm, run_dir))
         ctx = RunContext(arm.id, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
         ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
         ctx.extras |= {"model_name": run.model.name, "tags": run.tags, "seed": run.seed, "attempt": attempt}
@@ -77,6 +76,8 @@ def _train_and_score(
         ctx.extras["verify"] = verify_with()
         evaluator = _attach_evaluator(ctx, run)
         benchmarks = _attach_benchmarks(ctx, config, run, algorithm)
+        if benchmarks is not None:
+            ending.callback(benchmarks.close)
         info = _run_info(ctx, config, run, algorithm, benchmarks)
         observers.on_run_start(info, options.control)
         ctx.log_store.log_hyperparams(_hyperparams(config, run))
@@ -90,40 +91,6 @@ def _train_and_score(
         if benchmarks is not None:
             benchmarks.finish(result)
         return result
-    finally:
-        try:
-            if benchmarks is not None:
-                benchmarks.close()
-        finally:
-            _teardown(backend, handles)
-
-
-def build_algorithm(run: RunConfig) -> Algorithm:
-    """The recipe of a run, wrapped by the continual modifier where the run asks for it."""
-    return Continual(run) if run.continual else get_algorithm(run.algorithm.kind)(**run.algorithm.params)
-
-
-def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
-    """The backend of a run, or the one its recipe insists on."""
-    pinned = getattr(algorithm, "pinned_backend", None)
-    if pinned is None or pinned == run.backend.kind:
-        return get_backend(run.backend.kind)(**run.backend.params)
-    return get_backend(pinned)()
-
-
-def _prepare(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> dict[str, Any]:
-    handles: Any = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
-    if not isinstance(handles, dict):
-        raise BackendError(f"the backend '{run.backend.kind}' prepared {show(handles)}. Return a dict of handles.")
-    return cast("dict[str, Any]", handles)
-
-
-def _teardown(backend: Backend, handles: dict[str, Any]) -> None:
-    """Let go of the backend; what goes wrong now changes nothing about how the run went."""
-    try:
-        backend.teardown(handles)
-    except Exception as error:
-        get_logger(__name__).error("the backend could not be torn down: %s: %s", type(error).__name__, error)
 
 
 def _trained(algorithm: Algorithm, ctx: RunContext) -> RunResult:
@@ -132,25 +99,6 @@ def _trained(algorithm: Algorithm, ctx: RunContext) -> RunResult:
         name = getattr(algorithm, "name", type(algorithm).__name__)
         raise TrainingError(f"train() of the algorithm '{name}' returned {show(result)}. Return a RunResult.")
     return result
-
-
-def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
-    model = run.model
-    rank = getattr(getattr(algorithm, "cfg", None), "lora_rank", 32)
-    return ModelSpec(
-        name=model.name,
-        load_checkpoint_path=_checkpoint_of(model.load_checkpoint_path),
-        init_from_checkpoint=_checkpoint_of(model.init_from_checkpoint),
-        renderer_name=model.renderer_name,
-        lora_rank=rank,
-        seed=run.seed,
-    )
-
-
-def _checkpoint_of(reference: str | None) -> str | None:
-    """A checkpoint as the backend knows it; the folder of a run stands for its last one."""
-    last = CheckpointLog.in_dir(Path(reference)).last() if reference else None
-    return last.state if last else reference
 
 
 def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:

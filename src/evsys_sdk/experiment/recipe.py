@@ -1,0 +1,69 @@
+"""What trains an arm: its recipe, its backend, and the model the backend is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from ..algorithms.continual import Continual
+from ..backends.client import ModelSpec
+from ..config import RunConfig
+from ..errors import BackendError, show
+from ..log import get_logger
+from ..protocols import Algorithm, Backend
+from ..registry import get_algorithm, get_backend
+from ..training.checkpoints import CheckpointLog
+
+
+def build_algorithm(run: RunConfig) -> Algorithm:
+    """The recipe of a run, wrapped by the continual modifier where the run asks for it."""
+    return Continual(run) if run.continual else get_algorithm(run.algorithm.kind)(**run.algorithm.params)
+
+
+def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
+    """The backend of a run, or the one its recipe insists on."""
+    pinned = getattr(algorithm, "pinned_backend", None)
+    if pinned is None or pinned == run.backend.kind:
+        return get_backend(run.backend.kind)(**run.backend.params)
+    return get_backend(pinned)()
+
+
+@contextmanager
+def prepared(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> Generator[dict[str, Any]]:
+    """The handles of a backend that is ready to train, until the block ends."""
+    handles: Any = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
+    if not isinstance(handles, dict):
+        raise BackendError(f"the backend '{run.backend.kind}' prepared {show(handles)}. Return a dict of handles.")
+    found = cast("dict[str, Any]", handles)
+    try:
+        yield found
+    finally:
+        _teardown(backend, found)
+
+
+def _teardown(backend: Backend, handles: dict[str, Any]) -> None:
+    """Let go of the backend; what goes wrong now changes nothing about how the run went."""
+    try:
+        backend.teardown(handles)
+    except Exception as error:
+        get_logger(__name__).error("the backend could not be torn down: %s: %s", type(error).__name__, error)
+
+
+def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
+    model = run.model
+    return ModelSpec(
+        name=model.name,
+        load_checkpoint_path=_checkpoint_of(model.load_checkpoint_path),
+        init_from_checkpoint=_checkpoint_of(model.init_from_checkpoint),
+        renderer_name=model.renderer_name,
+        lora_rank=getattr(getattr(algorithm, "cfg", None), "lora_rank", 32),
+        seed=run.seed,
+    )
+
+
+def _checkpoint_of(reference: str | None) -> str | None:
+    """A checkpoint as the backend knows it; the folder of a run stands for its last one."""
+    last = CheckpointLog.in_dir(Path(reference)).last() if reference else None
+    return last.state if last else reference
