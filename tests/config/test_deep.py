@@ -241,3 +241,17 @@ def test_the_config_of_an_extension_may_be_any_pydantic_model() -> None:
     assert problem.message == "should be a whole number or text"
     (problem,) = problems_of("algorithm", "nested", {"layers": [{}]})
     assert str(problem) == ".params.layers[0].depth: the key 'depth' is missing. Add it."
+
+
+@pytest.mark.parametrize("path", ["no.such.Agent", "no.such:Agent", "json:dumps_not_there", "json:JSONDecoder"])
+def test_an_agent_that_cannot_be_used_is_refused_before_anything_is_spent(path: str) -> None:
+    [problem] = problems_of("algorithm", "rl", {"agent_import_path": path})
+    assert problem.path == ".params.agent_import_path"
+    assert problem.value == path
+    assert problem.hint
+
+
+def test_an_agent_of_ones_own_passes() -> None:
+    path = "evsys_sdk.rollouts.agents.chat"
+    assert problems_of("algorithm", "rl", {"agent_import_path": f"{path}:ChatAgent"}) == []
+    assert problems_of("algorithm", "rl", {"agent_import_path": f"{path}.ChatAgent"}) == []

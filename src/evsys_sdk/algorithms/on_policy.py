@@ -13,7 +13,7 @@ from ..config.base import Strict
 from ..data import HarborTask, TargetFormat, parse_rows
 from ..log import get_logger
 from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
-from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness
+from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness, import_agent
 from ..rollouts.policy import ContextFullError, SamplerPolicy
 from ..rollouts.rollout import Message, Rollout, Turn
 from .base import BaseAlgorithm, TrainingConfig
@@ -90,6 +90,12 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
 
     Config = RolloutConfig
     _engine: RolloutEngine | None = None
+
+    @classmethod
+    def check_params(cls, params: Any) -> None:
+        """Refuse an agent that cannot be imported before anything is spent; asked by deep validation."""
+        if params.agent_import_path is not None:
+            import_agent(params.agent_import_path)
 
     def harness(self) -> Harness:
         """The agent and environment that the policy is trained in, and must be evaluated in."""

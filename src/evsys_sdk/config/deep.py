@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from ..errors import EvsysError, Problem
+from ..errors import ConfigError, EvsysError, Problem
 from ..registry import config_model, registry
 from .availability import unavailable
 from .base import KindSpec
@@ -128,11 +128,17 @@ def _spec_problems(spec: KindSpec) -> list[Problem]:
     if model is None:
         return _no_params_expected(spec) if isinstance(extension, type) else []
     try:
-        model.model_validate(spec.params)
+        params = model.model_validate(spec.params)
+        check = getattr(extension, "check_params", None)
+        if check is not None:  # what a schema cannot know, e.g. whether a class that is named exists
+            check(params)
     except ValidationError as error:
         problems = problems_in(error, model=model, data=spec.params)
-        return [replace(problem, path=f".params.{problem.path}" if problem.path else ".params") for problem in problems]
-    return []
+    except ConfigError as error:
+        problems = list(error.problems)
+    else:
+        return []
+    return [replace(problem, path=f".params.{problem.path}" if problem.path else ".params") for problem in problems]
 
 
 def _no_params_expected(spec: KindSpec) -> list[Problem]:
