@@ -96,8 +96,8 @@ def main() -> None:
     print(f"{STEPS} steps, a benchmark of {SLEEP_S:g} s every {EVERY} steps ({scorings} scorings, the last at the end)")
     print(f"training alone            {alone:6.2f} s")
     print(f"with the benchmark        {overlapped:6.2f} s   ({overlapped / alone - 1:+.1%})")
-    print(f"  of which at the end     {SLEEP_S:6.2f} s")
-    print(f"  of which during training{during:6.2f} s   ({during / alone:+.1%})")
+    print(f"  of which at the end     {SLEEP_S:6.2f} s   (taken to be one whole scoring, not measured)")
+    print(f"  of which during training{during:6.2f} s   ({during / alone:+.1%}, what is left after that)")
     print(f"one after the other       {alone + scorings * SLEEP_S:6.2f} s   (+{scorings * SLEEP_S / alone:.1%})")
 
 

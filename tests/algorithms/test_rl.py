@@ -314,7 +314,7 @@ async def test_iterations_sample_afresh_and_a_repeated_one_samples_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = rewards_of(run_example("rl", seed, tmp_path, monkeypatch))
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
