@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
+from ..data.jsonable import nonfinite_text
 from ..errors import DataError, show
 
 NONFINITE = "_nonfinite"
@@ -62,8 +63,3 @@ def as_number(name: str, value: Any) -> int | float:
         return float(value)
     except (TypeError, ValueError):
         raise DataError(f"metric '{name}' is not a number (got {show(value)}). Log numbers only.") from None
-
-
-def nonfinite_text(number: float) -> str:
-    """`NaN`, `Infinity` or `-Infinity`: spellings that Python's `float` and JavaScript's `Number` both read."""
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -15,10 +15,10 @@ from typing import IO, Any
 from pydantic import Field
 
 from ...config.base import Strict
+from ...data.jsonl_file import cannot_write
 from ...errors import DataError
 from ...files import atomic_write
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
-from ..jsonl_file import cannot_write
 from ..metrics import as_number
 
 _STEP = "step"

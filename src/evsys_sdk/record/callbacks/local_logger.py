@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from ...config.base import Strict
+from ...data.jsonable import encode_line
+from ...data.jsonl_file import JsonlFile, cannot_write, read_records
 from ...files import atomic_write, write_text
 from ...protocols import Row, RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ...training.checkpoints import CheckpointLog
-from ..jsonable import encode_line
-from ..jsonl_file import JsonlFile, cannot_write, read_records
 from ..metrics import metrics_record, split_timing
 from ..redact import redact_text
 from ..run_conclusion import RunStory, write_up

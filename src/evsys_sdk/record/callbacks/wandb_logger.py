@@ -22,14 +22,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ...config.base import Strict
+from ...data.jsonable import jsonable
+from ...data.jsonl_file import cannot_write
 from ...errors import EvsysAuthError, EvsysError
 from ...files import write_json
 from ...log import get_logger
 from ...protocols import RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..extra import import_extra
-from ..jsonable import jsonable
-from ..jsonl_file import cannot_write
 from ..redact import redact, redact_text
 
 _ID_FILE = "wandb.json"

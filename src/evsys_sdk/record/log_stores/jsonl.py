@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ...config.base import Strict
+from ...data.jsonable import jsonable
+from ...data.jsonl_file import JsonlFile, cannot_write, read_records
 from ...errors import ConfigError, Problem
 from ...files import write_json
 from ...training.callback import EvalRecord
-from ..jsonable import jsonable
-from ..jsonl_file import JsonlFile, cannot_write, read_records
 from ..metrics import metrics_record, split_timing
 from ..redact import redact
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ...config.base import Strict
+from ...data.jsonable import jsonable
+from ...data.jsonl_file import cannot_write
 from ..extra import import_extra
-from ..jsonable import jsonable
-from ..jsonl_file import cannot_write
 from ..metrics import as_number
 from ..redact import redact
 from .jsonl import log_folder

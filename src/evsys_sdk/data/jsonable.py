@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, cast
 
-from ..data.jsonl import dump_line
 from ..errors import DataError
-from .metrics import nonfinite_text
+from .jsonl import dump_line
 
 
 def encode_line(record: dict[str, Any], where: str) -> bytes:
@@ -52,3 +51,8 @@ def _foreign(value: Any) -> Any:
             if hasattr(value, method):
                 return jsonable(getattr(value, method)())
     return jsonable(str(value))
+
+
+def nonfinite_text(number: float) -> str:
+    """`NaN`, `Infinity` or `-Infinity`: spellings that Python's `float` and JavaScript's `Number` both read."""
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evsys_sdk.data.jsonl_file import JsonlFile, read_records
 from evsys_sdk.errors import DataError
-from evsys_sdk.record.jsonl_file import JsonlFile, read_records
 
 
 def write(path: Path, steps: range) -> None:
@@ -102,7 +102,7 @@ def test_another_process_sees_each_record_as_soon_as_it_is_written(tmp_path: Pat
 def test_a_killed_writer_loses_no_record(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     code = (
-        "import os, signal, sys; from pathlib import Path; from evsys_sdk.record.jsonl_file import JsonlFile\n"
+        "import os, signal, sys; from pathlib import Path; from evsys_sdk.data.jsonl_file import JsonlFile\n"
         "file = JsonlFile(Path(sys.argv[1]))\n"
         "for step in range(1, 501): file.append({'step': step})\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
