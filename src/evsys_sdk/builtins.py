@@ -20,6 +20,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "hf": ("datasets",),
     "local": ("torch", "transformers", "peft"),
     "openai": (),
+    "server": ("tinker", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
     "wandb": ("wandb",),
@@ -142,6 +143,9 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "cost_per_correct": Builtin("eval.metrics.cost_per_correct:CostPerCorrect"),
         "time_per_correct": Builtin("eval.metrics.time_per_correct:TimePerCorrect"),
         "tokens_per_correct": Builtin("eval.metrics.tokens_per_correct:TokensPerCorrect"),
+    },
+    "launcher": {
+        "local": Builtin("experiment.launchers.local:LocalLauncher"),
     },
     "log_store": {
         "jsonl": Builtin("record.log_stores.jsonl:JsonlLogStore"),

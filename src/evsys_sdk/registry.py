@@ -111,6 +111,17 @@ class Registry:
         self._load_entry_points()
         return name in self._registered
 
+    def modules_of_projects(self) -> set[str]:
+        """Modules whose extensions are here because this process imported them, and not by themselves."""
+        with self._lock:
+            found = {
+                name: extension
+                for name, extension in self._registered.items()
+                if name not in self._packages
+                and not ((builtin := self._builtin(name)) and builtin.is_import_path_of(extension))
+            }
+        return {extension.__module__ for extension in found.values()}
+
     def schema(self, name: str) -> dict[str, Any]:
         """JSON schema of the `params` block that `name` takes: the legal mutation space."""
         config = config_model(self.get(name))

@@ -110,7 +110,8 @@ def test_json_and_the_output_file_say_the_same(project: Path, capsys: pytest.Cap
     assert json.loads((project / "new" / "folder" / "summary.json").read_text(encoding="utf-8")) == answer
     assert (answer["name"], answer["interrupted"]) == ("hello", False)
     [run] = answer["runs"]
-    assert set(run) == {"run_id", "status", "metrics", "artifacts", "error", "extras"}
+    parts = {"run_id", "status", "metrics", "artifacts", "error", "extras", "arm_id", "run", "seed"}
+    assert set(run) == parts
 
 
 def test_an_output_file_that_cannot_be_written_is_noticed_before_training(
@@ -259,15 +260,14 @@ def test_a_closed_stdout_does_not_undo_the_run(project: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        ("name: hello\n", "name: hello\nbudget: { usd: 3.0 }\n"),
-        ("name: hello\n", "name: hello\nmax_concurrent_arms: 2\n"),
+        ("name: hello\n", "name: hello\nlauncher: { kind: nowhere }\n"),
         ("  name: r\n", "  name: config.json\n"),
         ("kind: sft, params: { max_steps: 4, batch_size: 3 }", "kind: combo, params: { phases: [{ kind: sfft }] }"),
         ("kind: sft, params: { max_steps: 4, batch_size: 3 }",
          "kind: combo, params: { phases: [{ kind: sft, params: { max_stepz: 3 } }] }"),
         ("name: hello\n", "name: hello\nlog_store: { kind: multiplex, params: { children: [{ kind: jsonll }] } }\n"),
     ],
-    ids=["budget", "concurrency", "folder", "phase kind", "phase param", "child of a log store"],
+    ids=["launcher", "folder", "phase kind", "phase param", "child of a log store"],
 )  # fmt: skip
 def test_validate_refuses_what_run_would_refuse(
     change: tuple[str, str], project: Path, capsys: pytest.CaptureFixture[str]

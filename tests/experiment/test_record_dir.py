@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from evsys_sdk.config import ExperimentConfig
 from evsys_sdk.errors import ConfigError
-from evsys_sdk.experiment.record_dir import begin_run, open_experiment_dir
+from evsys_sdk.experiment.journal import Journal
+from evsys_sdk.experiment.record_dir import ExperimentDir, begin_run, open_experiment_dir
 
 RUN = {"name": "r", "data": {"path": "x.jsonl"}, "model": {"name": "m"}, "algorithm": {"kind": "sft"}}
 
@@ -13,15 +15,38 @@ def config(folder: Path, **more: object) -> ExperimentConfig:
     return ExperimentConfig.model_validate({"name": "e", "output_dir": str(folder), "run": RUN, **more})
 
 
+def finished(opened: ExperimentDir, status: str = "completed") -> ExperimentDir:
+    with Journal.of(opened.path) as journal:
+        journal.append("experiment_ended", status=status)
+    return opened
+
+
 def test_a_second_attempt_is_numbered_and_the_first_is_left_alone(tmp_path: Path) -> None:
-    opened = [open_experiment_dir(config(tmp_path), resume=False).path.name for _ in range(3)]
+    opened = [finished(open_experiment_dir(config(tmp_path))).path.name for _ in range(3)]
     assert opened == ["e", "e.2", "e.3"]
+
+
+def test_what_was_not_finished_is_taken_up_by_the_same_command(tmp_path: Path) -> None:
+    assert not open_experiment_dir(config(tmp_path)).resumed
+    again = finished(open_experiment_dir(config(tmp_path)), "interrupted")
+    assert (again.path.name, again.resumed) == ("e", True)
+    assert open_experiment_dir(config(tmp_path)).path.name == "e"
+    assert open_experiment_dir(config(tmp_path), fresh=True).path.name == "e.2"
+    assert open_experiment_dir(config(tmp_path, base_seed=3)).path.name == "e.3"  # it is another experiment
 
 
 def test_resume_takes_up_the_latest_attempt(tmp_path: Path) -> None:
     for _ in range(2):
-        open_experiment_dir(config(tmp_path), resume=False)
+        finished(open_experiment_dir(config(tmp_path)))
     assert open_experiment_dir(config(tmp_path), resume=True).path.name == "e.2"
+
+
+def test_how_it_is_run_may_change_on_the_way(tmp_path: Path) -> None:
+    open_experiment_dir(config(tmp_path))
+    more = config(tmp_path, max_concurrent_arms=2, arm_timeout_s=60.0)
+    opened = open_experiment_dir(more, resume=True)
+    assert opened.path.name == "e"
+    assert json.loads((opened.path / "config.json").read_text(encoding="utf-8"))["max_concurrent_arms"] == 2
 
 
 def test_resume_of_nothing_starts(tmp_path: Path) -> None:
@@ -29,9 +54,9 @@ def test_resume_of_nothing_starts(tmp_path: Path) -> None:
 
 
 def test_resume_with_another_config_names_what_changed(tmp_path: Path) -> None:
-    open_experiment_dir(config(tmp_path), resume=False)
-    with pytest.raises(ConfigError, match=r"differs .* in: description.*without --resume"):
-        open_experiment_dir(config(tmp_path, description="new"), resume=True)
+    open_experiment_dir(config(tmp_path))
+    with pytest.raises(ConfigError, match=r"differs .* in: n_repeats.*without --resume"):
+        open_experiment_dir(config(tmp_path, n_repeats=2), resume=True)
 
 
 def test_a_foreign_folder_is_not_written_into(tmp_path: Path) -> None:
@@ -43,7 +68,7 @@ def test_a_foreign_folder_is_not_written_into(tmp_path: Path) -> None:
 
 def test_names_with_special_characters_are_numbered_too(tmp_path: Path) -> None:
     special = config(tmp_path).model_copy(update={"name": "lr[1]*"})
-    assert [open_experiment_dir(special, resume=False).path.name for _ in range(2)] == ["lr[1]*", "lr[1]*.2"]
+    assert [finished(open_experiment_dir(special)).path.name for _ in range(2)] == ["lr[1]*", "lr[1]*.2"]
 
 
 def test_starts_are_counted(tmp_path: Path) -> None:

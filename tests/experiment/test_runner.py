@@ -77,7 +77,7 @@ def test_a_run_leaves_its_whole_record_and_the_result_comes_last(
     assert written["metrics"]["steps"] == 6
     assert written["hparams"]["algorithm"]["params"]["max_steps"] == 6
     assert {path.name for path in (result.path / "r").iterdir()} == {
-        "config.json", "starts.jsonl", "checkpoints.jsonl", "checkpoints", "datasets.json", "logs",
+        ".lock", "config.json", "starts.jsonl", "checkpoints.jsonl", "checkpoints", "datasets.json", "logs",
         "rendered_examples.md", "run_result.json",
     }  # fmt: skip
     for artifact in ("final_checkpoint", "final_sampler", "best_checkpoint", "best_sampler"):

@@ -8,11 +8,7 @@ from .experiment import ExperimentConfig
 
 def unavailable(config: ExperimentConfig) -> list[Problem]:
     """Every field that asks for something this version cannot do."""
-    asked = {
-        "launcher": (config.launcher is not None, "launchers"),
-        "max_concurrent_arms": (config.max_concurrent_arms > 1, "concurrent arms"),
-        "budget": (config.budget is not None, "budgets"),
-    }
+    asked: dict[str, tuple[bool, str]] = {}
     hint = "Remove the field to run the experiment now."
     return [
         Problem(f"this version does not support {what} yet", path=path, hint=hint)

@@ -28,17 +28,39 @@ def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
     return None
 
 
-class Budget(Strict):
-    """Limits that stop an experiment cleanly when the first of them is reached."""
+class Limits(Strict):
+    """How much may be spent; the first limit that is reached counts."""
 
     usd: float | None = Field(default=None, gt=0)
-    """Money, by the price table of the backend."""
+    """Money, in US dollars, by the price table."""
     tokens: int | None = Field(default=None, gt=0)
     """Tokens trained on and sampled."""
     wall_s: float | None = Field(default=None, gt=0)
-    """Seconds since the experiment started."""
+    """Seconds of running; the time between a stop and `--resume` does not count."""
     gpu_s: float | None = Field(default=None, gt=0)
-    """Seconds of GPU time."""
+    """Seconds of GPU time on this machine's own GPUs."""
+
+
+class TrainingPrice(Strict):
+    """What a model costs on its backend, in US dollars."""
+
+    train_per_million: float = Field(default=0.0, ge=0)
+    """For a million tokens trained on."""
+    sample_per_million: float = Field(default=0.0, ge=0)
+    """For a million tokens sampled."""
+    prefill_per_million: float = Field(default=0.0, ge=0)
+    """For a million tokens that are only read: prompts, and what a teacher or reference model looks at."""
+    gpu_hour: float = Field(default=0.0, ge=0)
+    """For an hour of one GPU, for as long as the arm holds it."""
+
+
+class Budget(Limits):
+    """Limits that stop an experiment after the step that reaches them, with a checkpoint to go on from."""
+
+    per_arm: Limits | None = None
+    """The same for each arm alone; an arm that reaches its own limit stops, and the others go on."""
+    prices: dict[str, TrainingPrice] = {}
+    """Model name or backend kind -> its prices; they take the place of the built-in ones."""
 
 
 class ExperimentConfig(Strict):
@@ -70,12 +92,16 @@ class ExperimentConfig(Strict):
     """How many seeds each run is trained with."""
     base_seed: int | None = Field(default=None, ge=0, lt=2**62)
     """First seed of the repeats; by default each run's own `seed`."""
-    max_concurrent_arms: int = Field(default=1, ge=1)
-    """How many arms may run at the same time."""
+    max_concurrent_arms: int | None = Field(default=None, ge=1)
+    """How many arms may run at the same time; by default one, or with a `launcher` as many as it has room for."""
+    arm_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest time an arm may take; it then stops with a checkpoint, and the other arms go on."""
+    arm_retries: int = Field(default=0, ge=0, le=100)
+    """How often an arm that failed through no fault of its config is taken up again from its last checkpoint."""
     launcher: LauncherSpec | None = None
-    """Where the arms are executed; by default in this process."""
+    """Where the arms are executed; by default on this machine."""
     budget: Budget | None = None
-    """When to stop early."""
+    """How much may be spent; see `evsys plan` for an estimate."""
     parent_experiment_id: str | None = None
     """The experiment this one was derived from."""
     metadata: Metadata = Field(default_factory=Metadata)

@@ -1,11 +1,16 @@
-"""Room 8: one config -> arms x seeds -> results.
+"""Room 8: one config -> arms x seeds -> results -> a conclusion.
 
 arms        which runs an experiment consists of
-record_dir  where each of them is written, and how it is taken up again
+allocation  which of them are trained, and how far
+scheduler   brings them to a launcher, as many at a time as it has room for
+launcher    where they are executed; launchers/ are the built-in ones
 runner      one arm from rows to result, as a list of named steps
-experiment  all arms of an experiment
+record_dir  where each of them is written, and how it is taken up again
+journal     everything that happened to the experiment, in order
+experiment  all of this together
 """
 
-from .experiment import Experiment, ExperimentResult, run_experiment
+from .experiment import Experiment, run_experiment
+from .results import ArmResult, ExperimentResult
 
-__all__ = ["Experiment", "ExperimentResult", "run_experiment"]
+__all__ = ["ArmResult", "Experiment", "ExperimentResult", "run_experiment"]

@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..config import ExperimentConfig, RunConfig
 from ..errors import Problem
-from .record_dir import CONFIG_FILE
+from .record_dir import RESERVED_NAMES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arm:
     """One run with one seed: the unit that is trained."""
 
     run: RunConfig
     repeat: int = 0
+    of_run: str = ""
+    """Name of the run as the config has it, which all of its seeds share."""
 
     @property
-    def id(self) -> str:
+    def name(self) -> str:
+        """What it is called in the record; also the name of its folder."""
         return self.run.name
+
+    @property
+    def seed(self) -> int:
+        return self.run.seed
+
+    @cached_property
+    def id(self) -> str:
+        """Made of everything that decides what is trained, and of nothing else: equal ids are equal work."""
+        content = json.dumps(self.run.model_dump(mode="json", exclude={"name", "tags"}), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def expand_arms(config: ExperimentConfig) -> list[Arm]:
     """All arms in the order they are trained; repeats of a run differ only in seed and name."""
-    return [_repeat(run, repeat, config) for run in config.all_runs() for repeat in range(config.n_repeats)]
+    return [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(config.n_repeats)]
+
+
+def repeated(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
+    """A run with the seed of one of its repeats."""
+    seed = (run.seed if config.base_seed is None else config.base_seed) + repeat
+    name = run.name if config.n_repeats == 1 and repeat == 0 else f"{run.name}__seed{seed}"
+    return Arm(run.model_copy(update={"seed": seed, "name": name}), repeat, run.name)
 
 
 def folder_problems(arms: Sequence[Arm]) -> list[Problem]:
     """Arms whose folders would get into each other's way, on this or on another machine's file system."""
     problems: list[Problem] = []
-    taken = {CONFIG_FILE: "the record of the experiment itself"}
+    taken: dict[str, str] = dict.fromkeys(RESERVED_NAMES, "the record of the experiment itself")
     for arm in arms:
         # Many file systems take `A` and `a` for the same folder.
-        if owner := taken.get(arm.id.casefold()):
+        if owner := taken.get(arm.name.casefold()):
             message = f"the folder of this run is also that of {owner}"
-            problems.append(Problem(message, "run.name", arm.id, "Rename the run."))
-        taken.setdefault(arm.id.casefold(), f"run '{arm.id}'")
+            problems.append(Problem(message, "run.name", arm.name, "Rename the run."))
+        taken.setdefault(arm.name.casefold(), f"run '{arm.name}'")
     return problems
-
-
-def _repeat(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
-    seed = (run.seed if config.base_seed is None else config.base_seed) + repeat
-    name = run.name if config.n_repeats == 1 else f"{run.name}__seed{seed}"
-    return Arm(run.model_copy(update={"seed": seed, "name": name}), repeat)

@@ -1,61 +1,43 @@
-"""All arms of an experiment, one after the other, each recorded whatever becomes of it.
+"""An experiment from its config to its conclusion. Read `Experiment.run` to know what that is.
 
 result = Experiment.from_yaml("config.yaml").run()
-for run in result.runs:
-    print(run.run_id, run.status, run.metrics)
+for arm in result.arms:
+    print(arm.name, arm.status, arm.metrics)
+print(result.best_arm, result.conclusion)
 """
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import ExperimentConfig, load_yaml
+from .._version import __version__
+from ..config import ExperimentConfig, LauncherSpec, load_yaml
 from ..config.deep import deep_problems
 from ..errors import ConfigError
+from ..log import get_logger
 from ..protocols import RunResult
-from ..registry import get_callback
-from ..training.callback import Callback, RunControl
+from ..registry import get_launcher
+from ..training.callback import Callback
+from . import journal as events
+from .allocation import Allocation, EveryArm
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems
-from .record_dir import ExperimentDir, open_experiment_dir, read_result
-from .result_json import result_to_dict
-from .runner import ArmOptions, run_arm
-
-INTERRUPTED = "interrupted"
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentResult:
-    """What became of every arm."""
-
-    name: str
-    path: Path
-    runs: list[RunResult] = field(default_factory=list[RunResult])
-    interrupted: bool = False
-
-    @property
-    def exit_code(self) -> int:
-        """0 all trained and scored, 2 an arm failed or is unscored, 130 interrupted."""
-        if self.interrupted:
-            return 130
-        bad = any(run.status != "completed" or "unscored" in run.extras for run in self.runs)
-        return 2 if bad else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form printed by `evsys run --json`."""
-        runs = [result_to_dict(run) for run in self.runs]
-        return {"name": self.name, "path": str(self.path), "interrupted": self.interrupted, "runs": runs}
+from .interrupts import Interrupt, stop_on_interrupt
+from .journal import Journal
+from .launcher import Launch, Launcher
+from .locks import folder_lock
+from .record_dir import ExperimentDir, open_experiment_dir
+from .results import ArmResult, ExperimentResult, ExperimentStatus
+from .scheduler import ArmScheduler
 
 
 class Experiment:
-    """One experiment: validated, expanded into arms, trained, scored, recorded."""
+    """One experiment: validated, expanded into arms, trained, scored, recorded, concluded."""
 
     def __init__(self, config: ExperimentConfig, *, callbacks: Sequence[Callable[[], Callback]] = ()) -> None:
         """`callbacks` makes observers beside the config's own, e.g. the command line's progress display."""
@@ -66,32 +48,90 @@ class Experiment:
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
         return cls(load_yaml(path), **options)
 
-    def run(self, *, resume: bool = False) -> ExperimentResult:
-        """Run every arm; arms that already have a result are not repeated on resume."""
+    def run(self, *, resume: bool = False, fresh: bool = False) -> ExperimentResult:
+        """Run every arm and conclude. An attempt that was not finished is taken up again, unless `fresh`.
+
+        With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
+        """
         self.validate()
-        folder = open_experiment_dir(self.config, resume=resume)
-        results: list[RunResult] = []
-        with _stop_on_interrupt() as interrupt:
-            for arm in expand_arms(self.config):
-                if interrupt.asked:
-                    break
-                results.append(self._run_or_recall(arm, folder, interrupt.new_control(), resume=resume))
-        return ExperimentResult(self.config.name, folder.path, results, interrupted=interrupt.asked)
+        folder = open_experiment_dir(self.config, resume=resume, fresh=fresh)
+        what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
+        with (
+            folder_lock(folder.path, what=what, remedy=remedy),
+            Journal.of(folder.path) as journal,
+            stop_on_interrupt() as interrupt,
+        ):
+            self._announce(folder, journal)
+            arms = self._train(folder, journal, interrupt)
+            result = self._concluded(folder, journal, arms, self._status(arms, interrupt))
+            journal.append(events.ENDED, status=result.status)
+        return result
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
-        problems = [*deep_problems(self.config), *folder_problems(expand_arms(self.config))]
+        problems = [*deep_problems(self.config), *folder_problems(self.arms)]
         if problems := problems or benchmark_problems(self.config.metadata):
             raise ConfigError(problems)
 
-    def _run_or_recall(self, arm: Arm, folder: ExperimentDir, control: RunControl, *, resume: bool) -> RunResult:
-        run_dir = folder.run_dir(arm.id)
-        recorded = read_result(run_dir) if resume else None
-        if recorded is not None and recorded.status == "completed" and "unscored" not in recorded.extras:
-            return recorded
-        own = [partial(get_callback(spec.kind), **spec.params) for spec in self.config.callbacks]
-        callbacks = [*own, *self._extra_callbacks]
-        return run_arm(arm, self.config, ArmOptions(run_dir, resume=resume, callbacks=callbacks, control=control))
+    @property
+    def arms(self) -> list[Arm]:
+        """Every run with each of its seeds, in the order they are trained."""
+        return expand_arms(self.config)
+
+    def _announce(self, folder: ExperimentDir, journal: Journal) -> None:
+        """Fix what is going to be tested, before the first step."""
+        known = events.experiment_id(folder.path)
+        if known is not None:
+            get_logger(__name__).info("going on with %s", folder.path)
+            journal.append(events.RESUMED, experiment_id=known)
+            return
+        metadata = self.config.metadata
+        journal.append(
+            events.STARTED,
+            experiment_id=f"{folder.path.name}-{secrets.token_hex(4)}",
+            name=self.config.name,
+            config_sha256=_sha256(self.config),
+            hypothesis=None,
+            hypothesis_sha256=None,
+            sdk_version=__version__,
+            arms=[{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in self.arms],
+            parent_experiment_id=self.config.parent_experiment_id,
+            tags=metadata.tags,
+        )
+
+    def _train(self, folder: ExperimentDir, journal: Journal, interrupt: Interrupt) -> list[ArmResult]:
+        allocation: Allocation = EveryArm(self.arms)
+        launcher = self._launcher()
+        launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
+        try:
+            slots = launcher.open(launch, len(self.arms))
+            scheduler = ArmScheduler(
+                self.config, folder, journal, launcher, allocation, slots, stop_reason=lambda: interrupt.reason
+            )
+            interrupt.tell = scheduler.interrupt
+            return scheduler.run()
+        finally:
+            launcher.close()
+
+    def _launcher(self) -> Launcher:
+        spec = self.config.launcher or LauncherSpec(kind="local")
+        return get_launcher(spec.kind)(**spec.params)
+
+    def _max_concurrent(self) -> int | None:
+        """One arm at a time, unless the config says how many, or names a launcher that knows."""
+        return self.config.max_concurrent_arms or (None if self.config.launcher else 1)
+
+    def _status(self, arms: Sequence[ArmResult], interrupt: Interrupt) -> ExperimentStatus:
+        if interrupt.asked:
+            return "interrupted"
+        return "completed" if all(arm.is_scored for arm in arms) else "failed"
+
+    def _concluded(
+        self, folder: ExperimentDir, journal: Journal, arms: list[ArmResult], status: ExperimentStatus
+    ) -> ExperimentResult:
+        """The result with what follows from it; an experiment that will go on has nothing to conclude yet."""
+        known = events.experiment_id(folder.path) or folder.path.name
+        return ExperimentResult(self.config.name, folder.path, arms, status, known, None)
 
 
 def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
@@ -100,40 +140,6 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
     return experiment.run().runs
 
 
-@dataclass(slots=True)
-class _Interrupt:
-    """Whether Ctrl-C was pressed, and the arm that has to hear of it."""
-
-    asked: bool = False
-    _control: RunControl = field(default_factory=RunControl)
-
-    def new_control(self) -> RunControl:
-        """The control of the next arm: what stopped one arm early must not stop the others."""
-        self._control = RunControl()
-        if self.asked:
-            self.ask()
-        return self._control
-
-    def ask(self) -> None:
-        self.asked = True
-        self._control.stop(INTERRUPTED, interrupted=True)
-
-
-@contextmanager
-def _stop_on_interrupt() -> Generator[_Interrupt]:
-    """The first Ctrl-C asks for a clean stop with a checkpoint; the second one does not ask."""
-    interrupt = _Interrupt()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupt
-        return
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-
-    def handle(signum: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, before)
-        interrupt.ask()
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _sha256(config: ExperimentConfig) -> str:
+    content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()

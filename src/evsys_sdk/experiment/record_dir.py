@@ -1,9 +1,11 @@
-"""The folder of an experiment: never overwritten, numbered when it is repeated, taken up again on resume.
+"""The folder of an experiment: never overwritten, numbered when it is repeated, taken up again until it is finished.
 
 <output_dir>/<experiment>/            first attempt; <experiment>.2, .3 ... later ones
     config.json                       the resolved config
+    journal.jsonl                     everything that happened, in order
+    conclusion.json  conclusion.md    what follows from it
     <run>/                            one folder per arm
-        config.json  starts.jsonl  checkpoints.jsonl  run_result.json  logs/
+        config.json  starts.jsonl  checkpoints.jsonl  scores.jsonl  run_result.json  logs/
 """
 
 from __future__ import annotations
@@ -21,11 +23,23 @@ from ..config import ExperimentConfig
 from ..errors import ConfigError, DataError, Problem
 from ..files import write_json
 from ..protocols import RunResult
+from .journal import is_finished
 from .result_json import result_from_dict, result_to_dict
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "run_result.json"
 STARTS_FILE = "starts.jsonl"
+RESERVED_NAMES: tuple[str, ...] = (
+    CONFIG_FILE,
+    "journal.jsonl",
+    "conclusion.json",
+    "conclusion.md",
+    "console.log",
+    "spend.log",
+)
+"""Files that stand beside the folders of the arms."""
+_MAY_CHANGE = ("budget", "max_concurrent_arms", "launcher", "arm_timeout_s", "arm_retries", "description", "callbacks")
+"""Fields that say how an experiment is run rather than what it is; changing them does not make it another one."""
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """How a file system says that there is something at a path already."""
 
@@ -35,19 +49,31 @@ class ExperimentDir:
     """One attempt at an experiment, on disk."""
 
     path: Path
+    resumed: bool = False
+    """Whether it was there before and is taken up again."""
 
-    def run_dir(self, arm_id: str) -> Path:
-        return self.path / arm_id
+    def run_dir(self, arm: str) -> Path:
+        return self.path / arm
 
 
-def open_experiment_dir(config: ExperimentConfig, *, resume: bool) -> ExperimentDir:
-    """A fresh numbered folder, or with `resume` the latest one, if it belongs to the same config."""
+def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
+    """The latest folder where it is to be taken up again, else a new numbered one.
+
+    With `resume` the latest must belong to the same config. Without it and without `fresh`, one that does and was not
+    finished is taken up, so that the same command after a crash goes on.
+    """
     base = Path(config.output_dir) / config.name
     resolved = config.model_dump(mode="json")
     latest = _latest(base)
-    if resume and latest is not None:
-        _check_same(latest, resolved)
-        return ExperimentDir(latest)
+    if latest is not None and not fresh:
+        changed = _changes(latest, resolved)
+        if resume and changed:
+            hint = "Change it back to resume, or run without --resume to start a new attempt."
+            message = f"the config differs from the one in {latest} in: {', '.join(changed)}"
+            raise ConfigError(Problem(message, hint=hint))
+        if resume or not (changed or is_finished(latest)):
+            write_json(latest / CONFIG_FILE, resolved)  # how it is run may have changed
+            return ExperimentDir(latest, resumed=True)
     return ExperimentDir(_create(base, resolved))
 
 
@@ -113,12 +139,11 @@ def _create(base: Path, resolved: dict[str, Any]) -> Path:
             return path
 
 
-def _check_same(path: Path, resolved: dict[str, Any]) -> None:
+def _changes(path: Path, resolved: dict[str, Any]) -> list[str]:
+    """The fields in which a recorded experiment is another one than this."""
     recorded = _read_json(path / CONFIG_FILE)
-    changed = sorted(key for key in {*recorded, *resolved} if recorded.get(key) != resolved.get(key))
-    if changed:
-        hint = "Change it back to resume, or run without --resume to start a new attempt."
-        raise ConfigError(Problem(f"the config differs from the one in {path} in: {', '.join(changed)}", hint=hint))
+    different = {key for key in {*recorded, *resolved} if recorded.get(key) != resolved.get(key)}
+    return sorted(different.difference(_MAY_CHANGE))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

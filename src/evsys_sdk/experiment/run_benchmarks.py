@@ -25,6 +25,7 @@ from ..training.callback import EvalRecord, Observers
 from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.scoring import BackgroundScoring, Scoring
 from .benchmark_plan import PlannedBenchmark
+from .score_log import ScoreLog
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
@@ -69,6 +70,10 @@ class RunBenchmarks:
     def checkpoints(self) -> CheckpointLog:
         return CheckpointLog.in_dir(self.run_dir)
 
+    @property
+    def score_log(self) -> ScoreLog:
+        return ScoreLog(self.run_dir)
+
     def background_scoring(self) -> BackgroundScoring | None:
         """What the training loop asks to score snapshots; None when nothing is scored during training."""
         if self.in_loop and self._scoring is None:
@@ -101,6 +106,7 @@ class RunBenchmarks:
                 result = self._guarded(one, f"{BASELINE}/{record_name}", 0, lambda name=name: self._baseline(name))
                 if result is not None:
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _shown(result))
+                    self.score_log.add(record, result)
                     self.observers.on_eval(record)
                     self.checkpoints.add_scores(0, {} if result.problem else record.named_metrics)
 
@@ -115,6 +121,7 @@ class RunBenchmarks:
                     result.metrics |= scoring.scores
         baselines = self.checkpoints.scores().get(0, {})
         result.metrics |= {name: value for name, value in baselines.items() if name.startswith(f"{BASELINE}/")}
+        self.score_log.settle()
         self._explain(result)
 
     def close(self) -> None:
@@ -165,6 +172,7 @@ class RunBenchmarks:
         if result is None:
             return None
         record = EvalRecord(one.label, one.split, step, result.flat_metrics, _shown(result))
+        self.score_log.add(record, result)
         return Scoring(record, {} if result.problem else record.named_metrics)
 
     def _guarded(self, one: PlannedBenchmark, what: str, step: int, model: Any) -> EvalResult | None:

@@ -49,7 +49,7 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
             observers.add(make())
         result = _train_and_score(arm, config, options, observers, attempt)
     except Exception as error:
-        result = _failure(arm.id, error)
+        result = _failure(arm.name, error)
     observers.on_run_end(result)
     observers.close()
     # Written last: a run with a result is over, and everything else about it is on disk.
@@ -69,7 +69,7 @@ def _train_and_score(
     backend = build_backend(run, algorithm)
     with ExitStack() as ending:
         handles = ending.enter_context(prepared(backend, run, algorithm, run_dir))
-        ctx = RunContext(arm.id, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
+        ctx = RunContext(arm.name, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
         ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
         ctx.extras |= {"model_name": run.model.name, "tags": run.tags, "seed": run.seed, "attempt": attempt}
         ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
@@ -200,8 +200,15 @@ def _failure(run_id: str, error: Exception) -> RunResult:
     """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
     get_logger(__name__).error("run '%s' failed: %s", run_id, error)
     expected = isinstance(error, EvsysError | OSError)
-    extras = {} if expected else {"traceback": traceback.format_exc()}
+    extras: dict[str, Any] = {} if expected else {"traceback": traceback.format_exc()}
+    if _may_pass(error):
+        extras["retryable"] = True
     return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", extras=extras)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same arm may succeed when it is tried again: not if its config, its data or its loss is wrong."""
+    return isinstance(error, BackendError) or not isinstance(error, EvsysError)
 
 
 def _recorded(run_dir: Path, run: RunConfig, result: RunResult) -> RunResult:

@@ -82,6 +82,8 @@ class RunControl:
     stop_reason: str | None = None
     interrupted: bool = False
     """Whether the run was broken off rather than finished early."""
+    pause_after: int | None = None
+    """Break off after exactly this step, counted over all stages, once what is due there has been scored."""
     # Reentrant: Ctrl-C is handled on the main thread, which may be asking for a stop itself at that moment.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 

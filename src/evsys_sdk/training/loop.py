@@ -106,7 +106,7 @@ class TrainingLoop:
             await self._score(step)
         in_flight: deque[_InFlight] = deque()
         try:
-            while step < self.settings.total_steps and self.control.stop_reason is None:
+            while step < self._last_step() and self.control.stop_reason is None:
                 await self._submit(step, in_flight)
                 step += 1
                 at_barrier = self._is_barrier(step)
@@ -118,7 +118,20 @@ class TrainingLoop:
             # The later steps cannot be trusted, but leaving them running would race with teardown.
             await _settle(in_flight)
             raise
+        if self.control.stop_reason is None and step < self.settings.total_steps:
+            await self._pause(step)
         return await self._end(step)
+
+    def _last_step(self) -> int:
+        """The step of this stage to train to at most."""
+        pause = self.control.pause_after
+        return self.settings.total_steps if pause is None else min(self.settings.total_steps, pause - self.offset)
+
+    async def _pause(self, steps_done: int) -> None:
+        """Break off as agreed; what is being scored belongs to the steps that were taken, and is waited for."""
+        if self.scoring is not None:
+            await self.scoring.collect()
+        self.control.stop(f"paused after step {self.offset + steps_done}", interrupted=True)
 
     async def _submit(self, step: int, in_flight: deque[_InFlight]) -> None:
         """Build the batch of a step and send it off; one without data is noted in its turn."""
@@ -171,7 +184,7 @@ class TrainingLoop:
         self.watchdog.check_step(self.offset + flight.step + 1, metrics)
 
     def _is_barrier(self, steps_done: int) -> bool:
-        ends = steps_done == self.settings.total_steps or self.control.stop_reason is not None
+        ends = steps_done == self._last_step() or self.control.stop_reason is not None
         asked = self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
         return ends or asked or self._starts_scoring(steps_done)
 

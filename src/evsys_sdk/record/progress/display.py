@@ -30,5 +30,6 @@ def is_live_terminal(environment: Mapping[str, str] | None = None) -> bool:
     environment = os.environ if environment is None else environment
     is_dumb = environment.get("TERM", "dumb") in ("dumb", "unknown")
     is_ci = environment.get("CI", "").lower() not in ("", "0", "false")
-    plain = is_dumb or is_ci or environment.get("NO_COLOR")
+    shares_terminal = environment.get("EVSYS_ARM_WORKER")  # with the processes of other arms
+    plain = is_dumb or is_ci or shares_terminal or environment.get("NO_COLOR")
     return sys.stderr.isatty() and not plain and sys.stderr.encoding.lower().startswith("utf")

@@ -1,0 +1,110 @@
+"""Where arms are executed: the contract of launchers, and what they all do with an arm.
+
+A launcher decides in which thread, process or machine `execute` is called. It never decides which arms run, what they
+are or what becomes of their results, so that the record is the same whichever launched it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+from ..config import ExperimentConfig
+from ..protocols import RunResult
+from ..registry import get_callback
+from ..training.callback import Callback, RunControl
+from .arms import Arm
+from .locks import folder_lock
+from .runner import ArmOptions, run_arm
+
+TIMEOUT = "timeout"
+_LOCK_PATIENCE_S = 60.0
+"""How long a killed experiment's last worker may take to notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmJob:
+    """One arm to execute; small, because it may travel to another machine."""
+
+    arm: Arm
+    run_dir: Path
+    resume: bool = False
+    until_step: int | None = None
+    """Pause after this step, with everything that is due there scored; None trains to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What all arms of an experiment share."""
+
+    config: ExperimentConfig
+    experiment_dir: Path
+    max_concurrent: int | None = None
+    """Upper limit of arms at the same time; None lets the launcher decide."""
+    callbacks: Sequence[Callable[[], Callback]] = ()
+    """Make further observers of each arm, beside those the config names."""
+    budget_left: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Executes arms somewhere."""
+
+    name: ClassVar[str]
+
+    def open(self, launch: Launch, n_arms: int) -> int:
+        """Get ready for an experiment of so many arms; returns how many can run at the same time."""
+        ...
+
+    def start(self, job: ArmJob) -> Future[RunResult]:
+        """Execute an arm; called at most as often at a time as `open` said. The future raises only `WorkerLost`."""
+        ...
+
+    def stop(self, arm: str, reason: str) -> None:
+        """Ask a running arm for a clean stop with a checkpoint; may be called from a signal handler."""
+        ...
+
+    def kill(self, arm: str) -> None:
+        """End a running arm that does not react, where that is possible; its future then raises `WorkerLost`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; no arm is running."""
+        ...
+
+
+class WorkerLost(Exception):
+    """Whatever executed an arm is gone: a process was killed, a machine went away."""
+
+
+def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
+    """Train and score one arm, here and now."""
+    control.pause_after = job.until_step
+    config = launch.config
+    own = [partial(get_callback(spec.kind), **spec.params) for spec in config.callbacks]
+    options = ArmOptions(job.run_dir, resume=job.resume, callbacks=[*own, *launch.callbacks], control=control)
+    what = f"run '{job.arm.name}'"
+    with folder_lock(job.run_dir, what=what, patience_s=_LOCK_PATIENCE_S), _time_limit(config.arm_timeout_s, control):
+        return run_arm(job.arm, config, options)
+
+
+@contextmanager
+def _time_limit(seconds: float | None, control: RunControl) -> Generator[None]:
+    """Ask for a clean stop when the time is over; who does not react has to be killed by the launcher."""
+    if seconds is None:
+        yield
+        return
+    reason = f"{TIMEOUT}: the arm took longer than arm_timeout_s={seconds:g}"
+    timer = threading.Timer(seconds, lambda: control.stop(reason, interrupted=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

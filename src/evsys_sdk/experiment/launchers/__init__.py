@@ -1,0 +1,1 @@
+"""Built-in launchers; the file name is the kind."""

@@ -1,0 +1,147 @@
+"""A process that executes one arm after the other, and the door through which this process talks to it.
+
+It is started by module name, not forked: no threads, locks or event loops come along, and the script that started the
+experiment is not run again. It ends when its parent does, because it then reads the end of their connection.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from socket import AF_UNIX, SOCK_STREAM, socketpair
+
+from ...errors import ConfigError, EvsysError, Problem
+from ...protocols import RunResult
+from ...training.callback import RunControl
+from ..launcher import ArmJob, Launch, WorkerLost, execute
+from ..project_code import ProjectCode
+
+_FAREWELL_S = 10.0
+_WORKER = "EVSYS_ARM_WORKER"
+"""Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
+
+
+class WorkerProcess:
+    """The parent's side: give it an arm, wait for the result."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
+        self._process = process
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    @classmethod
+    def start(cls, launch: Launch, environment: dict[str, str]) -> WorkerProcess:
+        """Start a process and tell it what all arms share."""
+        ours, theirs = socketpair(AF_UNIX, SOCK_STREAM)
+        command = [sys.executable, "-m", __spec__.name, str(theirs.fileno())]
+        told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with theirs:
+            process = subprocess.Popen(command, env=told, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        worker = cls(process, Connection(ours.detach()))
+        worker._send(_pickled(launch))
+        return worker
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, job: ArmJob) -> RunResult:
+        """Have an arm executed; a process that dies on the way raises `WorkerLost`."""
+        self._send(pickle.dumps(("run", job)))
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            raise self._lost() from None
+
+    def stop(self, reason: str) -> None:
+        with suppress(WorkerLost):
+            self._send(pickle.dumps(("stop", reason)))
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        """Send it home; one that does not go is ended."""
+        self._connection.close()
+        try:
+            self._process.wait(_FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, message: bytes) -> None:
+        try:
+            with self._sending:
+                self._connection.send_bytes(message)
+        except OSError:
+            raise self._lost() from None
+
+    def _lost(self) -> WorkerLost:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_FAREWELL_S)
+        code = self._process.returncode
+        cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+        return WorkerLost(f"the process that trained it ended with {cause}")
+
+
+def _pickled(launch: Launch) -> bytes:
+    """What a worker is told; what cannot travel is refused with its name."""
+    try:
+        return pickle.dumps((ProjectCode.of_this_process(), launch))
+    except Exception as error:
+        hint = "Register it and name it under callbacks, or set launcher.params.arms_in to 'threads'."
+        raise ConfigError(Problem(f"a callback cannot be sent to a process: {error}", hint=hint)) from None
+
+
+def main(descriptor: int) -> None:
+    """The worker's side: execute arms until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent decides what it means
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    code, launch = pickle.loads(connection.recv_bytes())
+    inbox = _Inbox(connection)
+    try:
+        code.load()
+        problem = None
+    except EvsysError as error:
+        problem = f"{type(error).__name__}: {error}"
+    while True:
+        job, control = inbox.next_job()
+        failed = RunResult(job.arm.name, "failed", error=problem)
+        connection.send(execute(job, launch, control) if problem is None else failed)
+
+
+class _Inbox:
+    """Listens to the parent beside the arm that is being trained."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._jobs: queue.SimpleQueue[tuple[ArmJob, RunControl]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def next_job(self) -> tuple[ArmJob, RunControl]:
+        return self._jobs.get()
+
+    def _listen(self) -> None:
+        control = RunControl()
+        while True:
+            try:
+                what, value = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)  # nobody is left who would want the result, and someone may go on in this folder
+            if what == "run":
+                control = RunControl()
+                self._jobs.put((value, control))
+            else:
+                control.stop(value, interrupted=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,199 @@
+"""Brings arms to a launcher, as many at a time as it has room for, and sees to what becomes of them.
+
+An arm that fails harms no other. One whose process was lost, or that failed through no fault of its config, is taken up
+again from its last checkpoint as often as the config allows; one that does not stop when its time is over is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+
+from ..config import ExperimentConfig
+from ..log import get_logger
+from ..protocols import RunResult
+from .allocation import Allocation, ArmRequest, Decision, Outcome
+from .journal import ARM_ENDED, ARM_RECALLED, ARM_RETRIED, ARM_STARTED, SEARCH_DECISION, Journal, read_journal
+from .launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
+from .record_dir import ExperimentDir, read_result, write_result
+from .results import ArmResult
+
+_GRACE_S = 30.0
+"""How long an arm may take to finish its step and write a checkpoint after its time is over."""
+_RESPONSE_S = 0.5
+"""How soon a request to stop is noticed."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: ArmRequest
+    future: Future[RunResult]
+    attempt: int
+    began: float
+    asked_to_stop: bool = False
+    is_elsewhere: bool = False
+    """Whether it is in another thread or process than this one."""
+
+
+@dataclass(slots=True)
+class ArmScheduler:
+    """Runs the arms that an allocation asks for."""
+
+    config: ExperimentConfig
+    folder: ExperimentDir
+    journal: Journal
+    launcher: Launcher
+    allocation: Allocation
+    slots: int
+    stop_reason: Callable[[], str | None] = lambda: None
+    """Why nothing more is to be started, and everything running is to stop; None as long as all is well."""
+    outcomes: dict[tuple[str, int | None], Outcome] = field(default_factory=dict[tuple[str, int | None], Outcome])
+    _waiting: deque[tuple[ArmRequest, int]] = field(default_factory=deque[tuple[ArmRequest, int]])
+    _running: list[_Running] = field(default_factory=list[_Running])
+    _known: dict[tuple[str, int | None], ArmRequest] = field(default_factory=dict[tuple[str, int | None], ArmRequest])
+    """Every request so far, in the order it was made."""
+    _decided: Decision | None = None
+    _decisions_recorded: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folder.resumed:  # the same decisions are taken again, and need not be written again
+            events = read_journal(self.folder.path)
+            self._decisions_recorded = sum(event["kind"] == SEARCH_DECISION for event in events)
+
+    def run(self) -> list[ArmResult]:
+        """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
+        self._ask_allocation()
+        while self._waiting or self._running:
+            self._start_waiting()
+            if not self._running:
+                break
+            self._await_one()
+        return list({outcome.request.arm.name: outcome.result for outcome in self._in_order()}.values())
+
+    def interrupt(self, reason: str) -> None:
+        """Stop an arm that has this very thread for itself; for signal handlers. The others are stopped by `run`."""
+        for running in self._running:
+            if not running.is_elsewhere:
+                self.launcher.stop(running.request.arm.name, reason)
+
+    def _stop_all(self, reason: str) -> None:
+        """Ask every running arm for a clean stop."""
+        for running in self._running:
+            running.asked_to_stop = True
+            self.launcher.stop(running.request.arm.name, reason)
+
+    def _in_order(self) -> list[Outcome]:
+        return [self.outcomes[key] for key in self._known if key in self.outcomes]
+
+    def _ask_allocation(self) -> None:
+        decision = self.allocation.decide(self._in_order())
+        if decision is self._decided:
+            return
+        self._decided = decision
+        for note in decision.notes[self._decisions_recorded :]:
+            self.journal.append(SEARCH_DECISION, **note)
+        self._decisions_recorded = max(self._decisions_recorded, len(decision.notes))
+        for request in decision.requests:
+            if request.key not in self._known:
+                self._known[request.key] = request
+                self._waiting.append((request, 1))
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self.slots and self.stop_reason() is None:
+            request, attempt = self._waiting.popleft()
+            recorded = self._recorded(request) if attempt == 1 else None
+            if recorded is not None:
+                self.journal.append(ARM_RECALLED, arm=request.arm.name)
+                self._settle(request, recorded)
+                continue
+            self._start(request, attempt)
+
+    def _start(self, request: ArmRequest, attempt: int) -> None:
+        arm = request.arm
+        resume = self.folder.resumed or attempt > 1 or self._was_started_before(request)
+        job = ArmJob(arm, self.folder.run_dir(arm.name), resume=resume, until_step=request.until_step)
+        self.journal.append(ARM_STARTED, arm=arm.name, arm_id=arm.id, attempt=attempt, until_step=request.until_step)
+        running = _Running(request, Future(), attempt, time.monotonic())
+        self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
+        running.future = self.launcher.start(job)
+        running.is_elsewhere = True
+
+    def _was_started_before(self, request: ArmRequest) -> bool:
+        """Whether an earlier request trained the first steps of this arm."""
+        return any(known != request.key and known[0] == request.arm.name for known in self._known)
+
+    def _await_one(self) -> None:
+        """Wait until an arm ends, looking up now and then to see whether anything must stop."""
+        done, _ = wait([one.future for one in self._running], timeout=_RESPONSE_S, return_when=FIRST_COMPLETED)
+        reason = self.stop_reason()
+        if reason is not None and not all(one.asked_to_stop for one in self._running):
+            self._stop_all(reason)
+        self._kill_the_stubborn()
+        for running in [one for one in self._running if one.future in done]:
+            self._running.remove(running)
+            self._take(running)
+
+    def _kill_the_stubborn(self) -> None:
+        limit = self.config.arm_timeout_s
+        for running in self._running:
+            if limit is not None and time.monotonic() - running.began > limit + _GRACE_S:
+                self.launcher.kill(running.request.arm.name)
+
+    def _take(self, running: _Running) -> None:
+        """Deal with an arm that has ended: try again, or keep what came of it."""
+        request, lost = running.request, False
+        try:
+            result = running.future.result()
+        except WorkerLost as error:
+            lost, result = True, RunResult(request.arm.name, "failed", error=f"WorkerLost: {error}")
+        result = _timed_out(result)
+        may_retry = lost or result.extras.get("retryable", False)
+        if result.status == "failed" and may_retry and running.attempt <= self.config.arm_retries:
+            self.journal.append(ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
+            get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
+            self._waiting.append((request, running.attempt + 1))
+            return
+        if lost:  # nobody was left to write it down
+            write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
+        self._journal_end(request, result)
+        self._settle(request, result)
+
+    def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
+        extras = {key: result.extras[key] for key in ("unscored", "stop_reason", "spend") if key in result.extras}
+        self.journal.append(
+            ARM_ENDED,
+            arm=request.arm.name,
+            arm_id=request.arm.id,
+            until_step=request.until_step,
+            status=result.status,
+            error=result.error,
+            metrics=result.metrics,
+            **extras,
+        )
+
+    def _settle(self, request: ArmRequest, result: RunResult) -> None:
+        self.outcomes[request.key] = Outcome(request, ArmResult(request.arm, result))
+        self._ask_allocation()
+
+    def _recorded(self, request: ArmRequest) -> RunResult | None:
+        """The result an arm ended with when the experiment was run before, if it need not be trained again."""
+        if not self.folder.resumed:
+            return None
+        run_dir = self.folder.run_dir(request.arm.name)
+        result = read_result(run_dir)
+        if result is None or result.status != "completed" or "unscored" in result.extras:
+            return None
+        return result
+
+
+def _timed_out(result: RunResult) -> RunResult:
+    """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
+    if result.status == "cancelled" and str(result.extras.get("stop_reason", "")).startswith(TIMEOUT):
+        remedy = "It has a checkpoint: raise arm_timeout_s and go on with --resume."
+        return RunResult(
+            result.run_id, "failed", result.metrics, result.artifacts, f"{result.error}. {remedy}", result.extras
+        )
+    return result
