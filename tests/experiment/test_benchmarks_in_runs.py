@@ -255,7 +255,7 @@ def test_baselines_are_scored_once_for_all_runs_and_never_chosen() -> None:
     result = run(entry, n_repeats=2)
     for trained in result.runs:
         assert {f"baseline/test/words/{name}/pass@1" for name in ("base", "mock:other")} <= set(trained.metrics)
-    journals = {path.name: path for path in Path("outputs/e/.baselines").iterdir()}
+    journals = {path.name: path for path in Path("outputs/e/.baselines").glob("*.jsonl")}
     assert len(journals) == 3  # the untrained model of each seed, and the other model
     [other] = [path for name, path in journals.items() if "other" in name]
     assert len(other.read_bytes().splitlines()) == 6

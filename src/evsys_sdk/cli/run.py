@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,7 @@ from .output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
     from ..config import ExperimentConfig
-    from ..experiment import ExperimentResult
+    from ..experiment import Experiment, ExperimentResult
     from ..protocols import RunResult
 
 
@@ -20,29 +20,68 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path())
 @click.option("--dry", is_flag=True, help="Rehearse on the mock backend for a few steps; nothing is spent.")
 @click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of what the config says.")
-@click.option("--resume", is_flag=True, help="Go on with the latest attempt where it stopped.")
+@click.option("--resume", is_flag=True, help="Go on with the latest attempt, also with what failed in it.")
+@click.option("--fresh", is_flag=True, help="Start a new attempt, although the latest is not finished.")
+@click.option("--detach", is_flag=True, help="Run in the background; see evsys status, attach and cancel.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Also write the JSON summary to this file.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
 @import_option
-def run(path: str, dry: bool, steps: int | None, resume: bool, output: str | None, quiet: bool, as_json: bool) -> int:
-    """Run the experiment in PATH: validate, expand, train, score, record."""
+def run(
+    path: str,
+    dry: bool,
+    steps: int | None,
+    resume: bool,
+    fresh: bool,
+    detach: bool,
+    output: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Run the experiment in PATH: validate, expand, train, score, record, conclude.
+
+    An attempt that was interrupted or killed is taken up again where it stopped.
+    """
     from pathlib import Path
 
     from ..config import validate_yaml
     from ..experiment import Experiment
     from ..files import write_json
 
+    if resume and fresh:
+        raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
     config = _adapted(validate_yaml(path, deep=True), dry=dry, steps=steps)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, callbacks=[] if quiet else _progress(config))
+    if detach:
+        return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
-        result = experiment.run(resume=resume)
+        result = experiment.run(resume=resume, fresh=fresh)
     emit(result.to_dict(), as_json, lambda: _render(result))
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
+
+
+def _detach(experiment: Experiment, *, resume: bool, fresh: bool, as_json: bool) -> int:
+    """Start the same command in the background, on the folder that is made or found here."""
+    from ..experiment.background import start_in_background
+    from ..experiment.journal import experiment_id
+
+    folder = experiment.open(resume=resume, fresh=fresh)
+    # The folder is there now and not finished, so that the same command takes it up.
+    arguments = [one for one in sys.argv[1:] if one not in ("--detach", "--fresh")]
+    pid = start_in_background(arguments, folder.path)
+    answer = {"path": str(folder.path), "experiment_id": experiment_id(folder.path), "pid": pid}
+    emit(answer, as_json, lambda: _render_detached(answer))
+    return 0
+
+
+def _render_detached(answer: dict[str, Any]) -> None:
+    click.echo(f"{answer['experiment_id']} runs in the background as process {answer['pid']}.")
+    for verb in ("status", "attach", "cancel"):
+        click.echo(f"  evsys {verb} {answer['path']}")
 
 
 def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:

@@ -53,8 +53,7 @@ class Experiment:
 
         With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
         """
-        self.validate()
-        folder = open_experiment_dir(self.config, resume=resume, fresh=fresh)
+        folder = self.open(resume=resume, fresh=fresh)
         what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
         with (
             folder_lock(folder.path, what=what, remedy=remedy),
@@ -66,6 +65,11 @@ class Experiment:
             result = self._concluded(folder, journal, arms, self._status(arms, interrupt))
             journal.append(events.ENDED, status=result.status)
         return result
+
+    def open(self, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
+        """Check everything and find or make the folder; nothing is trained yet."""
+        self.validate()
+        return open_experiment_dir(self.config, resume=resume, fresh=fresh)
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""

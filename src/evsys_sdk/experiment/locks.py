@@ -22,8 +22,8 @@ _POLL_S = 0.05
 
 
 @contextmanager
-def folder_lock(folder: Path, *, what: str, patience_s: float = 0.0, remedy: str = "") -> Generator[None]:
-    """Hold the lock of a folder; wait at most `patience_s` for whoever holds it."""
+def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str = "") -> Generator[None]:
+    """Hold the lock of a folder; wait at most `patience_s` for whoever holds it, or only looks whether someone does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
         deadline = time.monotonic() + patience_s
@@ -42,8 +42,8 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
     path = folder / LOCK_FILE
     if not path.exists():
         return None
-    with path.open("r+", encoding="utf-8") as file:
-        if _take(file):
+    with path.open("r", encoding="utf-8") as file:
+        if _take(file, shared=True):
             return None
         try:
             owner: Any = json.loads(file.read())
@@ -52,13 +52,13 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
     return owner if isinstance(owner, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def _take(file: IO[str]) -> bool:
+def _take(file: IO[str], *, shared: bool = False) -> bool:
     try:
         import fcntl
     except ImportError:  # no such locks here; two owners are then the user's care
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

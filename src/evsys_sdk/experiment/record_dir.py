@@ -29,12 +29,16 @@ from .result_json import result_from_dict, result_to_dict
 CONFIG_FILE = "config.json"
 RESULT_FILE = "run_result.json"
 STARTS_FILE = "starts.jsonl"
+PROGRESS_FILE = "progress.json"
+"""How many steps the run is going to take, for whoever watches from outside."""
+CONSOLE_FILE = "console.log"
+"""What an experiment in the background prints."""
 RESERVED_NAMES: tuple[str, ...] = (
     CONFIG_FILE,
     "journal.jsonl",
     "conclusion.json",
     "conclusion.md",
-    "console.log",
+    CONSOLE_FILE,
     "spend.log",
 )
 """Files that stand beside the folders of the arms."""

@@ -5,6 +5,7 @@ A failure here never fails the run and never vanishes: the run is marked unscore
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from ..training.callback import EvalRecord, Observers
 from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.scoring import BackgroundScoring, Scoring
 from .benchmark_plan import PlannedBenchmark
+from .locks import folder_lock
 from .score_log import ScoreLog
 
 if TYPE_CHECKING:
@@ -103,7 +105,11 @@ class RunBenchmarks:
             one = replace(planned, settings=replace(planned.settings, sampling=sampling))
             for name in one.entry.models:
                 record_name = f"{one.split}/{one.label}/{name}"
-                result = self._guarded(one, f"{BASELINE}/{record_name}", 0, lambda name=name: self._baseline(name))
+                what = f"{BASELINE}/{record_name}"
+                folder = self._journal(one, what, 0).parent
+                # Runs share the answers, also those that are trained at the same time: one asks, the others read.
+                with folder_lock(folder, what=f"the scoring of {what}", patience_s=math.inf):
+                    result = self._guarded(one, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _shown(result))
                     self.score_log.add(record, result)

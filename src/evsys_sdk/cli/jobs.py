@@ -1,0 +1,122 @@
+"""`evsys status`, `attach` and `cancel`: experiments that run in the background, or on another terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import emit, json_option, table
+from .record_options import root_option
+
+if TYPE_CHECKING:
+    from ..experiment.live_status import ArmStatus, ExperimentStatus
+
+_EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
+
+
+@click.command()
+@click.argument("experiment", required=False)
+@root_option
+@json_option
+def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int:
+    """Show how EXPERIMENT is getting on, arm by arm; without it, everything that is running."""
+    from ..experiment.live_status import experiment_status
+
+    if experiment is not None:
+        found = experiment_status(_find(experiment, roots))
+        emit(found.to_dict(), as_json, lambda: _render(found))
+        return 0
+    running = [experiment_status(path) for path in _running(roots)]
+    emit([one.to_dict() for one in running], as_json, lambda: _render_all(running))
+    return 0
+
+
+@click.command()
+@click.argument("experiment")
+@root_option
+@json_option
+def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
+    """Follow what EXPERIMENT prints until it has ended. Ctrl-C lets go of it; it runs on."""
+    from ..experiment.background import follow, wait_for_end
+    from ..experiment.live_status import experiment_status
+    from ..experiment.record_dir import CONSOLE_FILE
+
+    path = _find(experiment, roots)
+    if (path / CONSOLE_FILE).exists():
+        for line in follow(path):
+            click.echo(line, err=True)
+    else:
+        click.echo("It was started on another terminal, which has its output. Waiting for its end.", err=True)
+        wait_for_end(path)
+    found = experiment_status(path)
+    emit(found.to_dict(), as_json, lambda: _render(found))
+    return _EXIT_CODES.get(found.state, 2)
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
+@click.option("--kill", is_flag=True, help="End it if it has not stopped by then; it can still be resumed.")
+@root_option
+@json_option
+def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...], as_json: bool) -> int:
+    """Stop EXPERIMENT after its current steps, with checkpoints to go on from."""
+    from ..experiment.background import cancel as cancel_experiment
+
+    path = _find(experiment, roots)
+    outcome = cancel_experiment(path, patience_s=patience_s, kill=kill)
+    emit({"path": str(path), **outcome}, as_json, lambda: click.echo(_told(path, outcome)))
+    return 0 if outcome["stopped"] else 2
+
+
+def _find(reference: str, roots: tuple[str, ...]) -> Path:
+    from ..record.history.find import find_experiment
+
+    return find_experiment(reference, [Path(root) for root in roots] or None)
+
+
+def _running(roots: tuple[str, ...]) -> list[Path]:
+    """Every experiment that someone is running; looking at the locks is quicker than reading the record."""
+    from ..experiment.locks import LOCK_FILE, lock_owner
+    from ..record.history.roots import experiment_roots
+
+    folders = [Path(root) for root in roots] or experiment_roots()
+    locks = [lock for folder in folders for lock in sorted(folder.glob(f"*/{LOCK_FILE}"))]
+    return [lock.parent for lock in locks if lock_owner(lock.parent) is not None]
+
+
+def _render(found: ExperimentStatus) -> None:
+    where = f" by process {found.pid} on {found.host}" if found.state == "running" else ""
+    click.echo(f"{found.path}: {found.state}{where}")
+    click.echo(table(("arm", "state", "step", "loss", ""), [_row(arm) for arm in found.arms]))
+    if found.state in ("killed", "interrupted", "budget"):
+        click.echo("Run the same command again to go on.", err=True)
+
+
+def _render_all(running: list[ExperimentStatus]) -> None:
+    if not running:
+        click.echo("Nothing is running. See what there is with: evsys history")
+        return
+    rows = [(str(one.path), _counted(one.counts), str(one.pid)) for one in running]
+    click.echo(table(("experiment", "arms", "process"), rows))
+
+
+def _row(arm: ArmStatus) -> tuple[str, str, str, str, str]:
+    steps = "" if arm.step is None else f"{arm.step}/{arm.total_steps}" if arm.total_steps else str(arm.step)
+    loss = "" if arm.loss is None else f"{arm.loss:.4g}"
+    return arm.arm, arm.state, steps, loss, arm.error or ""
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in counts.items())
+
+
+def _told(path: Path, outcome: dict[str, Any]) -> str:
+    if not outcome["was_running"]:
+        return f"{path} is not running."
+    if not outcome["stopped"]:
+        return f"{path} has not stopped yet. It finishes its steps; --kill ends it."
+    how = "was ended" if outcome["killed"] else "has stopped, with checkpoints"
+    return f"{path} {how}. Run the same command again to go on."

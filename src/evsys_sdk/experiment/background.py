@@ -1,0 +1,97 @@
+"""Experiments that outlive the command that started them: start one, follow it, stop it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+from .journal import read_journal
+from .live_status import experiment_status
+from .locks import lock_owner
+from .record_dir import CONSOLE_FILE
+
+_POLL_S = 0.1
+
+
+def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patience_s: float = 60.0) -> int:
+    """Run `evsys ARGUMENTS`, which takes up the experiment in a folder; returns its process id once it has begun."""
+    if owner := lock_owner(experiment_dir):
+        raise TrainingError(f"the experiment in {experiment_dir} is being run by process {owner.get('pid')} already.")
+    events_before = sum(1 for _ in read_journal(experiment_dir))
+    with (experiment_dir / CONSOLE_FILE).open("ab") as console:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "evsys_sdk", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            start_new_session=True,  # the terminal's Ctrl-C and its end do not reach it
+        )
+    deadline = time.monotonic() + patience_s
+    while sum(1 for _ in read_journal(experiment_dir)) == events_before and time.monotonic() < deadline:
+        if process.poll() is not None and process.returncode != 0:
+            raise TrainingError(f"it ended at once: {_last_words(experiment_dir)}")
+        time.sleep(_POLL_S)
+    return process.pid
+
+
+def follow(experiment_dir: Path) -> Iterator[str]:
+    """What an experiment in the background prints, from its beginning, line by line until it has ended."""
+    console = experiment_dir / CONSOLE_FILE
+    with console.open("r", encoding="utf-8", errors="replace") as file:
+        pending = ""
+        while True:
+            running = lock_owner(experiment_dir) is not None
+            pending += file.read()
+            *lines, pending = pending.split("\n")
+            yield from lines
+            if not running:
+                if pending:
+                    yield pending
+                return
+            time.sleep(_POLL_S)
+
+
+def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> dict[str, Any]:
+    """Ask a running experiment for a clean stop and wait for it; with `kill`, end what has not stopped by then."""
+    owner = lock_owner(experiment_dir)
+    if owner is None:
+        return {"was_running": False, "stopped": True, "killed": False}
+    if owner.get("host") != socket.gethostname():
+        raise TrainingError(f"it runs on {owner.get('host')}, where process {owner.get('pid')} has to be stopped.")
+    pid = int(owner["pid"])
+    os.kill(pid, signal.SIGTERM)
+    stopped = _wait_until_free(experiment_dir, patience_s)
+    if not stopped and kill:
+        os.kill(pid, signal.SIGKILL)
+        stopped = _wait_until_free(experiment_dir, patience_s)
+        return {"was_running": True, "stopped": stopped, "killed": True}
+    return {"was_running": True, "stopped": stopped, "killed": False}
+
+
+def wait_for_end(experiment_dir: Path) -> str:
+    """Wait until nobody runs the experiment any more; returns the state it is left in."""
+    while lock_owner(experiment_dir) is not None:
+        time.sleep(_POLL_S)
+    return experiment_status(experiment_dir).state
+
+
+def _wait_until_free(experiment_dir: Path, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while lock_owner(experiment_dir) is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _last_words(experiment_dir: Path) -> str:
+    text = (experiment_dir / CONSOLE_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    return text.rsplit("\n", 1)[-1] or f"see {experiment_dir / CONSOLE_FILE}"
