@@ -19,12 +19,26 @@ from ..errors import EvsysError
 
 COMMANDS = {
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
+    "plan": ("plan", "Estimate steps, tokens, cost and time before anything is spent."),
     "run": ("run", "Train and score every arm of an experiment."),
+    "status": ("jobs", "Show how an experiment is getting on, or which ones are running."),
+    "attach": ("jobs", "Follow an experiment in the background until it has ended."),
+    "cancel": ("jobs", "Stop a running experiment, with checkpoints to go on from."),
+    "mutate": ("mutate", "Propose valid neighbours of a config."),
     "list": ("registry", "List what can be named in a config."),
     "schema": ("registry", "Print the JSON schema of one extension's params."),
     "dataset": ("dataset", "List, inspect, add and verify datasets."),
     "benchmark": ("benchmark", "List, inspect, add, verify and run benchmarks."),
     "eval": ("eval", "Score a model without training it."),
+    "conclude": ("conclude", "Draw the conclusion of an experiment again from its record."),
+    "history": ("history", "List the experiments on this machine: filter, search, sort, tree."),
+    "show": ("show", "Show one experiment: verdict, runs, failures, spend, how to resume."),
+    "compare": ("compare", "Compare experiments: config, scores task by task, curves."),
+    "context": ("context", "Tell an agent what all experiments have shown, within a budget of tokens."),
+    "note": ("note", "Add a note to the record of an experiment."),
+    "invalidate": ("note", "Mark an experiment as not to be believed."),
+    "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "doctor": ("doctor", "Find out what a backend really does, and remember it."),
     "completion": ("completion", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""

@@ -109,8 +109,12 @@ def _render(result: ExperimentResult) -> None:
         problem = run.error or run.extras.get("unscored")
         if problem:
             click.echo(f"{run.run_id}: {problem}", err=True)
+    if result.conclusion is not None and len(result.arms) > 1:
+        click.echo(result.conclusion["summary"])
     if result.interrupted:
-        click.echo("Interrupted. Go on with the same command and --resume.", err=True)
+        click.echo("Interrupted. Run the same command again to go on.", err=True)
+    if result.status == "budget":
+        click.echo("Stopped by the budget. Raise it in the config and run the same command again to go on.", err=True)
 
 
 def _status(run: RunResult) -> str:

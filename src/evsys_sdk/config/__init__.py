@@ -1,7 +1,7 @@
 """Room 1: YAML text -> ExperimentConfig. Light to import; knows nothing of what the kinds do.
 
 yaml_text   text -> plain data with line numbers
-experiment, run, metadata, specs, matrix   the models
+experiment, run, metadata, specs, matrix, search   the models
 load        file -> config, with all problems at once
 deep        do the kinds exist and do their params fit?
 """
@@ -11,6 +11,7 @@ from .load import dump_yaml, load_yaml, validate_yaml
 from .matrix import MatrixSpec
 from .metadata import BenchmarkEntry, Hypothesis, Metadata, SuccessMetric
 from .run import ContinualConfig, ContinualStage, DataConfig, EvalConfig, ModelConfig, RunConfig
+from .search import Interval, Race, SearchSpec
 from .specs import (
     AlgorithmConfig,
     BackendConfig,
@@ -38,13 +39,16 @@ __all__ = [
     "ExperimentConfig",
     "Hypothesis",
     "InferenceSpec",
+    "Interval",
     "LauncherSpec",
     "LogStoreSpec",
     "MatrixSpec",
     "Metadata",
     "MetricSpec",
     "ModelConfig",
+    "Race",
     "RunConfig",
+    "SearchSpec",
     "SuccessMetric",
     "TransformSpec",
     "VerifierSpec",

@@ -11,12 +11,16 @@ from .base import MisplacedValue, Name, Strict
 from .matrix import MatrixSpec, expand_matrix
 from .metadata import Metadata
 from .run import RunConfig, refuse_repeated_names
+from .search import SearchSpec, search_problem, space_of
+from .space import drawn, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
 
 
 def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
     """What is wrong with the choice between `run`, `runs` and `matrix`."""
     given = [field for field in ("run", "runs", "matrix") if fields.get(field) is not None]
+    if space_of(fields):
+        return _space_problem(fields, given)
     if fields.get("base_run") is not None and "matrix" not in given:
         remedy = "Remove it." if given else "Add 'matrix' with its axes, or rename 'base_run' to 'run'."
         return MisplacedValue(f"'base_run' belongs to a matrix, and there is none. {remedy}", "base_run")
@@ -25,6 +29,19 @@ def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
     if len(given) > 1:
         message = f"set exactly one of 'run', 'runs' and 'matrix'; found {' and '.join(given)}. Keep one of them."
         return MisplacedValue(message, given[-1])
+    return None
+
+
+def _space_problem(fields: Mapping[str, Any], given: list[str]) -> MisplacedValue | None:
+    """A space has one template and nothing beside it."""
+    if "matrix" in given:
+        remedy = "Move its axes into search.space, where a list holds choices, and keep 'base_run'."
+        return MisplacedValue(f"'matrix' and search.space both say which runs there are. {remedy}", "matrix")
+    if given:
+        remedy = "Rename it to 'base_run'." if given == ["run"] else "Write what they share as 'base_run'."
+        return MisplacedValue(f"search.space makes runs from 'base_run', not from '{given[0]}'. {remedy}", given[0])
+    if fields.get("base_run") is None:
+        return MisplacedValue("search.space needs a run to vary. Add 'base_run' with what all runs share.", "search")
     return None
 
 
@@ -87,7 +104,9 @@ class ExperimentConfig(Strict):
     matrix: MatrixSpec | None = None
     """Several runs, as the product of some axes; expanded into `runs` when the file is loaded."""
     base_run: dict[str, Any] | None = None
-    """What all runs of a matrix share; may also stand inside `matrix`."""
+    """What all runs of a matrix or of `search.space` share; may also stand inside `matrix`."""
+    search: SearchSpec | None = None
+    """Which of the runs are trained and how far; by default all of them to the end."""
     n_repeats: int = Field(default=1, ge=1, le=1000)
     """How many seeds each run is trained with."""
     base_seed: int | None = Field(default=None, ge=0, lt=2**62)
@@ -121,15 +140,31 @@ class ExperimentConfig(Strict):
         if problem := source_problem(vars(self)):
             raise problem
         refuse_repeated_names([run.name for run in self.runs or ()], "runs")
+        if problem := search_problem(self.search, self.metadata, self.n_repeats):
+            raise problem
         return self
 
     def expanded(self) -> ExperimentConfig:
-        """The same experiment with its matrix written out as `runs`."""
-        if self.matrix is None:
+        """The same experiment with its matrix or search space written out as `runs`, and only those that are drawn."""
+        if self.search is not None and self.search.space:
+            cells = sample_space(self.search, self.base_run or {}, experiment=self.name).cells
+        elif self.matrix is not None:
+            cells = expand_matrix(self.matrix, beside=self.base_run, experiment=self.name)
+        else:
+            return self._only_drawn()
+        return self.with_runs([RunConfig.model_validate(cell) for cell in cells])
+
+    def with_runs(self, runs: list[RunConfig]) -> ExperimentConfig:
+        """The same experiment with these runs in the place of what they were made from."""
+        search = self.search and self.search.model_copy(update={"space": {}})
+        changed = {"run": None, "runs": runs, "matrix": None, "base_run": None, "search": search}
+        return self.model_copy(update=changed)._only_drawn()
+
+    def _only_drawn(self) -> ExperimentConfig:
+        if self.search is None or self.search.n is None or self.runs is None:
             return self
-        cells = expand_matrix(self.matrix, beside=self.base_run, experiment=self.name)
-        runs = [RunConfig.model_validate(cell) for cell in cells]
-        return self.model_copy(update={"runs": runs, "matrix": None, "base_run": None})
+        runs = drawn(self.runs, self.search.n, self.search.seed)
+        return self if len(runs) == len(self.runs) else self.model_copy(update={"runs": runs})
 
     def all_runs(self) -> list[RunConfig]:
         """Every run of the experiment, however it was written."""

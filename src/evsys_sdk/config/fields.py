@@ -6,14 +6,27 @@ key was probably meant?).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import UnionType
-from typing import Any, TypeAliasType, Union, cast, get_args, get_origin
+from typing import Any, Literal, TypeAliasType, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
 from ..errors import MISSING
 
 type Path = tuple[str | int, ...]
+
+NOT_SEARCHED: dict[str, Any] = {"search": False}
+"""`json_schema_extra` of a field that changes how a run is carried out or recorded, not what is learned."""
+
+
+def searched(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`json_schema_extra` of a field, for whatever varies configs by their schema.
+
+    `scale` log: twice as much is as far as half as much. `when`: the field has an effect only while these fields of the
+    same block have one of these values.
+    """
+    return ({"scale": scale} if scale else {}) | ({"applies_when": dict(when)} if when else {})
 
 
 def dotted(path: Path) -> str:

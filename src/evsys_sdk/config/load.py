@@ -20,6 +20,7 @@ from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
 from .problems import failed_check, problems_in
 from .run import RunConfig
+from .space import SpaceExpansion, expand_space
 from .yaml_text import Document, read_yaml_file, write_yaml
 
 
@@ -59,11 +60,13 @@ def load_document(document: Document, *, deep: bool = False) -> ExperimentConfig
 def _load(data: dict[str, Any], *, deep: bool) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
     config = _validated(data, problems)
-    expansion = expand_file(data, problems)
+    expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
         runs, found = _expanded_runs(expansion, deep=deep)
         problems += found
-        config = config and config.model_copy(update={"runs": runs, "matrix": None, "base_run": None})
+        config = config and config.with_runs(runs)
+    elif config is not None and not problems:
+        config = config.expanded()
     if deep:
         problems += KindCheck().problems(ExperimentConfig, data)
         problems += unavailable(config) if config and not problems else []
@@ -81,8 +84,8 @@ def _validated(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfi
     return None
 
 
-def _expanded_runs(expansion: Expansion, *, deep: bool) -> tuple[list[RunConfig], list[Problem]]:
-    """The runs of a matrix, and what is wrong with them: once, however many cells show it."""
+def _expanded_runs(expansion: Expansion | SpaceExpansion, *, deep: bool) -> tuple[list[RunConfig], list[Problem]]:
+    """The runs of a matrix or a space, and what is wrong with them: once, however many cells show it."""
     check = KindCheck()
     runs: list[RunConfig] = []
     found: dict[tuple[str, str], Problem] = {}

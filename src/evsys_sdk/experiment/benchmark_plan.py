@@ -9,11 +9,13 @@ from typing import Any
 
 from ..config import BenchmarkEntry, Metadata, SuccessMetric
 from ..config.metadata import BASE_MODEL
-from ..errors import EvsysError, Problem
+from ..data.types import InProcessVerifier
+from ..errors import EvalError, EvsysError, Problem
 from ..eval.benchmark import Benchmark, ScoreSettings
 from ..eval.engines import check_engine
 from ..eval.metric import build_metric
 from ..eval.scored_model import Sampling
+from ..eval.verifier import build_verifier
 from ..protocols import Algorithm
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
@@ -100,10 +102,7 @@ def benchmark_problems(metadata: Metadata) -> list[Problem]:
 
 def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator[Problem]:
     path = f"metadata.benchmark[{index}]"
-    checks: list[tuple[str, Callable[[], Any]]] = [
-        (path, lambda: load_entry(entry)),
-        (f"{path}.engine", lambda: check_engine(entry.engine or "inline")),
-    ]
+    checks: list[tuple[str, Callable[[], Any]]] = [(f"{path}.engine", lambda: check_engine(entry.engine or "inline"))]
     checks += [(f"{path}.metrics[{at}]", lambda name=name: build_metric(name)) for at, name in enumerate(entry.metrics)]
     checks += [
         (f"{path}.models[{at}]", lambda name=name: get_inference(name.partition(":")[0]))
@@ -111,7 +110,9 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator
         if name != BASE_MODEL
     ]
     if entry.agent_import_path is not None:
-        checks.append((f"{path}.agent_import_path", lambda: build_harness(agent_import_path=entry.agent_import_path)))
+        checks.append((f"{path}.agent_import_path", lambda: _check_agent(entry)))
+    # Last, because the module of an agent may bring the verifier that the tasks name.
+    checks.append((path, lambda: _check_tasks(load_entry(entry), entry)))
     for place, check in checks:
         try:
             check()
@@ -123,6 +124,32 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator
             hint = f"Set samples: {needed[1]}."
             message = f"{name} needs at least {needed[1]} attempts at each task, and samples is {entry.samples}"
             yield Problem(message, path=f"{path}.metrics[{at}]", hint=hint)
+
+
+def _check_agent(entry: BenchmarkEntry) -> None:
+    harness = build_harness(agent_import_path=entry.agent_import_path)
+    if entry.engine == "inline":
+        harness.refuse_inline()
+
+
+def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> None:
+    """Refuse tasks whose verifier cannot be built, and a breakdown by what none of them has."""
+    tasks = benchmark.tasks[: entry.n_tasks]
+    built: set[str] = set()
+    for task in tasks:
+        what = task.verifier
+        key = repr((what.fn_name, what.params)) if isinstance(what, InProcessVerifier) else repr(what)
+        if key not in built:
+            built.add(key)
+            try:
+                build_verifier(what)
+            except EvsysError as error:
+                raise EvalError(f"task '{task.task_id}': {error}") from error
+    for name in entry.breakdown_keys:
+        keys = sorted({key for task in tasks for key in task.metadata})
+        if tasks and name not in keys:
+            known = f"they have {', '.join(keys)}" if keys else "they have none"
+            raise EvalError(f"no task has the metadata key '{name}' of breakdown_keys; {known}.")
 
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:

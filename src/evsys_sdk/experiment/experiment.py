@@ -12,6 +12,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,20 @@ from ..protocols import RunResult
 from ..registry import get_launcher
 from ..training.callback import Callback
 from . import journal as events
-from .allocation import Allocation, EveryArm
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems
+from .budget import STOP_PREFIX, exhausted, is_budget_stop
+from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .journal import Journal
 from .launcher import Launch, Launcher
 from .locks import folder_lock
+from .output_roots import remember_output_root
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
 from .scheduler import ArmScheduler
+from .search import allocation_for, mark_stopped, search_problems
+from .spend import SpendLedger, open_ledger
 
 
 class Experiment:
@@ -54,17 +59,21 @@ class Experiment:
         With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
         """
         folder = self.open(resume=resume, fresh=fresh)
+        remember_output_root(self.config.output_dir)
         what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
         with (
             folder_lock(folder.path, what=what, remedy=remedy),
             Journal.of(folder.path) as journal,
+            closing(open_ledger(folder.path)) as ledger,
             stop_on_interrupt() as interrupt,
         ):
             self._announce(folder, journal)
-            arms = self._train(folder, journal, interrupt)
-            result = self._concluded(folder, journal, arms, self._status(arms, interrupt))
-            journal.append(events.ENDED, status=result.status)
-        return result
+            arms = self._train(folder, journal, ledger, interrupt)
+            status = self._status(arms, ledger, interrupt)
+            conclusion = self._conclude(folder, journal) if status != "interrupted" else None
+            journal.append(events.ENDED, status=status, spend=ledger.total().to_dict())
+        known = events.experiment_id(folder.path) or folder.path.name
+        return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
 
     def open(self, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
         """Check everything and find or make the folder; nothing is trained yet."""
@@ -74,7 +83,7 @@ class Experiment:
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
         problems = [*deep_problems(self.config), *folder_problems(self.arms)]
-        if problems := problems or benchmark_problems(self.config.metadata):
+        if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 
     @property
@@ -95,27 +104,43 @@ class Experiment:
             experiment_id=f"{folder.path.name}-{secrets.token_hex(4)}",
             name=self.config.name,
             config_sha256=_sha256(self.config),
-            hypothesis=None,
-            hypothesis_sha256=None,
+            hypothesis=normalised(metadata),
+            hypothesis_sha256=hypothesis_sha256(metadata),
             sdk_version=__version__,
             arms=[{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in self.arms],
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
         )
 
-    def _train(self, folder: ExperimentDir, journal: Journal, interrupt: Interrupt) -> list[ArmResult]:
-        allocation: Allocation = EveryArm(self.arms)
+    def _train(
+        self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
+    ) -> list[ArmResult]:
+        allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
         try:
-            slots = launcher.open(launch, len(self.arms))
+            slots = launcher.open(launch, len(allocation.decide([]).requests))
             scheduler = ArmScheduler(
-                self.config, folder, journal, launcher, allocation, slots, stop_reason=lambda: interrupt.reason
+                self.config,
+                folder,
+                journal,
+                launcher,
+                allocation,
+                slots,
+                stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
             )
             interrupt.tell = scheduler.interrupt
-            return scheduler.run()
+            with ledger.running():
+                arms = scheduler.run()
         finally:
             launcher.close()
+        if (reason := self._budget_stop(ledger)) is not None:
+            journal.append(events.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
+        return mark_stopped(arms, folder)
+
+    def _budget_stop(self, ledger: SpendLedger) -> str | None:
+        reached = exhausted(self.config.budget, ledger.total()) if self.config.budget else None
+        return reached and f"{STOP_PREFIX}{reached}"
 
     def _launcher(self) -> Launcher:
         spec = self.config.launcher or LauncherSpec(kind="local")
@@ -125,17 +150,31 @@ class Experiment:
         """One arm at a time, unless the config says how many, or names a launcher that knows."""
         return self.config.max_concurrent_arms or (None if self.config.launcher else 1)
 
-    def _status(self, arms: Sequence[ArmResult], interrupt: Interrupt) -> ExperimentStatus:
+    def _status(self, arms: Sequence[ArmResult], ledger: SpendLedger, interrupt: Interrupt) -> ExperimentStatus:
         if interrupt.asked:
             return "interrupted"
-        return "completed" if all(arm.is_scored for arm in arms) else "failed"
+        if all(arm.is_as_planned for arm in arms) and len(arms) >= len(self.arms):
+            return "completed"  # the last step may well have used the budget up
+        stopped = any(is_budget_stop(arm.result.extras.get("stop_reason")) for arm in arms)
+        return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
-    def _concluded(
-        self, folder: ExperimentDir, journal: Journal, arms: list[ArmResult], status: ExperimentStatus
-    ) -> ExperimentResult:
-        """The result with what follows from it; an experiment that will go on has nothing to conclude yet."""
-        known = events.experiment_id(folder.path) or folder.path.name
-        return ExperimentResult(self.config.name, folder.path, arms, status, known, None)
+    def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
+        """Write what follows from the record; whatever goes wrong with that undoes no training."""
+        from .conclusion import write_conclusion
+
+        try:
+            found = write_conclusion(folder.path)
+        except Exception as error:
+            get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
+            return None
+        journal.append(
+            events.CONCLUDED,
+            verdict=found.verdict,
+            best_arm=found.best_arm,
+            best_score=found.best_score,
+            sha256=found.sha256,
+        )
+        return found.to_dict()
 
 
 def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:

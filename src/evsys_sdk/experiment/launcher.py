@@ -7,10 +7,10 @@ are or what becomes of their results, so that the record is the same whichever l
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
@@ -20,8 +20,10 @@ from ..protocols import RunResult
 from ..registry import get_callback
 from ..training.callback import Callback, RunControl
 from .arms import Arm
+from .budget import meter_for
 from .locks import folder_lock
 from .runner import ArmOptions, run_arm
+from .spend import open_ledger
 
 TIMEOUT = "timeout"
 _LOCK_PATIENCE_S = 60.0
@@ -49,7 +51,6 @@ class Launch:
     """Upper limit of arms at the same time; None lets the launcher decide."""
     callbacks: Sequence[Callable[[], Callback]] = ()
     """Make further observers of each arm, beside those the config names."""
-    budget_left: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @runtime_checkable
@@ -88,9 +89,15 @@ def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     control.pause_after = job.until_step
     config = launch.config
     own = [partial(get_callback(spec.kind), **spec.params) for spec in config.callbacks]
-    options = ArmOptions(job.run_dir, resume=job.resume, callbacks=[*own, *launch.callbacks], control=control)
     what = f"run '{job.arm.name}'"
-    with folder_lock(job.run_dir, what=what, patience_s=_LOCK_PATIENCE_S), _time_limit(config.arm_timeout_s, control):
+    with (
+        folder_lock(job.run_dir, what=what, patience_s=_LOCK_PATIENCE_S),
+        closing(open_ledger(launch.experiment_dir)) as ledger,
+        _time_limit(config.arm_timeout_s, control),
+    ):
+        meter = meter_for(ledger, job.arm.run, config)
+        callbacks = [*own, *launch.callbacks]
+        options = ArmOptions(job.run_dir, resume=job.resume, callbacks=callbacks, control=control, meter=meter)
         return run_arm(job.arm, config, options)
 
 

@@ -39,7 +39,7 @@ RESERVED_NAMES: tuple[str, ...] = (
     "conclusion.json",
     "conclusion.md",
     CONSOLE_FILE,
-    "spend.log",
+    "spend.jsonl",
 )
 """Files that stand beside the folders of the arms."""
 _MAY_CHANGE = ("budget", "max_concurrent_arms", "launcher", "arm_timeout_s", "arm_retries", "description", "callbacks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,10 @@ from .arms import Arm
 from .result_json import result_to_dict
 
 type ExperimentStatus = Literal["completed", "failed", "interrupted", "budget"]
+
+STOPPED_BY_SEARCH = "stopped_by_search"
+"""Key in the extras of an arm that a search left where it was, because others scored better; its value says why."""
+_PAUSED = re.compile(r"paused after step (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,16 @@ class ArmResult:
         """Whether it was trained to its end and everything was scored, so that it may win."""
         return self.result.status == "completed" and "unscored" not in self.result.extras
 
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether it went as far as it should: to its end, or to where a search decided against it."""
+        return self.is_scored or (STOPPED_BY_SEARCH in self.result.extras and "unscored" not in self.result.extras)
+
+    @property
+    def paused_after(self) -> int | None:
+        """The step after which it was paused, to be taken up again if a search asks for it; None if it was not."""
+        return paused_after(self.result)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             **result_to_dict(self.result),
@@ -44,6 +59,12 @@ class ArmResult:
             "run": self.arm.of_run,
             "seed": self.arm.seed,
         }
+
+
+def paused_after(result: RunResult) -> int | None:
+    """The step after which a run broke off because it was only asked to go that far."""
+    match = _PAUSED.fullmatch(str(result.extras.get("stop_reason", "")))
+    return int(match[1]) if match and result.status == "cancelled" else None
 
 
 @dataclass(frozen=True, slots=True)

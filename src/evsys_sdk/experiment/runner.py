@@ -23,6 +23,7 @@ from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.checkpoints import CheckpointLog
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
+from .budget import BudgetMeter
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
 from .recipe import build_algorithm, build_backend, prepared
 from .record_dir import PROGRESS_FILE, begin_run, write_result
@@ -39,6 +40,8 @@ class ArmOptions:
     callbacks: Sequence[Callable[[], Callback]] = ()
     """Make the observers of the arm."""
     control: RunControl = field(default_factory=RunControl)
+    meter: BudgetMeter | None = None
+    """Counts what the arm spends, and stops it when that is enough."""
 
 
 def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResult:
@@ -48,11 +51,15 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
         attempt = begin_run(options.run_dir, arm.run.model_dump(mode="json"))
         for make in options.callbacks:
             observers.add(make())
+        if options.meter is not None:
+            observers.add(options.meter)
         result = _train_and_score(arm, config, options, observers, attempt)
     except Exception as error:
         result = _failure(arm.name, error)
     observers.on_run_end(result)
     observers.close()
+    if options.meter is not None:
+        result.extras["spend"] = options.meter.spent().to_dict()
     # Written last: a run with a result is over, and everything else about it is on disk.
     return _recorded(options.run_dir, arm.run, result)
 
@@ -69,7 +76,7 @@ def _train_and_score(
     algorithm = build_algorithm(run)
     backend = build_backend(run, algorithm)
     with ExitStack() as ending:
-        handles = ending.enter_context(prepared(backend, run, algorithm, run_dir))
+        handles = _metered(ending.enter_context(prepared(backend, run, algorithm, run_dir)), options.meter)
         ctx = RunContext(arm.name, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
         ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
         ctx.extras |= {"model_name": run.model.name, "tags": run.tags, "seed": run.seed, "attempt": attempt}
@@ -93,6 +100,12 @@ def _train_and_score(
         if benchmarks is not None:
             benchmarks.finish(result)
         return result
+
+
+def _metered(handles: dict[str, Any], meter: BudgetMeter | None) -> dict[str, Any]:
+    """The handles, with a client through which nothing is spent uncounted."""
+    client = handles.get("training_client")
+    return handles if meter is None or client is None else {**handles, "training_client": meter.watch(client)}
 
 
 def _trained(algorithm: Algorithm, ctx: RunContext) -> RunResult:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..config import ExperimentConfig
 from ..log import get_logger
@@ -19,7 +20,7 @@ from .allocation import Allocation, ArmRequest, Decision, Outcome
 from .journal import ARM_ENDED, ARM_RECALLED, ARM_RETRIED, ARM_STARTED, SEARCH_DECISION, Journal, read_journal
 from .launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
 from .record_dir import ExperimentDir, read_result, write_result
-from .results import ArmResult
+from .results import ArmResult, paused_after
 
 _GRACE_S = 30.0
 """How long an arm may take to finish its step and write a checkpoint after its time is over."""
@@ -34,6 +35,7 @@ class _Running:
     attempt: int
     began: float
     asked_to_stop: bool = False
+    was_killed: bool = False
     is_elsewhere: bool = False
     """Whether it is in another thread or process than this one."""
 
@@ -56,12 +58,15 @@ class ArmScheduler:
     _known: dict[tuple[str, int | None], ArmRequest] = field(default_factory=dict[tuple[str, int | None], ArmRequest])
     """Every request so far, in the order it was made."""
     _decided: Decision | None = None
-    _decisions_recorded: int = 0
+    _notes: dict[Any, dict[str, Any]] = field(default_factory=dict[Any, dict[str, Any]])
+    """The decisions that the journal has, by which one it was."""
 
     def __post_init__(self) -> None:
         if self.folder.resumed:  # the same decisions are taken again, and need not be written again
-            events = read_journal(self.folder.path)
-            self._decisions_recorded = sum(event["kind"] == SEARCH_DECISION for event in events)
+            for event in read_journal(self.folder.path):
+                if event["kind"] == SEARCH_DECISION:
+                    note = {key: value for key, value in event.items() if key not in ("id", "time", "kind")}
+                    self._notes[_which(note)] = note
 
     def run(self) -> list[ArmResult]:
         """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
@@ -93,9 +98,10 @@ class ArmScheduler:
         if decision is self._decided:
             return
         self._decided = decision
-        for note in decision.notes[self._decisions_recorded :]:
-            self.journal.append(SEARCH_DECISION, **note)
-        self._decisions_recorded = max(self._decisions_recorded, len(decision.notes))
+        for note in decision.notes:
+            if self._notes.get(_which(note)) != note:  # a failed arm that was tried again may change it
+                self.journal.append(SEARCH_DECISION, **note)
+                self._notes[_which(note)] = note
         for request in decision.requests:
             if request.key not in self._known:
                 self._known[request.key] = request
@@ -139,7 +145,9 @@ class ArmScheduler:
     def _kill_the_stubborn(self) -> None:
         limit = self.config.arm_timeout_s
         for running in self._running:
-            if limit is not None and time.monotonic() - running.began > limit + _GRACE_S:
+            late = limit is not None and time.monotonic() - running.began > limit + _GRACE_S
+            if late and not running.was_killed and not running.future.done():
+                running.was_killed = True
                 self.launcher.kill(running.request.arm.name)
 
     def _take(self, running: _Running) -> None:
@@ -184,9 +192,16 @@ class ArmScheduler:
             return None
         run_dir = self.folder.run_dir(request.arm.name)
         result = read_result(run_dir)
-        if result is None or result.status != "completed" or "unscored" in result.extras:
+        if result is None or "unscored" in result.extras:
             return None
-        return result
+        reached = paused_after(result)
+        far_enough = None not in (reached, request.until_step) and (reached or 0) >= (request.until_step or 0)
+        return result if result.status == "completed" or far_enough else None
+
+
+def _which(note: dict[str, Any]) -> tuple[Any, Any]:
+    """Which of its decisions a search speaks of."""
+    return note.get("rung"), note.get("race")
 
 
 def _timed_out(result: RunResult) -> RunResult:

@@ -1,0 +1,148 @@
+"""Runs drawn at random: points of a search space, or some of the runs that an experiment has.
+
+A point is `base_run` with one value for each path of the space, named as a cell of a matrix would be. The same seed
+draws the same runs.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from ..errors import ConfigError, Problem
+from .fields import dotted, split_dotted
+from .matrix import MatrixSpec, expand_matrix
+from .search import Interval, SearchSpec
+
+_TRIES = 200
+"""How often, for each run, a point that was drawn before is drawn again before the space counts as exhausted."""
+_DIGITS = 4
+"""Significant digits of a drawn number; more would only make names long."""
+
+
+def drawn[T](items: Sequence[T], n: int, seed: int) -> list[T]:
+    """`n` of the items in their own order; all of them where there are no more than that."""
+    if n >= len(items):
+        return list(items)
+    chances = random.Random(seed)
+    keys = [chances.random() for _ in items]  # the one function of `random` that never changes between versions
+    chosen = sorted(sorted(range(len(items)), key=keys.__getitem__)[:n])
+    return [items[index] for index in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceExpansion:
+    """The points that were drawn, as raw runs."""
+
+    search: SearchSpec
+    names_itself: bool
+    """Whether `base_run` has a name of its own; otherwise runs are named after the experiment."""
+    points: list[dict[str, Any]]
+    cells: list[dict[str, Any]]
+
+    def positions(self) -> Iterator[tuple[int, ...]]:
+        """For each run, where it stands among the points."""
+        return ((index,) for index in range(len(self.points)))
+
+    def in_file(self, problem: Problem, position: tuple[int, ...]) -> Problem:
+        """A problem of a run at the place it comes from: a path of the space, or the template."""
+        if problem.path == "name" and not self.names_itself:
+            return replace(problem, path="name")
+        for path, value in self.points[position[0]].items():
+            start = dotted(split_dotted(path))
+            if problem.path == start or problem.path.startswith((f"{start}.", f"{start}[")):
+                where = _place(path, self.search.space[path], value)
+                return replace(problem, path=where + problem.path.removeprefix(start))
+        return replace(problem, path=f"base_run.{problem.path}".rstrip("."))
+
+
+def sample_space(search: SearchSpec, base_run: dict[str, Any], *, experiment: str) -> SpaceExpansion:
+    """`search.n` different runs, or every reason why there are none."""
+    chances = random.Random(search.seed)
+    wanted = search.n or 1
+    points: dict[str, dict[str, Any]] = {}
+    cells: list[dict[str, Any]] = []
+    for _ in range(wanted * _TRIES):
+        point = {path: _value(values, chances.random()) for path, values in search.space.items()}
+        if (key := repr(point)) not in points:
+            points[key] = point
+            cells.append(_cell(point, base_run, experiment))
+        if len(points) == wanted:
+            break
+    else:
+        hint = f"Set search.n to {len(points)}, or widen the space."
+        message = f"the space has no more than {len(points)} different points, and {wanted} are to be drawn"
+        raise ConfigError(Problem(message, path="search.n", value=wanted, hint=hint))
+    return SpaceExpansion(search, "name" in base_run, list(points.values()), _renamed(cells))
+
+
+def expand_space(data: dict[str, Any], problems: list[Problem]) -> SpaceExpansion | None:
+    """The points of a file's data; None when it has no space or, with `problems` added, when none can be drawn."""
+    search, base = data.get("search"), data.get("base_run")
+    if not isinstance(search, dict) or not cast("dict[str, Any]", search).get("space") or not isinstance(base, dict):
+        return None
+    has_name = "name" in data and all(problem.path != "name" for problem in problems)
+    try:
+        spec = SearchSpec.model_validate(search)
+        name = data["name"] if has_name else "run"
+        return sample_space(spec, cast("dict[str, Any]", base), experiment=name)
+    except ValidationError:
+        return None  # reported with the rest of the file
+    except ConfigError as error:
+        problems += error.problems
+        return None
+
+
+def _value(values: Interval | list[Any], chance: float) -> Any:
+    if isinstance(values, list):
+        return values[int(chance * len(values))]
+    whole = isinstance(values.low, int) and isinstance(values.high, int)
+    low, high = float(values.low), float(values.high)
+    if whole:  # each whole number has a share of its own, also the first and the last
+        low, high = low - 0.5, high + 0.5
+    if values.scale == "log":
+        found = math.exp(math.log(low) + chance * (math.log(high) - math.log(low)))
+    else:
+        found = low + chance * (high - low)
+    found = float(round(found)) if whole else float(f"{found:.{_DIGITS}g}")
+    found = min(max(found, values.low), values.high)
+    return int(found) if whole else found
+
+
+def _cell(point: Mapping[str, Any], base_run: dict[str, Any], experiment: str) -> dict[str, Any]:
+    matrix = MatrixSpec(base_run=base_run, axes={path: [value] for path, value in point.items()})
+    try:
+        [cell] = expand_matrix(matrix, beside=None, experiment=experiment)
+    except ConfigError as error:
+        raise ConfigError([_of_space(problem) for problem in error.problems]) from None
+    return cell
+
+
+def _of_space(problem: Problem) -> Problem:
+    """A problem that the matrix has with a point, in the words of the space."""
+    path = problem.path.replace("matrix.axes", "search.space", 1).replace("matrix.base_run", "base_run", 1)
+    message = problem.message.replace("this axis", "this path").replace("the axis", "the path")
+    message = message.replace("cannot be an axis", "cannot be drawn")
+    hint = "" if problem.hint == "Use matrix.name_template." else problem.hint
+    return replace(problem, path=path, message=message, hint=hint or "Remove it.")
+
+
+def _renamed(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Values that look the same in a name are told apart by a number."""
+    counts: dict[str, int] = {}
+    named: list[dict[str, Any]] = []
+    for cell in cells:
+        counts[cell["name"]] = counts.get(cell["name"], 0) + 1
+        again = counts[cell["name"]]
+        named.append(cell if again == 1 else {**cell, "name": f"{cell['name']}-{again}"})
+    return named
+
+
+def _place(path: str, values: Interval | list[Any], value: Any) -> str:
+    index = f"[{values.index(value)}]" if isinstance(values, list) else ""
+    return f"search.space.{path}{index}"

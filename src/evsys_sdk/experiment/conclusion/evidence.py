@@ -1,0 +1,141 @@
+"""The record of an experiment as plain values: every arm with its result, its scores by task and its cost.
+
+Nothing is judged here, and nothing is left out: an arm that never started is an arm without a result. `reading.py`
+fills these from the folder of an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...config import Metadata
+from .looks import Looks
+
+BASELINE = "baseline"
+"""The split under which models other than the trained one are scored."""
+
+type SetKey = tuple[str, str]
+"""Split and label of a benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One metric of one scoring."""
+
+    value: float
+    per_task: Mapping[str, float] | None = None
+    n_samples: int = 0
+    n_missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """One model on one benchmark."""
+
+    key: SetKey
+    step: int
+    sha256: str
+    scores: Mapping[str, Score]
+    failed_samples: int = 0
+    unscored: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tasks without any score, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmEvidence:
+    """One run with one seed."""
+
+    arm: str
+    run: str
+    seed: int
+    status: str | None = None
+    """None: it has no result, because it never started or was broken off."""
+    error: str | None = None
+    unscored: str | None = None
+    stopped: str | None = None
+    """Why a search did not let it go on to its end."""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    scorings: Mapping[SetKey, Scoring] = field(default_factory=dict[SetKey, Scoring])
+    """The last scoring of each benchmark."""
+    tokens: int | None = None
+    usd: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why this arm may not win; None for one that ended well."""
+        if self.status == "failed":
+            return f"it failed: {self.error or 'no reason was recorded'}"
+        partly = next((one for one in self.scorings.values() if one.unscored and one.key[0] != BASELINE), None)
+        if self.unscored is None and partly is not None:
+            task, why = next(iter(partly.unscored.items()))
+            return f"{len(partly.unscored)} tasks of {'/'.join(partly.key)} have no score, first '{task}': {why}"
+        return self.unscored
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was trained to its end, so that its scores are those of the recipe."""
+        return self.status == "completed" and self.stopped is None
+
+    @property
+    def steps(self) -> float | None:
+        return self.metrics.get("steps")
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvidence:
+    """All seeds of one recipe."""
+
+    name: str
+    arms: Sequence[ArmEvidence]
+    tags: Sequence[str] = ()
+
+    @property
+    def eliminated(self) -> bool:
+        """Whether a search stopped all of it: it was compared, and lost, before it was trained to its end."""
+        return all(arm.stopped is not None for arm in self.arms)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Its arms that failed or are not scored, or that a search stopped although it let others go on."""
+        stopped = {arm.arm: arm.stopped for arm in self.arms if arm.stopped is not None and not self.eliminated}
+        return stopped | {arm.arm: arm.problem for arm in self.arms if arm.problem is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything a conclusion is drawn from."""
+
+    experiment: str
+    metadata: Metadata
+    runs: Sequence[RunEvidence]
+    """In the order of the config."""
+    registered: bool = False
+    """Whether the journal holds what was claimed before the first step."""
+    registered_sha256: str | None = None
+    invalidated: str | None = None
+    stopped: str | None = None
+    """Why the experiment was stopped before its end."""
+    searched: bool = False
+    """Whether a search decided by the scores which arms went on."""
+    looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
+    """How often earlier experiments scored a test set, by the sha256 of its tasks."""
+
+    def run(self, name: str) -> RunEvidence | None:
+        return next((run for run in self.runs if run.name == name), None)
+
+    @property
+    def eliminated(self) -> list[str]:
+        """Runs that a search stopped."""
+        return [run.name for run in self.runs if run.eliminated]
+
+    @property
+    def arms(self) -> list[ArmEvidence]:
+        return [arm for run in self.runs for arm in run.arms]
+
+    @property
+    def planned_sets(self) -> list[SetKey]:
+        """Benchmarks in the order of the config, then what else was scored."""
+        planned = [(entry.role or "eval", entry.label or "") for entry in self.metadata.benchmark]
+        scored = sorted({key for arm in self.arms for key in arm.scorings if key[0] != BASELINE})
+        return list(dict.fromkeys([*planned, *scored]))

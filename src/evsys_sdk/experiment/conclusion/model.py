@@ -1,0 +1,165 @@
+"""What a conclusion holds: plain values that are written to `conclusion.json` and read back.
+
+conclusion = conclude(Path("outputs/tools"))
+conclusion.verdict, conclusion.best_arm, conclusion.best_score
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any, Literal, Self
+
+type Verdict = Literal["supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid"]
+VERDICTS: tuple[Verdict, ...] = ("supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid")
+_DIGITS = 7
+"""Significant digits that are written; what lies beyond them differs from machine to machine."""
+
+
+class _Readable:
+    """A dataclass that can be made from the JSON of itself; keys of later versions are passed over."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
+        return cls(**{name: value for name, value in data.items() if name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary(_Readable):
+    """One run over all its seeds, on the set that is reported."""
+
+    name: str
+    mean: float | None
+    low: float | None
+    """95 % interval of the mean, over tasks and seeds."""
+    high: float | None
+    seed_sd: float | None
+    """How far its seeds lie apart."""
+    n_seeds: int
+    """Seeds with a score."""
+    n_tasks: int | None
+    n_samples: int
+    selection_score: float | None
+    """Its mean on the set that chooses among runs."""
+    failures: int
+    """Seeds that failed or are not scored."""
+    failed_samples: int
+    tokens: int | None
+    """Trained on and sampled, over all seeds."""
+    usd: float | None
+    is_baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(_Readable):
+    """One run minus the baseline, task by task."""
+
+    run: str
+    difference: float
+    low: float | None
+    """95 % interval that holds for all compared runs together."""
+    high: float | None
+    plain_low: float | None
+    """95 % interval of this comparison alone."""
+    plain_high: float | None
+    p: float | None
+    """How often luck alone would make some run differ this much."""
+    adjusted: float
+    """The difference without the flattery of having been chosen from several runs."""
+    df: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor(_Readable):
+    """What changes when nothing changes but the seed."""
+
+    seed_sd: float
+    difference: float
+    """Two equal recipes differ by less than this in 19 of 20 cases."""
+    of: str
+    """Whose seeds tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What an experiment showed, and how far that can be believed."""
+
+    experiment: str
+    verdict: Verdict
+    summary: str
+    """The verdict in one sentence."""
+    reasons: list[str]
+    """Why not more than that."""
+    hypothesis: dict[str, Any] | None
+    hypothesis_sha256: str | None
+    registered: bool
+    """Whether the claim is the one that the journal holds from before the first step."""
+    metric: str | None
+    """Full name of the reported metric."""
+    mode: Literal["max", "min"] | None
+    """Whether more or less of it is better."""
+    selection: str | None
+    """What chose among the runs."""
+    report_sha256: str | None
+    """Of the tasks that are reported."""
+    baseline: str | None
+    baseline_is: str | None
+    """Why that is the baseline."""
+    judged: str | None
+    """The run whose difference decides about the claim."""
+    best_arm: str | None
+    best_score: float | None
+    runs: list[RunSummary]
+    comparisons: list[Comparison]
+    n_compared: int
+    noise_floor: NoiseFloor | None
+    smallest_detectable: float | None
+    """True effect that would have been seen in 80 % of repetitions."""
+    looks: dict[str, int] | None
+    """Scorings of the test set: `here`, and `before` in `experiments` earlier experiments."""
+    not_scored: dict[str, str]
+    threats: list[str]
+    next: list[str]
+    schema_version: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; the same record always gives the same bytes."""
+        return {"schema_version": self.schema_version, **_rounded(asdict(self))}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        """Of `conclusion.json`."""
+        return sha256(self.to_json().encode()).hexdigest()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Conclusion:
+        """The conclusion that was written; raises KeyError or TypeError for anything else."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name != "schema_version"}
+        floor = known["noise_floor"]
+        known["runs"] = [RunSummary.from_dict(run) for run in known["runs"]]
+        known["comparisons"] = [Comparison.from_dict(one) for one in known["comparisons"]]
+        known["noise_floor"] = None if floor is None else NoiseFloor.from_dict(floor)
+        return cls(**known, schema_version=int(data.get("schema_version", 1)))
+
+    def comparison(self, run: str | None) -> Comparison | None:
+        return next((one for one in self.comparisons if one.run == run), None)
+
+    def run(self, name: str | None) -> RunSummary | None:
+        return next((one for one in self.runs if one.name == name), None)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+    return value

@@ -1,0 +1,211 @@
+"""What an experiment would take, before anything is spent: arms, steps, tokens, money, time; and if a budget lasts.
+
+plan = plan_experiment(load_yaml("config.yaml"))
+plan.total.tokens, plan.total.usd, plan.budget["tokens"].lasts
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import Budget, ExperimentConfig, RunConfig
+from ..config.experiment import Limits, TrainingPrice
+from ..errors import ConfigError
+from .arms import expand_arms
+from .budget import LIMITED
+from .estimate import Estimate, estimate_run
+from .experiment import Experiment
+from .pricing import backend_of, budget_problems, price_of
+from .speed import Speed, measured_speed, recorded_speed
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run, or everything, takes; None is not known."""
+
+    steps: int | None = 0
+    tokens_trained: int = 0
+    tokens_sampled: int = 0
+    """As expected."""
+    most_sampled: int = 0
+    """With every answer as long as it may be; `tokens` and `usd` are for this."""
+    usd: float | None = 0.0
+    wall_s: float | None = 0.0
+    """For what is expected to be sampled."""
+    gpu_s: float | None = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """At most."""
+        return self.tokens_trained + self.most_sampled
+
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(
+            _sum(self.steps, other.steps),
+            self.tokens_trained + other.tokens_trained,
+            self.tokens_sampled + other.tokens_sampled,
+            self.most_sampled + other.most_sampled,
+            _sum(self.usd, other.usd),
+            _sum(self.wall_s, other.wall_s),
+            _sum(self.gpu_s, other.gpu_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """One run: what each of its arms takes."""
+
+    run: str
+    algorithm: str
+    backend: str
+    model: str
+    arms: tuple[str, ...]
+    each: Needs
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPlan:
+    """Whether one limit lasts."""
+
+    limit: float
+    needed: float | None
+    """At most; None where it is not known."""
+    ends_at: str | None = None
+    """The arm in which it would be reached."""
+
+    @property
+    def lasts(self) -> bool | None:
+        """None where it is not known."""
+        return None if self.needed is None else self.needed <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the experiment takes, run by run and together."""
+
+    name: str
+    runs: tuple[RunPlan, ...]
+    total: Needs
+    budget: dict[str, LimitPlan] = field(default_factory=dict[str, LimitPlan])
+    """By limit; those of a single arm are called `per_arm.<limit>`."""
+    assumptions: tuple[str, ...] = ()
+    """Where the numbers come from, as sentences."""
+
+    @property
+    def n_arms(self) -> int:
+        return sum(len(run.arms) for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form printed by `evsys plan --json`."""
+        found = asdict(self)
+        found |= {"n_arms": self.n_arms, "total": {**asdict(self.total), "tokens": self.total.tokens}}
+        found["budget"] = {name: {**asdict(limit), "lasts": limit.lasts} for name, limit in self.budget.items()}
+        return found
+
+
+def plan_experiment(config: ExperimentConfig) -> Plan:
+    """Estimate an experiment; raises with everything that would keep it from starting."""
+    Experiment(config).validate()
+    if problems := budget_problems(config):
+        raise ConfigError(problems)
+    config = config.expanded()
+    assumptions: dict[str, None] = {}
+    known: dict[str, tuple[Estimate, Speed | None]] = {}
+    arms = expand_arms(config)
+    runs: list[RunPlan] = []
+    for run in config.all_runs():
+        content = json.dumps(run.model_dump(mode="json", exclude={"name", "seed", "tags"}), sort_keys=True)
+        if content not in known:
+            known[content] = _looked_at(run, config)
+        estimate, speed = known[content]
+        says_time = (
+            speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
+        )
+        assumptions |= dict.fromkeys([estimate.tokenizer, says_time])
+        needs = _needs(run, estimate, speed, config.budget or Budget())
+        names = tuple(arm.run.name for arm in arms if arm.of_run == run.name)
+        runs.append(
+            RunPlan(run.name, run.algorithm.kind, backend_of(run), run.model.name, names, needs, (*estimate.notes,))
+        )
+    per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
+    total = sum((needs for _, needs in per_arm), Needs())
+    assumptions |= dict.fromkeys(_caveats(config))
+    return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions))
+
+
+def _caveats(config: ExperimentConfig) -> list[str]:
+    """Why it may take less, or more, than the sum of its arms."""
+    together = config.max_concurrent_arms or 1
+    found = [f"time is added up over the arms, of which {together} may run at once"] if together > 1 else []
+    if config.search is not None and config.search.kind == "halving":
+        found.append("halving stops arms early, and then takes less than this")
+    if config.search is not None and config.search.race is not None:
+        found.append("the race may add seeds, which are not in this plan")
+    return found
+
+
+def _looked_at(run: RunConfig, config: ExperimentConfig) -> tuple[Estimate, Speed | None]:
+    estimate = estimate_run(run, config)
+    return estimate, recorded_speed(run, Path(config.output_dir)) or measured_speed(run, estimate.step_lengths)
+
+
+def _needs(run: RunConfig, estimate: Estimate, speed: Speed | None, budget: Budget) -> Needs:
+    known = speed if estimate.steps is not None else None
+    seconds = known.seconds(trained=estimate.tokens_trained, sampled=estimate.tokens_sampled) if known else None
+    return Needs(
+        steps=estimate.steps,
+        tokens_trained=estimate.tokens_trained,
+        tokens_sampled=estimate.tokens_sampled,
+        most_sampled=estimate.most_sampled,
+        usd=_usd(estimate, price_of(run, budget), seconds),
+        wall_s=seconds,
+        gpu_s=seconds if backend_of(run) == "local" else 0.0,
+    )
+
+
+def _usd(estimate: Estimate, price: TrainingPrice | None, seconds: float | None) -> float | None:
+    if price == TrainingPrice():
+        return 0.0
+    if price is None or estimate.steps is None or (price.gpu_hour and seconds is None):
+        return None
+    tokens = estimate.tokens_trained * price.train_per_million + estimate.most_sampled * price.sample_per_million
+    return tokens / 1e6 + (seconds or 0.0) / 3600 * price.gpu_hour
+
+
+def _limits(budget: Budget | None, arms: Sequence[tuple[str, Needs]]) -> dict[str, LimitPlan]:
+    """How far each limit reaches, with the arms trained in their order."""
+    if budget is None:
+        return {}
+    found: dict[str, LimitPlan] = {}
+    for name in LIMITED:
+        if (limit := getattr(budget, name)) is not None:
+            found[name] = _reached(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
+        if (own := _own_limit(budget.per_arm, name)) is not None:
+            amounts = [(arm, getattr(needs, name)) for arm, needs in arms]
+            most = None if any(used is None for _, used in amounts) else max((used for _, used in amounts), default=0)
+            over = next((arm for arm, used in amounts if used is not None and used > own), None)
+            found[f"per_arm.{name}"] = LimitPlan(own, most, over)
+    return found
+
+
+def _own_limit(limits: Limits | None, name: str) -> float | None:
+    return None if limits is None else getattr(limits, name)
+
+
+def _reached(limit: float, amounts: Sequence[tuple[str, float | None]]) -> LimitPlan:
+    used: float | None = 0.0
+    ends_at: str | None = None
+    for arm, more in amounts:
+        used = _sum(used, more)
+        if ends_at is None and used is not None and used > limit:
+            ends_at = arm
+    return LimitPlan(limit, used, ends_at)
+
+
+def _sum[N: (int, float)](one: N | None, other: N | None) -> N | None:
+    return None if one is None or other is None else one + other

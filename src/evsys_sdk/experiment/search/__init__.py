@@ -1,0 +1,83 @@
+"""How the arms of an experiment share its work: every run in full, or more for those that score well on val.
+
+random      every arm in full, of those that were drawn when the config was expanded; a grid is `EveryArm`
+halving     all arms a little, the best ones longer, the best of those to the end
+racing      more seeds for the leaders, until their order is clear
+objective   what arms are compared by, and where the record has it
+steps       how long a run will be, which is known before it starts or not at all
+stopped     the mark in the record of an arm that a search did not train to its end
+
+    allocation = allocation_for(config, arms, folder)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...config import ExperimentConfig
+from ...errors import Problem
+from ..allocation import Allocation, EveryArm
+from ..arms import Arm, folder_problems, repeated
+from .halving import Halving
+from .objective import Objective, final_scores, objective_of, recorded_curve
+from .racing import Racing, RacingRules
+from .random import DrawnArms
+from .rungs import rungs_of
+from .steps import pause_every, planned_steps, step_problems
+from .stopped import mark_stopped
+
+__all__ = ["allocation_for", "mark_stopped", "search_problems"]
+
+
+def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir: Path) -> Allocation:
+    """Which of the arms are trained and how far, as the config asks."""
+    search = config.search
+    if search is None:
+        return EveryArm(arms)
+    found: Allocation = DrawnArms(arms, search.seed) if search.kind == "random" else EveryArm(arms)
+    if not search.compares:
+        return found
+    objective = objective_of(config)
+    if search.kind == "halving":
+        found = _halving(config, arms, objective, experiment_dir)
+    if search.race is None:
+        return found
+    runs = {run.name: run for run in config.all_runs()}
+    return Racing(
+        found,
+        RacingRules.of(search.race, config),
+        objective,
+        seeded=lambda run, repeat: repeated(runs[run], repeat, config),
+        scores=lambda arm: final_scores(experiment_dir / arm.name, objective),
+    )
+
+
+def search_problems(config: ExperimentConfig) -> list[Problem]:
+    """What is wrong with a search that is well-formed as such, before anything is spent."""
+    search = config.search
+    if search is None:
+        return []
+    problems = step_problems(config, objective_of(config)) if search.kind == "halving" else []
+    if search.race is not None:
+        seeds = max(search.race.max_seeds, config.n_repeats)
+        racing = [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(seeds)]
+        problems += folder_problems(racing)
+    return problems
+
+
+def _halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective, experiment_dir: Path) -> Halving:
+    search = config.search
+    assert search is not None
+    lengths = planned_steps(config)
+    keep = max(search.finalists, search.race.top if search.race is not None else 1)
+    rungs = rungs_of(
+        {arm.name: lengths[arm.of_run] for arm in arms},
+        every={arm.name: pause_every(arm.run, objective) for arm in arms},
+        eta=search.eta,
+        keep=keep,
+        shares=search.rungs,
+    )
+    return Halving(
+        arms, rungs, objective, lambda arm: recorded_curve(experiment_dir / arm.name, objective), search.eta, keep
+    )

@@ -1,0 +1,137 @@
+"""Successive halving: all arms a little, one in `eta` of them `eta` times as long, until one is trained to its end.
+
+Arms are compared when all of them have reached the rung, so that the choice does not depend on which was faster. The
+others stay paused there: what they cost is known, and nothing of it is thrown away.
+
+Of arms with the same score, the one that scored more on the way there is ahead. Those that are equal in this, too, go
+on together: where nothing tells them apart, nothing is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ..allocation import ArmRequest, Decision, Outcome
+from ..arms import Arm
+from ..results import ArmResult
+from .objective import Curve, CurveOf, Objective
+from .rungs import survivors
+from .stopped import is_settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """How an arm stands at a rung."""
+
+    arm: Arm
+    step: int
+    score: float | None
+    rank: tuple[float, float] | None
+    """Smaller is better; None without a score."""
+
+
+class Halving:
+    """Decides which arms go on, from what they have scored at each rung."""
+
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        rungs: Mapping[str, Sequence[int]],
+        objective: Objective,
+        curve: CurveOf,
+        eta: int = 3,
+        keep: int = 1,
+    ) -> None:
+        """`rungs` says for each arm where it pauses, the same number of times for all; `keep` how many finish."""
+        self._arms, self._rungs, self._objective, self._curve = list(arms), rungs, objective, curve
+        self._count = min((len(rungs[arm.name]) for arm in arms), default=0)
+        targets = survivors(len(self._arms), eta, keep)
+        self._targets = (targets + [keep] * self._count)[: self._count]
+        self._standings: dict[tuple[str, int], _Standing] = {}
+        self._last = Decision([])
+
+    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+        found = self._decided({outcome.request.key: outcome.result for outcome in outcomes})
+        if (len(found.requests), len(found.notes)) != (len(self._last.requests), len(self._last.notes)):
+            self._last = found
+        return self._last
+
+    def _decided(self, ended: Mapping[tuple[str, int | None], ArmResult]) -> Decision:
+        requests: list[ArmRequest] = []
+        notes: list[dict[str, Any]] = []
+        candidates, finished = self._arms, dict[str, ArmResult]()
+        for level, target in enumerate(self._targets):
+            if len(candidates) <= target:
+                continue
+            wanted = [self._request(arm, level) for arm in candidates if arm.name not in finished]
+            requests += wanted
+            results = {request.arm.name: ended.get(request.key) for request in wanted}
+            if not all(result is not None and is_settled(result) for result in results.values()):
+                return Decision(requests, notes)
+            finished |= {name: result for name, result in results.items() if result and result.status == "completed"}
+            alive = [arm for arm in candidates if arm.name in finished or _may_go_on(results.get(arm.name))]
+            standings = [self._standing(arm, level, arm.name in finished) for arm in alive]
+            candidates, note = self._chosen(standings, level, target, lost=[a for a in candidates if a not in alive])
+            notes.append(note)
+        requests += [ArmRequest(arm) for arm in candidates if arm.name not in finished]
+        return Decision(requests, notes)
+
+    def _request(self, arm: Arm, level: int) -> ArmRequest:
+        return ArmRequest(arm, self._rungs[arm.name][level])
+
+    def _standing(self, arm: Arm, level: int, finished: bool) -> _Standing:
+        step = self._rungs[arm.name][level]
+        if (arm.name, step) not in self._standings:  # what was scored at a step stays what it was
+            seen = {at: score for at, score in self._curve(arm).items() if at <= step}
+            self._standings[arm.name, step] = self._judged(arm, step, seen, finished)
+        return self._standings[arm.name, step]
+
+    def _judged(self, arm: Arm, step: int, seen: Curve, finished: bool) -> _Standing:
+        # One that stopped early, because it had nothing more to learn, is as good as it was then.
+        score = seen[max(seen)] if finished and seen else seen.get(step)
+        if score is None:
+            return _Standing(arm, step, None, None)
+        sign = -self._objective.sign
+        return _Standing(arm, step, score, (sign * score, sign * fmean(seen[at] for at in sorted(seen))))
+
+    def _chosen(
+        self, standings: Sequence[_Standing], level: int, target: int, lost: Sequence[Arm]
+    ) -> tuple[list[Arm], dict[str, Any]]:
+        """The arms that go on, best first, and the note about it."""
+        ranked = sorted((one for one in standings if one.rank is not None), key=lambda one: one.rank or ())
+        kept = [one for index, one in enumerate(ranked) if index < target or one.rank == ranked[target - 1].rank]
+        scores = {one.arm.name: one.score for one in standings} | dict.fromkeys((arm.name for arm in lost), None)
+        steps = {arm.name: self._rungs[arm.name][level] for arm in (*(one.arm for one in standings), *lost)}
+        going_on = [one.arm.name for one in kept]
+        same = len(set(steps.values())) == 1
+        note = {
+            "rung": level + 1,
+            "of": self._count,
+            "step": next(iter(steps.values())) if same else None,
+            **({} if same else {"steps": steps}),
+            "metric": self._objective.name,
+            "mode": self._objective.mode,
+            "scores": {arm.name: scores[arm.name] for arm in self._arms if arm.name in scores},
+            "kept": going_on,
+            "stopped": [arm.name for arm in self._arms if arm.name in scores and arm.name not in going_on],
+            "why": _why(len(scores), len(ranked), len(kept), target),
+        }
+        return [one.arm for one in kept], note
+
+
+def _may_go_on(result: ArmResult | None) -> bool:
+    return result is not None and result.paused_after is not None
+
+
+def _why(compared: int, scored: int, kept: int, target: int) -> str:
+    if not scored:
+        return f"none of {compared} has a score, so none goes on"
+    if kept > target:
+        return (
+            f"the best {target} of {compared} go on, and {kept - target} more that cannot be told from the last of them"
+        )
+    without = f"; {compared - scored} without a score cannot" if scored < compared else ""
+    return f"the best {kept} of {compared} {'goes' if kept == 1 else 'go'} on{without}"

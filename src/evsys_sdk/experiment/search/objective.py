@@ -1,0 +1,94 @@
+"""What arms are compared by while they compete: one metric of a val benchmark, as the record of a run has it.
+
+Scores come from the disk and never from an arm's result: an arm that was trained further has another result, and what
+it scored on the way must stay what it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...config import ExperimentConfig
+from ...config.search import full_names, success_of, val_metrics
+from ...registry import list_metrics
+from ...training.checkpoints import CheckpointLog
+from ..arms import Arm
+from ..score_log import read_scores
+
+type Curve = Mapping[int, float]
+"""Step -> score."""
+type CurveOf = Callable[[Arm], Curve]
+"""What an arm has scored so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A metric of a val benchmark, and which way is better."""
+
+    metric: str
+    """Plain name, e.g. `pass@1`."""
+    label: str
+    """Label of the benchmark."""
+    mode: Literal["max", "min"] = "max"
+    every: int = 1
+    """Steps between two scorings."""
+
+    @property
+    def name(self) -> str:
+        """As it is logged."""
+        return f"val/{self.metric}" if self.label in ("", "val") else f"val/{self.label}/{self.metric}"
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.mode == "max" else -1
+
+
+def objective_of(config: ExperimentConfig) -> Objective:
+    """The metric that the search of a config asks for, or the success metric, or the first there is."""
+    search, success = config.search, success_of(config.metadata)
+    assert search is not None
+    halving = search.kind == "halving"
+    candidates = [(entry, _known(name, entry.metrics)) for entry, name in val_metrics(config.metadata, in_loop=halving)]
+    wanted = search.metric or (success.name if success else None)
+    entry, metric = next(
+        ((entry, name) for entry, name in candidates if wanted in full_names(entry, name)), candidates[0]
+    )
+    default = success.mode if success and success.name in full_names(entry, metric) else "max"
+    return Objective(metric, entry.label or "", search.mode or default, entry.run_every or 1)
+
+
+def _known(name: str, listed: list[str]) -> str:
+    """An entry that lists no metrics is scored by the success metric only if that can be computed."""
+    return name if listed or name in list_metrics() else "pass@1"
+
+
+def recorded_curve(run_dir: Path, objective: Objective) -> Curve:
+    """Every complete score that a run has on disk."""
+    found = CheckpointLog.in_dir(run_dir).scores()
+    return {
+        step: float(scores[objective.name])
+        for step, scores in sorted(found.items())
+        if step > 0 and math.isfinite(scores.get(objective.name, math.nan))
+    }
+
+
+def final_scores(run_dir: Path, objective: Objective) -> Mapping[str, float]:
+    """What a finished run scored on each task, or its score alone under `""`; nothing where it has none."""
+    own = [line for line in read_scores(run_dir) if line["split"] == "val" and line["name"] == objective.label]
+    scored = [found for line in own if (found := _by_task(line, objective.metric))]
+    return scored[-1] if own and scored and scored[-1] == _by_task(own[-1], objective.metric) else {}
+
+
+def _by_task(line: Mapping[str, Any], metric: str) -> dict[str, float]:
+    score: Mapping[str, Any] = line["metrics"].get(metric) or {}
+    value, per_task = score.get("value"), score.get("per_task")
+    tasks: list[str] = line.get("tasks") or []
+    if line.get("unscored") or not isinstance(value, int | float) or not math.isfinite(value):
+        return {}
+    if per_task is not None and len(per_task) == len(tasks) and all(math.isfinite(one) for one in per_task):
+        return {task: float(one) for task, one in zip(tasks, per_task, strict=True)}
+    return {"": float(value)}

@@ -1,0 +1,52 @@
+"""When the arms of a halving are compared: after which of its steps each one pauses.
+
+Comparisons come at equal shares of each run's own length, 1/eta, 1/eta^2 ... counted from the end, so that runs of
+different lengths (batch sizes) and learning rates that fall along a schedule are compared at the same stage. Each one
+is moved to the nearest step at which val is scored, the first at the earliest to the first scoring.
+
+    rungs_of({"a": 90, ...}, every={"a": 10, ...}, eta=3)      nine such runs: after steps 10 and 30
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def survivors(n: int, eta: int, keep: int = 1) -> list[int]:
+    """How many of `n` runs go on after each comparison, until no more than `keep` are left."""
+    found: list[int] = []
+    while n > keep:
+        n = max(-(-n // eta), keep)
+        found.append(n)
+    return found
+
+
+def rungs_of(
+    lengths: Mapping[str, int],
+    *,
+    every: Mapping[str, int],
+    eta: int,
+    keep: int = 1,
+    shares: Sequence[float] | None = None,
+) -> dict[str, list[int]]:
+    """For each arm of these lengths in steps, where it pauses; all arms pause equally often.
+
+    `every` says for each how many steps apart it can pause. One that is too short for so many pauses limits them for
+    all.
+    """
+    needed = len(survivors(len(lengths), eta, keep))
+    wanted = shares if shares is not None else [1 / eta ** (needed - at) for at in range(needed)]
+    found = {name: _steps(length, every[name], wanted) for name, length in lengths.items()}
+    count = min((len(steps) for steps in found.values()), default=0)
+    return {name: steps[len(steps) - count :] for name, steps in found.items()}
+
+
+def _steps(length: int, every: int, shares: Sequence[float]) -> list[int]:
+    """Different scorings, each as near to its share as the ones before leave room for, all before the end."""
+    steps: list[int] = []
+    for share in shares:
+        nearest = int(share * length / every + 0.5) * every
+        step = max(nearest, steps[-1] + every if steps else every)
+        if step < length:
+            steps.append(step)
+    return steps

@@ -1,0 +1,60 @@
+"""What becomes of arms that a search does not train to their end: settled for the search, and marked in the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..allocation import Outcome
+from ..budget import is_budget_stop
+from ..journal import SEARCH_DECISION, read_journal
+from ..record_dir import ExperimentDir, write_result
+from ..results import STOPPED_BY_SEARCH, ArmResult
+
+
+def is_settled(result: ArmResult) -> bool:
+    """Whether a search may decide by it: not if it was interrupted, because it goes on when the experiment does."""
+    if result.status != "cancelled" or result.paused_after is not None:
+        return True
+    reason = str(result.result.extras.get("stop_reason", ""))
+    return is_budget_stop(reason) and "this arm" in reason  # its own limit; that of the experiment stops everything
+
+
+def all_settled(outcomes: Sequence[Outcome], keys: Sequence[tuple[str, int | None]]) -> bool:
+    """Whether every one of these requests has an outcome to decide by."""
+    settled = {outcome.request.key for outcome in outcomes if is_settled(outcome.result)}
+    return settled.issuperset(keys)
+
+
+def mark_stopped(results: Sequence[ArmResult], folder: ExperimentDir) -> list[ArmResult]:
+    """The results, with the reason in those that a recorded decision stopped, here and on disk."""
+    if all(result.paused_after is None for result in results):
+        return list(results)
+    reasons: dict[str, tuple[str, str]] = {}
+    for event in read_journal(folder.path):
+        if event["kind"] == SEARCH_DECISION:
+            reasons |= {arm: _reason(arm, event) for arm in event.get("stopped", ())}
+    return [_marked(result, reasons.get(result.name), folder) for result in results]
+
+
+def _reason(arm: str, event: dict[str, Any]) -> tuple[str, str]:
+    """The key of the extras, and what it says."""
+    score: float | None = event["scores"].get(arm)
+    step: Any = event["steps"][arm] if event["step"] is None else event["step"]
+    if score is None:
+        return "unscored", f"it has no {event['metric']} after step {step}, so the search could not let it go on"
+    others = f"{len(event['kept'])} of {len(event['scores'])}"
+    return STOPPED_BY_SEARCH, f"after step {step} its {event['metric']} of {score:.4g} was not among the best {others}"
+
+
+def _marked(result: ArmResult, reason: tuple[str, str] | None, folder: ExperimentDir) -> ArmResult:
+    if result.paused_after is None or reason is None:
+        return result
+    key, text = reason
+    extras = {**result.result.extras, key: text}
+    if extras == result.result.extras:
+        return result
+    marked = replace(result.result, extras=extras)
+    write_result(folder.run_dir(result.name), marked, hparams=result.arm.run.model_dump(mode="json"))
+    return ArmResult(result.arm, marked)

@@ -1,0 +1,1 @@
+"""The statistics of a comparison between runs: pure functions of arrays, without files and without names."""

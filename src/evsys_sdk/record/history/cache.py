@@ -1,0 +1,191 @@
+"""The summaries of one root, kept in an SQLite file beside the experiments.
+
+Chosen by measurement over a JSON file: of 10,000 summaries a list needs a few columns, which SQLite reads in a quarter
+of the time that parsing all of them takes, and one changed experiment is one changed row. It is only a cache: a file
+that is damaged, of another version, locked or in a folder that cannot be written is replaced, or done without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from .summary import ExperimentSummary
+
+FILE_NAME = ".history.sqlite3"
+_FORMAT = 1
+"""Raise it when summaries of the same folder come out differently."""
+_PATIENCE_S = 2.0
+"""How long to wait for another process that writes."""
+
+COLUMNS: dict[str, str] = {
+    "folder": "TEXT PRIMARY KEY",
+    "fingerprint": "TEXT",
+    "unfinished": "INTEGER",
+    "id": "TEXT",
+    "name": "TEXT",
+    "status": "TEXT",
+    "verdict": "TEXT",
+    "started": "REAL",
+    "ended": "REAL",
+    "metric": "TEXT",
+    "mode": "TEXT",
+    "score": "REAL",
+    "counts": "INTEGER",
+    "parent": "TEXT",
+    "tags": "TEXT",
+    "algorithms": "TEXT",
+    "models": "TEXT",
+    "n_runs": "INTEGER",
+    "n_arms": "INTEGER",
+    "n_failures": "INTEGER",
+    "tokens": "REAL",
+    "usd": "REAL",
+    "wall_s": "REAL",
+    "gpu_s": "REAL",
+    "tried": "TEXT",
+    "reasons": "TEXT",
+    "n_notes": "INTEGER",
+    "invalidated": "TEXT",
+}
+"""What lists and digests are computed from.
+
+`tags`, `algorithms` and `models` are lists between bars, `tried` and `reasons` are JSON.
+"""
+DETAILS: dict[str, str] = {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "summary": "TEXT"}
+"""What is needed of a few only, kept apart so that reading the rest is fast."""
+SEARCHED = "(SELECT text FROM details WHERE details.folder = experiments.folder)"
+"""What searches look at, as an expression for conditions."""
+
+FRESHNESS = ("folder", "fingerprint", "unfinished", "status")
+"""What tells whether a row is still true; an index holds all of it, so that nothing else is read."""
+_INDEXES = {
+    "freshness": f"({', '.join(FRESHNESS)})",
+    "ranking": "(verdict, counts, metric, mode, score, started, status, folder)",
+    "failing": "(reasons) WHERE reasons != ''",
+    "noted": "(n_notes) WHERE n_notes > 0",
+    "distrusted": "(invalidated) WHERE invalidated != ''",
+}
+"""So that the questions of a digest look at little more than their answers."""
+
+type Row = tuple[Any, ...]
+
+
+class SummaryCache:
+    """One open cache; on disk, or in memory where the disk cannot be used."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / FILE_NAME
+        self._db = self._open()
+
+    def read(self, columns: Sequence[str], where: str = "", values: Sequence[Any] = ()) -> list[Row]:
+        """Some columns of the rows that meet a condition (what follows FROM)."""
+        return self._db.execute(f"SELECT {','.join(columns)} FROM experiments {where}", values).fetchall()
+
+    def summary_of(self, folder: str) -> str:
+        """The summary of one folder, as it was stored."""
+        return self._db.execute("SELECT summary FROM details WHERE folder = ?", (folder,)).fetchone()[0]
+
+    def write(self, changed: Iterable[Row], gone: Iterable[str] = ()) -> None:
+        """Replace rows and remove others; goes on in memory when the file cannot be written."""
+        rows, names = list(changed), [(name,) for name in gone]
+        try:
+            self._write(rows, names)
+        except sqlite3.OperationalError:  # read-only, locked for too long, or the disk is full
+            with contextlib.suppress(sqlite3.Error):
+                self._db.rollback()
+            self._db = self._copied_to_memory()
+            self._write(rows, names)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def start_again(self, error: Exception) -> None:
+        """Forget everything: a damaged file is replaced, one that only cannot be used now is left to the others."""
+        self.close()
+        if isinstance(error, sqlite3.OperationalError):
+            self._db = self._usable(_connect(":memory:"))
+            return
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        self._db = self._open()
+
+    def _write(self, rows: list[Row], names: list[tuple[str]]) -> None:
+        with self._db:
+            for table, columns in (("experiments", len(COLUMNS)), ("details", len(DETAILS))):
+                self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", names)
+                values = [row[: len(COLUMNS)] if table == "experiments" else _details(row) for row in rows]
+                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * columns)})", values)
+
+    def _open(self) -> sqlite3.Connection:
+        for _ in range(2):
+            try:
+                return self._usable(_connect(str(self.path)))
+            except sqlite3.OperationalError:  # it may not be written, or another process holds it for too long
+                break
+            except sqlite3.DatabaseError:  # damaged, or of a version that has other columns
+                try:
+                    self.path.unlink(missing_ok=True)
+                except OSError:
+                    break
+        return self._usable(_connect(":memory:"))
+
+    def _usable(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        """The connection with its table; raises where the file is not what is expected."""
+        try:
+            if _version_of(db) != _version():
+                db.execute("BEGIN IMMEDIATE")  # another process may be making the table at this moment
+                version = _version_of(db)
+                if version not in (0, _version()):
+                    raise sqlite3.DatabaseError("it is of another version")
+                for table, kinds in (("experiments", COLUMNS), ("details", DETAILS)):
+                    columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+                    db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+                for name, columns in _INDEXES.items():
+                    db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON experiments {columns}")
+                db.execute(f"PRAGMA user_version = {_version()}")
+                db.commit()
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _copied_to_memory(self) -> sqlite3.Connection:
+        memory = _connect(":memory:")
+        try:
+            self._db.backup(memory)
+            memory = self._usable(memory)
+        except sqlite3.Error:
+            memory = self._usable(_connect(":memory:"))
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        return memory
+
+
+def _details(row: Row) -> Row:
+    return (row[0], *row[len(COLUMNS) :])
+
+
+def _version_of(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=_PATIENCE_S)
+
+
+def _version() -> int:
+    """Changes with the columns and with the fields of a summary, so that no old cache is taken for a new one."""
+    shape = [
+        _FORMAT,
+        *COLUMNS.items(),
+        *DETAILS.items(),
+        *_INDEXES.items(),
+        *(one.name for one in fields(ExperimentSummary)),
+    ]
+    return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

@@ -1,0 +1,160 @@
+"""`evsys compare`: what differs between experiments, in their configs, their scores and their curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .config_diff import Difference, config_differences
+from .curves import Curve, score_curve, training_curve
+from .detail import Detail
+from .listing import verdict_text
+from .pairing import PairedDifference, paired_differences
+from .terminal_plot import draw
+from .text import fitted_table, interval_text, markdown_table, score_text, spend_text, terminal_width
+
+_EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "best run", "score", "95 % interval", "spend")
+_PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "tasks", "remark")
+_MOST_PATHS = 40
+_WIDE_ENOUGH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two experiments or more; the first is what the others are compared with."""
+
+    details: list[Detail]
+    config: list[Difference]
+    pairs: list[list[PairedDifference]]
+    """For each experiment but the first."""
+    loss: list[Curve]
+    scores: list[Curve]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        others = zip(self.details[1:], self.pairs, strict=True)
+        return {
+            "experiments": [detail.summary.to_dict() for detail in self.details],
+            "config": [{"path": path, "values": values} for path, values in self.config],
+            "differences": [
+                {"experiment": detail.summary.id, "against": self.details[0].summary.id, **pair.to_dict()}
+                for detail, pairs in others
+                for pair in pairs
+            ],
+            "curves": [
+                {"experiment": curve.label, "metric": curve.metric, "points": curve.points}
+                for curve in [*self.loss, *self.scores]
+            ],
+        }
+
+
+def compare_experiments(details: Sequence[Detail]) -> Comparison:
+    """Everything that can be told about the difference between the first experiment and the others."""
+    loss: list[Curve] = []
+    scores: list[Curve] = []
+    for letter, detail in zip(letters(), details, strict=False):
+        arm = detail.best_arm
+        if arm is not None:
+            label = f"{letter} {detail.summary.id}"
+            loss += filter(None, [training_curve(detail.arm_dir(arm), label)])
+            scores += filter(None, [score_curve(detail.arm_dir(arm), detail.outcome.metric, label)])
+    pairs = [paired_differences(details[0], other) for other in details[1:]]
+    return Comparison(list(details), config_differences(details), pairs, _same(loss), _same(scores))
+
+
+def letters() -> str:
+    """What experiments are called in tables."""
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def compare_text(comparison: Comparison) -> str:
+    """The comparison for a terminal."""
+    width = terminal_width()
+    columns = len(_EXPERIMENT_HEADERS) - (width < _WIDE_ENOUGH)  # there is no room for the spend
+    experiments = [row[:columns] for row in _experiment_rows(comparison)]
+    parts = [fitted_table(_EXPERIMENT_HEADERS[:columns], experiments, width=width, flexible=(4, 1))]
+    headers, rows = _config_table(comparison)
+    values = range(1, len(headers))  # the end of a path says most, so paths stay whole
+    table = fitted_table(headers, rows, width=width, flexible=values) if rows else "no difference"
+    parts += ["\nConfig", table, *_left_out(comparison)]
+    for letter, pairs in zip(letters()[1:], comparison.pairs, strict=False):
+        title = f"\n{letter} minus A, task by task"
+        table = fitted_table(_headers(letter), _pair_rows(pairs), width=width, flexible=(0, 6))
+        parts += [title, table if pairs else _nothing_in_common(comparison, letter)]
+    for curves in (comparison.loss, comparison.scores):
+        if curves:
+            shown = [(curve.label, curve.points) for curve in curves]
+            parts.append("\n" + draw(shown, title=curves[0].metric, width=width))
+    return "\n".join(parts)
+
+
+def compare_markdown(comparison: Comparison) -> str:
+    """The comparison as a page."""
+    parts = [f"# {' against '.join(detail.summary.id for detail in comparison.details)}\n"]
+    parts.append(markdown_table(_EXPERIMENT_HEADERS, _experiment_rows(comparison)))
+    headers, rows = _config_table(comparison)
+    table = markdown_table(headers, rows) if rows else "No difference."
+    parts.append("\n".join(["\n## Config\n", table, *_left_out(comparison)]))
+    for letter, pairs in zip(letters()[1:], comparison.pairs, strict=False):
+        table = markdown_table(_headers(letter), _pair_rows(pairs)) if pairs else _nothing_in_common(comparison, letter)
+        parts.append(f"\n## {letter} minus A, task by task\n\n{table}")
+    for curves in (comparison.loss, comparison.scores):
+        if curves:
+            shown = [(curve.label, curve.points) for curve in curves]
+            parts.append(f"\n```text\n{draw(shown, title=curves[0].metric, width=80)}\n```")
+    return "\n".join(parts)
+
+
+def _experiment_rows(comparison: Comparison) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for letter, detail in zip(letters(), comparison.details, strict=False):
+        one = detail.summary
+        interval = interval_text(one.best_low, one.best_high) or "-"
+        found = [letter, one.id, one.status, verdict_text(one), detail.chosen_run or "-", score_text(one.best_score)]
+        rows.append([*found, interval, spend_text(one.spend) or "-"])
+    return rows
+
+
+def _config_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    headers = ["path", *letters()[: len(comparison.details)]]
+    return headers, [[path, *(_value(value) for value in values)] for path, values in comparison.config[:_MOST_PATHS]]
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    left = len(comparison.config) - _MOST_PATHS
+    return [f"... {left} more in --json"] if left > 0 else []
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _headers(letter: str) -> list[str]:
+    return [header if header else letter for header in _PAIR_HEADERS]
+
+
+def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
+    return [
+        [
+            pair.metric,
+            score_text(pair.first),
+            score_text(pair.second),
+            f"{pair.difference:+.4g}{' *' if pair.is_clear else ''}",
+            interval_text(pair.low, pair.high) or "-",
+            "-" if pair.n_tasks is None else str(pair.n_tasks),
+            pair.remark or "-",
+        ]
+        for pair in pairs
+    ]
+
+
+def _nothing_in_common(comparison: Comparison, letter: str) -> str:
+    other = comparison.details[letters().index(letter)].summary.id
+    return f"{other} has no scored metric in common with {comparison.details[0].summary.id}."
+
+
+def _same(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves that are about the same metric as the first: others have another scale."""
+    return [curve for curve in curves if curve.metric == curves[0].metric]

@@ -1,0 +1,111 @@
+"""One experiment in a few fields: what lists, filters and digests are made of.
+
+`summarize.py` makes it from a folder, `index.py` keeps it. Scores are those of the conclusion where there is one, else
+plain means of the runs, in which case `verdict` is empty.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+STATUSES = ("running", "stale", "completed", "failed", "interrupted", "budget", "damaged")
+"""running: a process works on it; stale: it has no end, and nobody works on it any more; budget: stopped by its limit;
+damaged: its config cannot be read."""
+VERDICTS = ("supported", "promising_unconfirmed", "inconclusive", "refuted", "invalid")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a person or an agent wrote down about an experiment."""
+
+    text: str
+    time: float | None = None
+    author: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An arm that has no result to count on."""
+
+    arm: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSummary:
+    """What is known of one experiment without opening its folder."""
+
+    id: str
+    name: str
+    path: str
+    status: str
+    started: float | None = None
+    ended: float | None = None
+    hypothesis: str = ""
+    description: str = ""
+    verdict: str = ""
+    sentence: str = ""
+    """Why that is the verdict."""
+    next: str = ""
+    """What its conclusion suggests."""
+    metric: str = ""
+    mode: str = "max"
+    best_run: str = ""
+    best_score: float | None = None
+    best_low: float | None = None
+    best_high: float | None = None
+    best_seeds: int = 0
+    best_tasks: int | None = None
+    n_runs: int = 0
+    n_arms: int = 0
+    n_seeds: int = 0
+    n_done: int = 0
+    """Arms that completed with everything scored."""
+    failures: list[Failure] = field(default_factory=list[Failure])
+    """The first few; `n_failures` counts all."""
+    n_failures: int = 0
+    spend: dict[str, float] = field(default_factory=dict[str, float])
+    tags: list[str] = field(default_factory=list[str])
+    parent_id: str = ""
+    notes: list[Note] = field(default_factory=list[Note])
+    invalidated: str = ""
+    """Why it must not be believed; empty when nobody said so."""
+    models: list[str] = field(default_factory=list[str])
+    algorithms: list[str] = field(default_factory=list[str])
+    backends: list[str] = field(default_factory=list[str])
+    params: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Params of the best run's algorithm, or of the first run's."""
+    varied: list[str] = field(default_factory=list[str])
+    """What differs between its runs, as dotted paths into them."""
+    config_sha256: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it may be the best: invalidated and invalid ones never are."""
+        return not self.invalidated and self.verdict != "invalid"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain["failures"] = [{"arm": one.arm, "reason": one.reason} for one in self.failures]
+        plain["notes"] = [{"text": one.text, "time": one.time, "author": one.author} for one in self.notes]
+        return plain
+
+    def to_json(self) -> str:
+        """As one line, for the cache."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str, **changes: Any) -> ExperimentSummary:
+        """What `to_json` wrote, with `changes`; raises ValueError, TypeError or KeyError on anything else."""
+        plain = json.loads(line) | changes
+        plain["failures"] = [Failure(**one) for one in plain["failures"]]
+        plain["notes"] = [Note(**one) for one in plain["notes"]]
+        return cls(**plain)

@@ -1,0 +1,126 @@
+"""Numbers, dates and tables as a person or an agent reads them: as wide as the terminal, plain where it is plain."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+WIDE = 140
+"""Width of what goes to a file or to another program."""
+
+
+def terminal_width() -> int:
+    """How many columns there are; the variable COLUMNS overrules."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        return max(40, int(told))
+    try:
+        return max(40, os.get_terminal_size(sys.__stdout__.fileno()).columns)  # pyright: ignore[reportOptionalMemberAccess]
+    except (OSError, ValueError, AttributeError):  # a file, or another program
+        return WIDE
+
+
+def is_unicode() -> bool:
+    """Whether what reads our output understands more than ASCII."""
+    return (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "").startswith("utf")
+
+
+def printable(text: str) -> str:
+    """`text` with what the output cannot show written as question marks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding, "replace")
+
+
+def clip(text: str, width: int) -> str:
+    """One line of at most `width` characters."""
+    line = " ".join(text.split())
+    if len(line) <= width:
+        return line
+    dots = "…" if is_unicode() else "..."
+    return f"{line[: max(0, width - len(dots))].rstrip()}{dots}"[:width]
+
+
+def score_text(value: float | None) -> str:
+    """Four digits are more than any score here is good for."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """`[0.41, 0.53]`, or nothing."""
+    return "" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
+
+
+def date_text(at: float | None) -> str:
+    """Local time, to the minute."""
+    if at is None:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def duration_text(seconds: float | None) -> str:
+    """`42s`, `3m 05s`, `2h 10m`, `3d 4h`."""
+    if seconds is None or seconds < 0:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.0f}s" if seconds >= 10 else f"{seconds:.2g}s"
+    minutes, hours = divmod(int(seconds), 60), divmod(int(seconds) // 60, 60)
+    if seconds < 3600:
+        return f"{minutes[0]}m {minutes[1]:02d}s"
+    return f"{hours[0]}h {hours[1]:02d}m" if hours[0] < 48 else f"{hours[0] // 24}d {hours[0] % 24}h"
+
+
+def count_text(value: float) -> str:
+    """`950`, `12.3k`, `4.5M`, `1.2B`."""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
+    return f"{value:.0f}"
+
+
+def usd_text(value: float) -> str:
+    """Dollars and cents; less than a cent as it is."""
+    return f"${value:,.2f}" if value >= 0.01 or value == 0 else f"${value:.2g}"
+
+
+def spend_text(spend: Mapping[str, float]) -> str:
+    """A bill in a line; what is nothing is left out."""
+    parts: list[str] = []
+    if "usd" in spend:
+        parts.append(usd_text(spend["usd"]))
+    if spend.get("tokens_trained"):
+        parts.append(f"{count_text(spend['tokens_trained'])} tokens trained")
+    if spend.get("tokens_sampled"):
+        parts.append(f"{count_text(spend['tokens_sampled'])} tokens sampled")
+    if spend.get("wall_s"):
+        parts.append(duration_text(spend["wall_s"]))
+    if spend.get("gpu_s"):
+        parts.append(f"{duration_text(spend['gpu_s'])} of GPU")
+    return ", ".join(parts)
+
+
+def fitted_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Sequence[int]) -> str:
+    """Aligned columns no wider than `width`; the flexible ones are clipped, the widest first."""
+    cells = [[" ".join(cell.split()) for cell in row] for row in (headers, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(flexible, key=lambda column: widths[column])
+        if widths[widest] <= max(8, len(headers[widest])):
+            break
+        widths[widest] -= 1
+    lines = [
+        "  ".join(clip(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join([lines[0], "  ".join("-" * size for size in widths), *lines[1:]])
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same for a page; bars and line ends inside cells do not break it."""
+    lines = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in (headers, *rows)]
+    texts = [f"| {' | '.join(row)} |" for row in lines]
+    return "\n".join([texts[0], "|" + "---|" * len(headers), *texts[1:]])
