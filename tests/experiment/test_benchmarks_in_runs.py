@@ -98,7 +98,8 @@ def record_of(folder: Path) -> dict[str, Any]:
         rows = [{key: cell for key, cell in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)]
     result = json.loads((run_dir / "run_result.json").read_text(encoding="utf-8"))
     best = result["artifacts"]["best_checkpoint"].split("-attempt")[0].removesuffix("/state")
-    return {**kept, "csv": rows, "metrics": result["metrics"], "best": Path(best).name, "extras": result["extras"]}
+    extras = {key: value for key, value in result["extras"].items() if key != "spend"}  # what is repeated is paid twice
+    return {**kept, "csv": rows, "metrics": result["metrics"], "best": Path(best).name, "extras": extras}
 
 
 class AtStep(Callback):

@@ -277,15 +277,13 @@ def test_it_runs_on_a_thread(config: Config) -> None:
 
 
 def test_two_experiments_that_start_at_once_get_a_folder_each(config: Config, tmp_path: Path) -> None:
-    from evsys_sdk.experiment.record_dir import open_experiment_dir
-
     made = config()
     opened: list[Path] = []
     start = threading.Barrier(8)
 
     def open_one() -> None:
         start.wait()
-        opened.append(open_experiment_dir(made, resume=False).path)
+        opened.append(Experiment(made).run().path)
 
     threads = [threading.Thread(target=open_one) for _ in range(8)]
     for thread in threads:

@@ -74,6 +74,11 @@ def survives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
     return run
 
 
+def without_spend(extras: dict[str, Any]) -> dict[str, Any]:
+    """What a repeated step costs is paid twice."""
+    return {key: value for key, value in extras.items() if key != "spend"}
+
+
 def record_of(experiment: Path) -> dict[str, Any]:
     """Everything an experiment leaves behind that is not a time, a path or the name of an attempt."""
     record: dict[str, Any] = {}
@@ -87,7 +92,7 @@ def record_of(experiment: Path) -> dict[str, Any]:
                 for row in csv.DictReader(file)
             ]
         result = json.loads((run / "run_result.json").read_text(encoding="utf-8"))
-        record[f"{run.name} result"] = (result["status"], result["metrics"], result["extras"])
+        record[f"{run.name} result"] = (result["status"], result["metrics"], without_spend(result["extras"]))
         record[f"{run.name} weights"] = (Path(result["artifacts"]["final_checkpoint"]) / "weights.npz").read_bytes()
     return record
 

@@ -221,13 +221,12 @@ def test_an_experiment_is_run_by_one_process_at_a_time(config: Config, tmp_path:
     folder = tmp_path / "outputs" / "e"
     experiment = Experiment(config())
     experiment.open()
-    with (
-        folder_lock(folder, what="it"),
-        pytest.raises(TrainingError, match=rf"process {os.getpid()} on .*evsys cancel"),
-    ):
-        experiment.run()
+    with folder_lock(folder, what="it"):
+        with pytest.raises(TrainingError, match=rf"process {os.getpid()} on .*evsys cancel"):
+            experiment.run(resume=True)
+        assert experiment.run().path.name == "e.2"  # whoever starts it twice at the same time wants it twice
     assert lock_owner(folder) is None
-    assert experiment.run().exit_code == 0
+    assert experiment.run(fresh=True).path.name == "e.3"
 
 
 def test_arms_of_remote_backends_share_a_process() -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from ..config.base import Strict
+from ..config.fields import NOT_SEARCHED, searched
 from ..training.batch import TrainingBatch
 from ..training.order import BatchOrder
 from ..training.schedule import Schedule, ScheduleKind
@@ -34,33 +35,33 @@ if TYPE_CHECKING:
 class TrainingConfig(Strict):
     """Hyperparameters every recipe has; the defaults are meant to be a good run."""
 
-    learning_rate: float | None = Field(default=None, gt=0, le=1, json_schema_extra={"scale": "log"})
+    learning_rate: float | None = Field(default=None, gt=0, le=1, json_schema_extra=searched(scale="log"))
     """Peak learning rate; by default what suits the model and a LoRA adapter of any rank."""
-    num_epochs: int = Field(default=1, ge=1)
+    num_epochs: int = Field(default=1, ge=1, json_schema_extra=searched(scale="log", when={"max_steps": [None]}))
     """How often the data is visited; ignored when `max_steps` is set."""
-    max_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1, json_schema_extra=searched(scale="log"))
     """Train exactly this many steps, visiting the data as often as that takes."""
-    batch_size: int = Field(default=16, ge=1, json_schema_extra={"scale": "log"})
+    batch_size: int = Field(default=16, ge=1, json_schema_extra=searched(scale="log"))
     """Examples per optimiser step."""
-    lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra={"scale": "log"})
+    lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=searched(scale="log"))
     """Rank of the adapter."""
     lr_schedule: ScheduleKind = "linear"
     """How the learning rate falls after the warm-up: not at all, linearly, or along a cosine."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to its peak."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, json_schema_extra=searched(scale="log"))
     """Decoupled weight decay."""
-    grad_clip_norm: float = Field(default=1.0, ge=0)
+    grad_clip_norm: float = Field(default=1.0, ge=0, json_schema_extra=searched(scale="log"))
     """Largest norm of the gradient; 0 does not clip."""
-    save_every: int | None = Field(default=50, ge=1)
+    save_every: int | None = Field(default=50, ge=1, json_schema_extra=NOT_SEARCHED)
     """Write a checkpoint after every this many steps; the last step is always saved."""
     save_at_fractions: list[Annotated[float, Field(gt=0, le=1)]] = []
     """Also write checkpoints at these fractions of the run, e.g. [0.25, 0.5]."""
-    eval_every: int | None = Field(default=None, ge=1)
+    eval_every: int | None = Field(default=None, ge=1, json_schema_extra=NOT_SEARCHED)
     """Score the live model on `eval.eval_data` every this many steps."""
     selection_metric: str | None = None
     """Metric that decides which checkpoint is the best; by default the first eval metric, else the training loss."""
-    selection_mode: Literal["min", "max"] | None = None
+    selection_mode: Literal["min", "max"] | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
     """Whether less or more of it is better; by default less for losses, more for everything else."""
 
     @field_validator("selection_metric")

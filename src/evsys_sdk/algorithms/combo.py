@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from ..config import AlgorithmConfig, DataConfig
 from ..config.base import MisplacedValue, Name, Strict
+from ..config.fields import searched
 from ..config.run import refuse_repeated_names
 from ..protocols import RunContext, RunResult
 from .stages import Stage, shared_backend, stage_algorithm, train_stages
@@ -32,7 +33,7 @@ class Combo:
 
         phases: list[ComboPhase] = Field(min_length=1)
         """The recipes, in order."""
-        lora_rank: int = Field(default=32, ge=1, le=1024)
+        lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=searched(scale="log"))
         """Rank of the adapter that all phases train."""
 
         @model_validator(mode="after")

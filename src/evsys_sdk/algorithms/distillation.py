@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..backends.checks import check_recipe
 from ..backends.client import TopLogprobs
 from ..backends.datum import Datum
 from ..backends.losses import LossCallable, numpy_loss
@@ -44,6 +45,8 @@ class Lesson:
 def check_divergence(kind: Divergence, top_k: int, capabilities: Capabilities) -> None:
     """Refuse, before anything is sampled, what this backend cannot compute."""
     backend, hint = capabilities.backend, "Set divergence: sampled, which needs only the sampled tokens."
+    if kind != "forward":
+        check_recipe(capabilities, path="algorithm.params.divergence", sums=f"the divergence '{kind}'")
     if kind == "sampled":
         return
     if top_k > capabilities.top_k_logprobs:

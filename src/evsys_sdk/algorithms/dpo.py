@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from pydantic import Field
 
+from ..backends.checks import check_recipe
 from ..backends.datum import Datum
 from ..backends.losses import numpy_loss
+from ..config.fields import NOT_SEARCHED, searched
 from ..errors import DataError
 from ..protocols import Row
 from ..training.batch import TrainingBatch
@@ -44,16 +46,17 @@ class DPO(BaseAlgorithm):
     class Config(TrainingConfig):
         """Parameters of `dpo`."""
 
-        beta: float = Field(default=0.1, gt=0, json_schema_extra={"scale": "log"})
+        beta: float = Field(default=0.1, gt=0, json_schema_extra=searched(scale="log"))
         """How far the model may move from the starting one: smaller is further."""
-        max_length: int | None = Field(default=None, ge=2)
+        max_length: int | None = Field(default=None, ge=2, json_schema_extra=NOT_SEARCHED)
         """Longest example in tokens; by default what the model can take."""
-        too_long: TooLong = "error"
+        too_long: TooLong = Field(default="error", json_schema_extra=NOT_SEARCHED)
         """What to do with a longer one; a pair is kept or left out as a whole."""
 
     cfg: Config
 
     async def setup(self) -> None:
+        check_recipe(self.client.capabilities, path="algorithm.kind", sums="the margin that dpo learns")
         limit = LengthLimit.of(self.cfg.max_length, self.cfg.too_long, self.client.capabilities)
         rendered: list[tuple[Rendered, Rendered]] = []
         for number, row in enumerate(self.rows, start=1):

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from ..backends.client import SamplingClient, SamplingParams
 from ..config.base import Strict
+from ..config.fields import NOT_SEARCHED, searched
 from ..data import HarborTask, TargetFormat, parse_rows
 from ..log import get_logger
 from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
@@ -22,16 +23,16 @@ from .base import BaseAlgorithm, TrainingConfig
 class SamplingConfig(Strict):
     """How the policy samples while it learns."""
 
-    max_tokens: int = Field(default=256, ge=1)
+    max_tokens: int = Field(default=256, ge=1, json_schema_extra=searched(scale="log"))
     """Longest answer, per turn."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, json_schema_extra=NOT_SEARCHED)
     """1 samples from the policy itself, which is what the losses assume."""
 
 
 class OnPolicyConfig(TrainingConfig):
     """Hyperparameters of recipes that learn from their own samples."""
 
-    batch_size: int = Field(default=8, ge=1, json_schema_extra={"scale": "log"})
+    batch_size: int = Field(default=8, ge=1, json_schema_extra=searched(scale="log"))
     """Tasks per step."""
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     """How the policy samples."""
@@ -46,11 +47,11 @@ class RolloutConfig(OnPolicyConfig):
     """A harness of your own as `package.module:Class`, instead of `agent`."""
     environment: EnvironmentSpec | None = None
     """Where the agent's commands run; by default nowhere."""
-    engine: Literal["inline", "harbor"] = "inline"
+    engine: Literal["inline", "harbor"] = Field(default="inline", json_schema_extra=NOT_SEARCHED)
     """What runs the rollouts: `inline` in this process, or Harbor's own trials."""
-    concurrency: int = Field(default=32, ge=1)
+    concurrency: int = Field(default=32, ge=1, json_schema_extra=NOT_SEARCHED)
     """How many rollouts may run at once."""
-    timeout_s: float = Field(default=600.0, gt=0)
+    timeout_s: float = Field(default=600.0, gt=0, json_schema_extra=NOT_SEARCHED)
     """How long one rollout may take."""
 
     @model_validator(mode="after")

@@ -6,7 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from ..backends.checks import check_recipe
 from ..backends.client import SamplingClient
+from ..config.fields import searched
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
 from ..inference.renderer import row_messages
@@ -27,15 +29,20 @@ class OPD(OnPolicyAlgorithm):
 
         teacher: str = Field(min_length=1)
         """Checkpoint or sampler of the teacher, as the backend names it."""
-        divergence: Divergence = "sampled"
-        """Which divergence from the teacher is lowered."""
-        top_k: int = Field(default=20, ge=1)
+        divergence: Divergence = "forward"
+        """Which divergence from the teacher is lowered; `sampled` looks at sampled tokens only and is noisy."""
+        top_k: int = Field(
+            default=20,
+            ge=1,
+            json_schema_extra=searched(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
+        )
         """How many of the teacher's alternatives per position become soft targets."""
 
     cfg: Config
 
     async def setup(self) -> None:
         check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
+        check_recipe(self.client.capabilities, path="algorithm.kind", snapshots="the teacher, and training with it")
         self.prompts = [_prompt(row, number) for number, row in enumerate(self.rows, start=1)]
         self._teacher: SamplingClient = await self.client.open_sampler(self.cfg.teacher)
 

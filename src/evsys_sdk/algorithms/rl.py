@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from ..backends.checks import check_recipe
 from ..backends.datum import Datum
+from ..config.fields import NOT_SEARCHED, searched
 from ..rollouts.datums import rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 type Advantage = Literal["mean", "std", "rloo"]
 type Normalisation = Literal["token", "sequence", "fixed"]
+_SPEND = frozenset({"tokens_sampled", "cost_usd"})
+"""Metrics that say what the rollouts of a step took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class RL(RolloutAlgorithm):
     class Config(RolloutConfig):
         """Parameters of `rl`."""
 
-        group_size: int = Field(default=8, ge=2)
+        group_size: int = Field(default=8, ge=2, json_schema_extra=searched(scale="log"))
         """Attempts per task; below 4 most groups say nothing."""
         advantage: Advantage = "mean"
         """What a reward is measured against: the group's mean, the same in standard deviations, or the others' mean."""
@@ -61,11 +65,11 @@ class RL(RolloutAlgorithm):
         """Whether each token, each rollout, or each rollout at full length counts the same."""
         updates_per_batch: int = Field(default=1, ge=1)
         """Optimiser steps on the same rollouts; use a clipping loss above 1."""
-        kl_coefficient: float = Field(default=0.0, ge=0)
+        kl_coefficient: float = Field(default=0.0, ge=0, json_schema_extra=searched(scale="log"))
         """Penalty on moving away from the starting policy, taken from the advantages."""
         overlong_penalty: float = Field(default=0.0, ge=0)
         """Taken from the reward of an attempt that was cut off."""
-        max_staleness: int = Field(default=0, ge=0)
+        max_staleness: int = Field(default=0, ge=0, json_schema_extra=NOT_SEARCHED)
         """Iterations that rollouts may lag behind the policy; above 0 sampling overlaps training."""
 
         @model_validator(mode="after")
@@ -80,6 +84,14 @@ class RL(RolloutAlgorithm):
     cfg: Config
 
     async def setup(self) -> None:
+        check_recipe(
+            self.client.capabilities,
+            path="algorithm.kind",
+            sums="how much each advantage counts, above all a negative one",
+        )
+        for name, use in (("max_staleness", "rollouts of an earlier policy"), ("kl_coefficient", "the reference")):
+            if getattr(self.cfg, name):
+                check_recipe(self.client.capabilities, path=f"algorithm.params.{name}", snapshots=use)
         await super().setup()
         self._base = await self.client.sampler() if self.cfg.kl_coefficient else None
         self._pending: deque[asyncio.Task[list[list[Rollout]]]] = deque()
@@ -119,7 +131,10 @@ class RL(RolloutAlgorithm):
             if self._mastery.reached([r.reward for group in groups for r in group if r.reward is not None]):
                 self.services["control"].stop("every attempt earns the highest reward; there is nothing left to learn")
         experience = self._experience[1]
-        return TrainingBatch(experience.data, self.cfg.loss_fn, self._loss_config(), metrics=dict(experience.metrics))
+        metrics = dict(experience.metrics)
+        if step_idx % self.cfg.updates_per_batch:  # these rollouts were paid for in an earlier step
+            metrics |= dict.fromkeys(_SPEND & metrics.keys(), 0.0)
+        return TrainingBatch(experience.data, self.cfg.loss_fn, self._loss_config(), metrics=metrics)
 
     def state(self) -> dict[str, Any]:
         return {"mastery": self._mastery.state()}
@@ -152,7 +167,7 @@ class RL(RolloutAlgorithm):
                 continue
             for rollout, advantage in zip(scored, advantages, strict=True):
                 learnable.append(rollout_datums(rollout, advantage))
-        metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)}
+        metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)} | _spent_on(groups)
         if self._base is not None and learnable:
             learnable, metrics["policy/kl_to_start"] = await self._with_kl_penalty(self._base, learnable)
         return Experience(normalised(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens), metrics)
@@ -208,6 +223,15 @@ def normalised(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tok
         "fixed": [len(lengths) * max_tokens] * len(lengths),
     }[kind]
     return [_scaled(datum, 1 / size) for data, size in zip(rollouts, sizes, strict=True) for datum in data]
+
+
+def _spent_on(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
+    """What the rollouts took: tokens of the policy, and dollars where a judge reported some."""
+    rollouts = [rollout for group in groups for rollout in group]
+    costs = [rollout.info.get("cost_usd") for rollout in rollouts]
+    dollars = sum(float(cost) for cost in costs if isinstance(cost, int | float))
+    sampled = sum(turn.output_tokens for rollout in rollouts for turn in rollout.turns)
+    return {"tokens_sampled": float(sampled)} | ({"cost_usd": dollars} if dollars else {})
 
 
 def _scaled(datum: Datum, factor: float) -> Datum:

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ..backends.checks import check_recipe
 from ..backends.client import SamplingClient
+from ..config.fields import searched
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
 from ..inference.renderer import row_messages
@@ -41,11 +43,15 @@ class SDFT(OnPolicyAlgorithm):
 
         divergence: Divergence = "forward"
         """Which divergence from the teacher is lowered; `sampled` looks at sampled tokens only and is noisy."""
-        top_k: int = Field(default=20, ge=1)
+        top_k: int = Field(
+            default=20,
+            ge=1,
+            json_schema_extra=searched(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
+        )
         """How many of the teacher's alternatives per position become soft targets."""
         teacher: Literal["static", "synced"] = "static"
         """The model as it was at the start, or renewed every `sync_every` steps."""
-        sync_every: int = Field(default=20, ge=1)
+        sync_every: int = Field(default=20, ge=1, json_schema_extra=searched(scale="log", when={"teacher": ["synced"]}))
         """Steps between renewals of a synced teacher."""
         teacher_template: str = _TEACHER_TEMPLATE
         """The last user message as the teacher sees it, with {question} and {demonstration}."""
@@ -65,6 +71,9 @@ class SDFT(OnPolicyAlgorithm):
 
     async def setup(self) -> None:
         check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
+        check_recipe(
+            self.client.capabilities, path="algorithm.kind", snapshots="the teacher, the model before training"
+        )
         self.pairs = [_demonstration(row, number) for number, row in enumerate(self.rows, start=1)]
         self._generation = 0
         self._teacher: SamplingClient | None = await self.client.sampler()

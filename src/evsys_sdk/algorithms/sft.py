@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from ..config.fields import NOT_SEARCHED
 from ..data import TargetFormat, parse_rows
 from ..training.batch import TrainingBatch
 from .base import BaseAlgorithm, TrainingConfig
@@ -23,9 +24,9 @@ class SFT(BaseAlgorithm):
 
         supervise: Literal["all_assistant", "last_assistant"] = "all_assistant"
         """Which turns carry loss."""
-        max_length: int | None = Field(default=None, ge=2)
+        max_length: int | None = Field(default=None, ge=2, json_schema_extra=NOT_SEARCHED)
         """Longest example in tokens; by default what the model can take."""
-        too_long: Literal["error", "skip", "truncate"] = "error"
+        too_long: Literal["error", "skip", "truncate"] = Field(default="error", json_schema_extra=NOT_SEARCHED)
         """What to do with an example that is longer."""
 
     cfg: Config

@@ -147,6 +147,8 @@ class _StagedRun:
             attempt=self.ctx.extras.get("attempt", 1),
             renderer=self.renderer.name,
         )
+        if self.finals:
+            loop.tokens |= self.finals[-1].tokens
         start = await self._restore(loop, index, offset)
         return await loop.run(start=start)
 
@@ -159,6 +161,7 @@ class _StagedRun:
         loop.builder.restore(checkpoint.builder)
         loop.watchdog.restore(checkpoint.watchdog)
         loop.last_metrics, loop.last_saved = dict(checkpoint.metrics), checkpoint
+        loop.tokens |= checkpoint.tokens
         if checkpoint.scoring is not None and loop.scoring is not None:
             await loop.scoring.start_again(checkpoint.scoring, self.client)
         return checkpoint.next_step - offset
@@ -186,7 +189,7 @@ class _StagedRun:
             artifacts |= {"best_checkpoint": best.state, "best_sampler": best.sampler}
         interrupted = self.control.interrupted
         stop_reason = self.control.stop_reason if interrupted else last.stop_reason
-        extras: dict[str, Any] = {"renderer": self.renderer.name, "selection_metric": metric}
+        extras: dict[str, Any] = {"renderer": self.renderer.name, "selection_metric": metric, "tokens": last.tokens}
         if stop_reason is not None:
             untrained = [stage.name for stage in self.stages[last.stage + 1 :]]
             extras |= {"stop_reason": stop_reason} | ({"untrained_stages": untrained} if untrained else {})

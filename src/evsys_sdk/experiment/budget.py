@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..config.experiment import Budget, ExperimentConfig, Limits, TrainingPrice
+from ..config.prices import price_of
 from ..config.run import RunConfig
 from ..log import get_logger
 from ..protocols import RunResult
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
 from .metered_client import MeteredClient, Use
-from .pricing import gpus_held, price_of
+from .pricing import gpus_held
 from .spend import Spend, SpendLedger
 
 if TYPE_CHECKING:

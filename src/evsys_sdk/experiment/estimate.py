@@ -22,6 +22,7 @@ from ..algorithms.stages import stage_algorithm
 from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
+from ..config.prices import backend_of
 from ..data import apply_transforms, build_transforms, load_rows
 from ..eval.run_eval import ROOM_FOR_ANSWER, eval_items
 from ..inference.renderer import Renderer, get_renderer
@@ -29,7 +30,6 @@ from ..protocols import Row
 from ..registry import get_data_store
 from ..training.blocking import run_blocking
 from .benchmark_plan import plan_benchmarks
-from .pricing import backend_of
 from .prompts import prompt_of
 from .recipe import build_algorithm
 from .token_scale import TokenScale, token_scale
@@ -90,9 +90,9 @@ class _Look:
     def estimate(self) -> Estimate:
         stages = self._stages()
         samples = [row for _, rows in stages for row in rows[:_ROWS_LOOKED_AT]]
-        self.scale = token_scale(backend_of(self.run), self.run.model.name, samples)
+        renderer, model = get_renderer(self.client.tokenizer), self.run.model
+        self.scale = token_scale(backend_of(self.run), model.name, samples, renderer, renderer_name=model.renderer_name)
         self.found.tokenizer = self.scale.says
-        renderer = get_renderer(self.client.tokenizer)
         if not stages:
             self.found.steps = None
             self.found.notes.append(

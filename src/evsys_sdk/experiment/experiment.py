@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .journal import Journal
 from .launcher import Launch, Launcher
-from .locks import folder_lock
+from .locks import FolderBusy, folder_lock
 from .output_roots import remember_output_root
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
@@ -58,15 +58,13 @@ class Experiment:
 
         With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
         """
-        folder = self.open(resume=resume, fresh=fresh)
-        remember_output_root(self.config.output_dir)
-        what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
         with (
-            folder_lock(folder.path, what=what, remedy=remedy),
+            self._locked_folder(resume=resume, fresh=fresh) as folder,
             Journal.of(folder.path) as journal,
             closing(open_ledger(folder.path)) as ledger,
             stop_on_interrupt() as interrupt,
         ):
+            remember_output_root(self.config.output_dir)
             self._announce(folder, journal)
             arms = self._train(folder, journal, ledger, interrupt)
             status = self._status(arms, ledger, interrupt)
@@ -79,6 +77,23 @@ class Experiment:
         """Check everything and find or make the folder; nothing is trained yet."""
         self.validate()
         return open_experiment_dir(self.config, resume=resume, fresh=fresh)
+
+    @contextmanager
+    def _locked_folder(self, *, resume: bool, fresh: bool) -> Generator[ExperimentDir]:
+        """A folder that is this process's alone; one that someone else takes meanwhile is left to them."""
+        lock = ExitStack()
+        while True:
+            folder = self.open(resume=resume, fresh=fresh)
+            what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
+            try:
+                lock.enter_context(folder_lock(folder.path, what=what, remedy=remedy))
+            except FolderBusy:
+                if resume:
+                    raise
+                continue
+            with lock:
+                yield folder
+            return
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""

@@ -21,6 +21,10 @@ LOCK_FILE = ".lock"
 _POLL_S = 0.05
 
 
+class FolderBusy(TrainingError):
+    """Another process works in a folder."""
+
+
 @contextmanager
 def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str = "") -> Generator[None]:
     """Hold the lock of a folder; wait at most `patience_s` for whoever holds it, or only looks whether someone does."""
@@ -29,7 +33,7 @@ def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str
         deadline = time.monotonic() + patience_s
         while not _take(file):
             if time.monotonic() >= deadline:
-                raise TrainingError(f"{what} is being run by {_described(lock_owner(folder))}. {remedy}".rstrip())
+                raise FolderBusy(f"{what} is being run by {_described(lock_owner(folder))}. {remedy}".rstrip())
             time.sleep(_POLL_S)
         file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}, file)

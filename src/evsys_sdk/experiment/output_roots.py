@@ -18,6 +18,8 @@ from ..paths import project_root, workspace_dir
 
 FILE_NAME = "output_roots.txt"
 DEFAULT_FOLDER = "outputs"
+REHEARSALS = "dry"
+"""Below it, what `evsys run --dry` leaves: nothing to learn from."""
 _MOST = 200
 """A project that writes to more folders than this names them with --root."""
 
@@ -50,7 +52,8 @@ def read_output_roots(start: Path | None = None) -> list[Path]:
 
 
 def _worth_noting(root: Path, start: Path | None) -> bool:
-    if "\n" in str(root) or "\r" in str(root) or root == project_root(start) / DEFAULT_FOLDER:
+    default = project_root(start) / DEFAULT_FOLDER
+    if "\n" in str(root) or "\r" in str(root) or root in (default, default / REHEARSALS):
         return False
     # What a project elsewhere writes to a temporary folder is thrown away, and would be a dead line in the list.
     temporary = Path(tempfile.gettempdir()).resolve()

@@ -14,12 +14,13 @@ from typing import Any
 
 from ..config import Budget, ExperimentConfig, RunConfig
 from ..config.experiment import Limits, TrainingPrice
+from ..config.prices import backend_of, price_of
 from ..errors import ConfigError
 from .arms import expand_arms
 from .budget import LIMITED
 from .estimate import Estimate, estimate_run
 from .experiment import Experiment
-from .pricing import backend_of, budget_problems, price_of
+from .pricing import baseline_price_problems
 from .speed import Speed, measured_speed, recorded_speed
 
 
@@ -111,7 +112,7 @@ class Plan:
 def plan_experiment(config: ExperimentConfig) -> Plan:
     """Estimate an experiment; raises with everything that would keep it from starting."""
     Experiment(config).validate()
-    if problems := budget_problems(config):
+    if problems := baseline_price_problems(config):
         raise ConfigError(problems)
     config = config.expanded()
     assumptions: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""The conversation that a row asks a model to continue, whatever kind of row it is."""
+"""The conversation in a row, whatever kind of row it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..protocols import Row
 from ..rollouts.rollout import Message, opening
 
 
-def prompt_of(row: Row) -> list[Message]:
-    """What the model is shown: a task's opening, an example's inputs, or a conversation up to its last answer."""
+def conversation_of(row: Row) -> list[Message]:
+    """Everything that is said in a row: a task's opening, an example's inputs, or a whole conversation."""
     shape = detect_format(row)
     if shape == "harbor_task":
         [task] = parse_rows([row], TargetFormat.HARBOR_TASK)
@@ -18,5 +18,10 @@ def prompt_of(row: Row) -> list[Message]:
         [example] = parse_rows([row], TargetFormat.PROMPT_DATASET)
         return [{"role": "user", "content": "\n".join(str(value) for value in example.inputs.values())}]
     [chat] = parse_rows([row], TargetFormat.CHAT_MESSAGES)
-    messages = [dict(message) for message in row_messages(chat)]
+    return [dict(message) for message in row_messages(chat)]
+
+
+def prompt_of(row: Row) -> list[Message]:
+    """What the model is shown: the conversation up to its last answer."""
+    messages = conversation_of(row)
     return messages[:-1] if len(messages) > 1 and messages[-1]["role"] == "assistant" else messages

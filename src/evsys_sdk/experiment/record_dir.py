@@ -24,6 +24,7 @@ from ..errors import ConfigError, DataError, Problem
 from ..files import write_json
 from ..protocols import RunResult
 from .journal import is_finished
+from .locks import lock_owner
 from .result_json import result_from_dict, result_to_dict
 
 CONFIG_FILE = "config.json"
@@ -75,7 +76,8 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
             hint = "Change it back to resume, or run without --resume to start a new attempt."
             message = f"the config differs from the one in {latest} in: {', '.join(changed)}"
             raise ConfigError(Problem(message, hint=hint))
-        if resume or not (changed or is_finished(latest)):
+        taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
+        if resume or not (changed or taken or is_finished(latest)):
             write_json(latest / CONFIG_FILE, resolved)  # how it is run may have changed
             return ExperimentDir(latest, resumed=True)
     return ExperimentDir(_create(base, resolved))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..backends.client import AdamParams, ModelSpec, SamplingParams
 from ..backends.datum import Datum
 from ..config import RunConfig
+from ..config.prices import backend_of
 from ..registry import get_backend
-from .pricing import backend_of
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from ..inference.renderer import Renderer, get_renderer
 from ..protocols import Row
+from .prompts import conversation_of
 
 _BYTES_PER_TOKEN = 4
-_MOST_CHARACTERS = 200_000
+_MOST_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,24 @@ class TokenScale:
     says: str = "tokens are those of the mock backend"
 
 
-def token_scale(backend: str, model: str, rows: Sequence[Row]) -> TokenScale:
+def token_scale(
+    backend: str, model: str, rows: Sequence[Row], mock: Renderer, *, renderer_name: str | None = None
+) -> TokenScale:
     """The factor for a model on a backend, measured on some rows where its tokenizer is on this machine."""
     if backend == "mock":
         return TokenScale()
     tokenizer = _local_tokenizer(model)
-    text = "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows)[:_MOST_CHARACTERS]
-    if tokenizer is None or not text:
+    if tokenizer is None or not rows:
         return TokenScale(1 / _BYTES_PER_TOKEN, f"tokens are characters / {_BYTES_PER_TOKEN}: '{model}' is not here")
-    return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), f"tokens are those of '{model}', on real rows")
+    says = f"tokens are those of '{model}', on real rows"
+    try:
+        real = get_renderer(tokenizer, renderer_name)
+        conversations = [conversation_of(row) for row in rows[:_MOST_ROWS]]
+        sizes = [(len(real.prompt(messages)), len(mock.prompt(messages))) for messages in conversations]
+        return TokenScale(sum(size for size, _ in sizes) / sum(size for _, size in sizes), says)
+    except Exception:  # rows that are no conversations, or a template that refuses them: the bare text will do
+        text = "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows[:_MOST_ROWS])
+        return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), says)
 
 
 def _local_tokenizer(model: str) -> Any | None:

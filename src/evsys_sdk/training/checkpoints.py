@@ -46,6 +46,8 @@ class Checkpoint:
     """Metrics of the step it was taken after; the best checkpoint is chosen by one of them."""
     stop_reason: str | None = None
     """Why the run was stopped here before its planned end."""
+    tokens: dict[str, int] = field(default_factory=dict[str, int])
+    """How many tokens were `trained` on and `sampled` up to here, steps that a killed run repeated counted once."""
     scoring: dict[str, Any] | None = None
     """`step` and `sampler` of a scoring that was still running; who goes on from here scores it again."""
 

@@ -94,6 +94,8 @@ class TrainingLoop:
     renderer: str | None = None
     last_saved: Checkpoint | None = None
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
+    tokens: dict[str, int] = field(default_factory=lambda: {"trained": 0, "sampled": 0})
+    """What the run has used so far, earlier stages included."""
     _last_finish: float = 0.0
     _scored: tuple[int, dict[str, float]] | None = None
     """The last step that was scored, and its scores."""
@@ -180,6 +182,8 @@ class TrainingLoop:
             }
         )
         self.last_metrics = metrics
+        self.tokens["trained"] += tokens
+        self.tokens["sampled"] += int(metrics.get("tokens_sampled", 0))
         self.observers.on_step(self.offset + flight.step + 1, metrics)
         self.watchdog.check_step(self.offset + flight.step + 1, metrics)
 
@@ -242,6 +246,7 @@ class TrainingLoop:
                 watchdog=self.watchdog.state(),
                 renderer=self.renderer,
                 metrics=_reproducible({**self.last_metrics, **scores}),
+                tokens=dict(self.tokens),
                 # A stage that was finished is not broken off, even if that was asked for during its last step.
                 stop_reason=None if final and self.control.interrupted else self.control.stop_reason,
                 scoring=starting or (self.scoring.pending if self.scoring else None),

@@ -9,6 +9,7 @@ from ..statistics.two_level import RunScores
 from .comparison import Analysis
 from .evidence import Evidence
 from .looks import Looks
+from .measured import saturated
 from .rules import Ruling
 from .summary import counted
 
@@ -68,17 +69,15 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
         yield f"Runs have between {min(seeds)} and {max(seeds)} scored seeds."
     if seeds == {2}:
         yield "Two seeds a run tell little about how far a third would lie from them."
-    yield from _suspicious_scores(report.runs)
+    if saturated(report):
+        yield "Every run scores the same on every task: this set cannot tell them apart."
+    yield from _unchanging_seeds(report.runs)
     for run in evidence.runs:
         if run.name in report.runs and run.problems:
             yield f"Some seeds of `{run.name}` failed or are not scored; those that are left may be the lucky ones."
 
 
-def _suspicious_scores(runs: Mapping[str, RunScores]) -> Iterator[str]:
-    """Scores that do not vary where they should."""
-    everything = [value for run in runs.values() for value in (run.values.min(), run.values.max())]
-    if len(runs) > 1 and min(everything) == max(everything):
-        yield "Every run scores the same on every task: this set cannot tell them apart."
+def _unchanging_seeds(runs: Mapping[str, RunScores]) -> Iterator[str]:
     for name, run in runs.items():
         same = bool((run.values == run.values[0]).all())
         if same and run.n_seeds > 1 and run.values.min() < run.values.max():

@@ -40,6 +40,12 @@ class Measured:
     """Of the tasks; more than one means that the runs did not answer the same ones."""
 
 
+def saturated(measured: Measured) -> bool:
+    """Whether all runs score the same on all tasks, such as nothing, so that the set cannot tell them apart."""
+    ends = [value for run in measured.runs.values() for value in (run.values.min(), run.values.max())]
+    return measured.by_task and len(measured.runs) > 1 and min(ends) == max(ends)
+
+
 def measure(evidence: Evidence, question: Question, key: SetKey | None) -> Measured:
     """The metric of the question on one set, or as the runs report it themselves."""
     if key is None:

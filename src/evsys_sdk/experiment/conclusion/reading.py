@@ -94,6 +94,12 @@ def _by_seed(arms: Iterable[ArmEvidence], run: str) -> list[ArmEvidence]:
     return list({arm.seed: arm for arm in reversed(own)}.values())[::-1]
 
 
+def _counts(given: Any) -> list[int]:
+    """The values of a mapping of names to counts; nothing where a recipe has put something else there."""
+    values: list[Any] = list(given.values()) if isinstance(given, dict) else []  # pyright: ignore[reportUnknownArgumentType]
+    return [value for value in values if isinstance(value, int)]
+
+
 def _arm(path: Path, arm: str, run: str, seed: int, *, searched: bool) -> ArmEvidence:
     folder = path / arm
     result = _read_object(folder / RESULT_FILE) if (folder / RESULT_FILE).is_file() else {}
@@ -101,7 +107,8 @@ def _arm(path: Path, arm: str, run: str, seed: int, *, searched: bool) -> ArmEvi
     spend: dict[str, Any] = extras.get("spend") or _NOTHING
     reported: dict[str, Any] = result.get("metrics") or _NOTHING
     left_out = "the search did not let it start" if searched and not result else None
-    tokens = [spend[key] for key in ("tokens_trained", "tokens_sampled") if spend.get(key) is not None]
+    # Not what was spent: a killed run repeats steps, and what follows from the record must not depend on that.
+    tokens = _counts(extras.get("tokens"))
     metrics = {name: float(value) for name, value in reported.items() if _is_finite(value)}
     return ArmEvidence(
         arm,

@@ -14,6 +14,7 @@ from typing import Any
 from ..hypothesis import hypothesis_sha256
 from .comparison import Analysis, answer, choose, run_costs
 from .evidence import Evidence
+from .measured import saturated
 from .model import Comparison, Verdict
 from .question import TRAIN_FIT, Baseline
 
@@ -174,6 +175,8 @@ def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
     scores = [analysis.report.runs[name] for name in analysis.candidates]
     if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
         found.append("the effect was not seen, but with one seed bad luck cannot be told from a bad recipe")
+    if saturated(analysis.report):
+        found.append("the effect was not seen, but every run scores the same on every task, so none could be")
     lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs and not run.eliminated]
     if lost:
         found.append(f"the effect was not seen, but {_listed(lost)} without a score might have shown it")

@@ -199,7 +199,7 @@ def gaps_behind(
     base, *others = [RunScores(array, by_task=bool(common) and common != [""]) for array in arrays]
     found = compare(base, others)
     plain = {run: Gap(other.mean - base.mean, None) for run, other in zip(rivals, others, strict=True)}
-    if found is None:
+    if found is None or found.noise is None:  # without two seeds of anything, the luck of training is unknown
         return plain
     widths = [
         t_quantile((1 + confidence) / 2, float(df)) * float(stderr)

@@ -13,7 +13,7 @@ from .detail import Detail
 from .listing import verdict_text
 from .pairing import PairedDifference, paired_differences
 from .terminal_plot import draw
-from .text import fitted_table, interval_text, markdown_table, score_text, spend_text, terminal_width
+from .text import fitted_table, interval_text, markdown_table, score_text, short_spend_text, terminal_width
 
 _EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "best run", "score", "95 % interval", "spend")
 _PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "tasks", "remark")
@@ -113,7 +113,7 @@ def _experiment_rows(comparison: Comparison) -> list[list[str]]:
         one = detail.summary
         interval = interval_text(one.best_low, one.best_high) or "-"
         found = [letter, one.id, one.status, verdict_text(one), detail.chosen_run or "-", score_text(one.best_score)]
-        rows.append([*found, interval, spend_text(one.spend) or "-"])
+        rows.append([*found, interval, short_spend_text(one.spend) or "-"])
     return rows
 
 

@@ -239,7 +239,7 @@ def _spend(ask: _Questions) -> list[Item]:
     }
     data |= {"usd": round(usd, 6) if priced else None, "experiments_with_a_price": priced}
     parts = [f"{experiments:,} experiment{'s' if experiments != 1 else ''}, {arms:,} arm{'s' if arms != 1 else ''}"]
-    if priced:
+    if usd:
         parts.append(usd_text(usd) + (f" (price known of {priced:,})" if priced < experiments else ""))
     parts += [f"{count_text(tokens)} tokens"] if tokens else []
     parts += [duration_text(wall_s)] if wall_s else []

@@ -20,6 +20,7 @@ from .text import (
     interval_text,
     markdown_table,
     score_text,
+    short_spend_text,
     spend_text,
     terminal_width,
 )
@@ -125,7 +126,7 @@ def _run_row(detail: Detail, run: RunScore) -> list[str]:
         interval_text(run.low, run.high) or "-",
         run.role or _difference(detail, run.run),
         str(run.failures or "-"),
-        spend_text(run_spend(detail, run.run)) or "-",
+        short_spend_text(run_spend(detail, run.run)) or "-",
     ]
 
 

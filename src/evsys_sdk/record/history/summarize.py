@@ -30,6 +30,7 @@ from .reading import (
 )
 from .summary import ExperimentSummary, Failure, Note
 
+SPEND = "spend.jsonl"
 UNFINISHED = "unfinished"
 """Status of an experiment without an end; `liveness.py` tells running from stale at the moment of asking."""
 _KEPT_FAILURES = 5
@@ -137,7 +138,12 @@ class _Builder:
         for arm in self.arms:
             total = add_spend(total, arm.spend)
         ends = [part(event, "spend") for event in self.events if event.get("kind") == "experiment_ended"]
-        # The end's own bill includes what is not any arm's, e.g. time between them.
+        if not ends and (ledger := list(read_lines(self.folder / SPEND))):  # killed: only the ledger knows
+            priced = not any(line.get("unpriced") for line in ledger)
+            names = ("tokens_trained", "tokens_sampled", "gpu_s", *(["usd"] if priced else []))
+            sums = {name: sum(number(line.get(name)) or 0.0 for line in ledger) for name in names}
+            return total | sums
+        # The end's own bill includes what is not any arm's, and counts arms that ran side by side once.
         return total | (add_spend({}, ends[-1]) if ends else {})
 
     def _notes(self) -> tuple[list[Note], str]:

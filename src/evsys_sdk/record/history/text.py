@@ -90,7 +90,7 @@ def usd_text(value: float) -> str:
 def spend_text(spend: Mapping[str, float]) -> str:
     """A bill in a line; what is nothing is left out."""
     parts: list[str] = []
-    if "usd" in spend:
+    if spend.get("usd"):
         parts.append(usd_text(spend["usd"]))
     if spend.get("tokens_trained"):
         parts.append(f"{count_text(spend['tokens_trained'])} tokens trained")
@@ -100,6 +100,15 @@ def spend_text(spend: Mapping[str, float]) -> str:
         parts.append(duration_text(spend["wall_s"]))
     if spend.get("gpu_s"):
         parts.append(f"{duration_text(spend['gpu_s'])} of GPU")
+    return ", ".join(parts)
+
+
+def short_spend_text(spend: Mapping[str, float]) -> str:
+    """The same for a narrow column."""
+    tokens = spend.get("tokens_trained", 0.0) + spend.get("tokens_sampled", 0.0)
+    parts = [usd_text(spend["usd"])] if spend.get("usd") else []
+    parts += [f"{count_text(tokens)} tokens"] if tokens else []
+    parts += [duration_text(spend["wall_s"])] if spend.get("wall_s") else []
     return ", ".join(parts)
 
 

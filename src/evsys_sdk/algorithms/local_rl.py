@@ -1,0 +1,126 @@
+"""`local_rl`: reinforcement learning with TRL's GRPOTrainer, on the same tasks and verifiers as `rl`.
+
+One question and one answer per attempt: agents and environments are for `rl`. TRL samples with `generate`, one prompt
+for each attempt, so it takes several times as long; it is here as a check, and for people who want TRL.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from ..errors import ConfigError, Problem
+from ..protocols import RunContext, RunResult
+from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.rollout import Rollout, Turn, opening
+from ..training.blocking import run_blocking
+from .rl import RL
+from .trl_run import train_with_trl
+
+_LOSSES = {"token": "dapo", "sequence": "grpo", "fixed": "dr_grpo"}
+"""TRL's names for what counts the same: each token, each attempt, each attempt at full length."""
+
+
+class LocalRL:
+    """Reinforcement learning with TRL's GRPOTrainer on the local backend."""
+
+    name: ClassVar[str] = "local_rl"
+    pinned_backend: ClassVar[str] = "local"
+    Config = RL.Config
+
+    def __init__(self, **params: Any) -> None:
+        self._recipe = RL(**params)
+        self.cfg = self._recipe.cfg
+        self.check_params(self.cfg)
+
+    @classmethod
+    def check_params(cls, params: Any) -> None:
+        """Refuse what TRL's trainer does not do; asked by deep validation."""
+        unsupported = {
+            "agent": params.agent,
+            "agent_import_path": params.agent_import_path,
+            "environment": params.environment,
+            "overlong_penalty": params.overlong_penalty,
+            "max_staleness": params.max_staleness,
+            "advantage": params.advantage if params.advantage == "rloo" else None,
+            "loss_fn": params.loss_fn if params.loss_fn in ("cispo", "gspo") else None,
+        }
+        for name, value in unsupported.items():
+            if value:
+                hint = "Remove it, or use the algorithm 'rl'."
+                raise ConfigError(Problem(f"'local_rl' does not take {name}", f"algorithm.params.{name}", value, hint))
+
+    def planned_steps(self, ctx: RunContext) -> int | None:
+        """How many steps are to be expected."""
+        return self._recipe.planned_steps(ctx)
+
+    def train(self, ctx: RunContext) -> RunResult:
+        """Train one run from its tasks to its final checkpoint."""
+        recipe, extras = self._recipe, ctx.extras
+        recipe.bind(
+            client=extras["backend_handles"]["training_client"],
+            renderer=extras["renderer"],
+            rows=extras["train_rows"],
+            seed=extras["seed"],
+            run_dir=ctx.output_dir,
+            services=extras,
+        )
+        run_blocking(recipe.setup)
+        try:
+            return train_with_trl(ctx, recipe, name=self.name, make=lambda *parts: self._trainer(ctx, *parts))
+        finally:
+            recipe.close()
+
+    def _trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
+        from trl.trainer.grpo_config import GRPOConfig
+        from trl.trainer.grpo_trainer import GRPOTrainer
+
+        cfg = self.cfg
+        config = GRPOConfig(
+            **arguments,
+            per_device_train_batch_size=cfg.batch_size * cfg.group_size,
+            num_generations=cfg.group_size,
+            max_completion_length=cfg.sampling.max_tokens,
+            temperature=cfg.sampling.temperature,
+            beta=cfg.kl_coefficient,
+            loss_type=_LOSSES[cfg.normalise],
+            scale_rewards="group" if cfg.advantage == "std" else "none",
+            num_iterations=cfg.updates_per_batch,
+            shuffle_dataset=False,
+        )
+        return GRPOTrainer(
+            model,
+            args=config,
+            train_dataset=self._dataset(),
+            reward_funcs=self._reward(ctx.extras["verify"]),
+            processing_class=ctx.extras["backend_handles"]["tokenizer"],
+            optimizers=optimizers,
+        )
+
+    def _dataset(self) -> Any:
+        """The tasks of all steps, one after another, as conversations."""
+        from datasets import Dataset
+
+        recipe = self._recipe
+        order = [index for step in range(recipe.total_steps()) for index in recipe.order().indices(step)]
+        return Dataset.from_list([{"prompt": opening(recipe.tasks[index]), "task": index} for index in order])
+
+    def _reward(self, verify: Any) -> Any:
+        tasks = self._recipe.tasks
+
+        async def score(completion: Any, number: int, sample: int) -> float:
+            answer = {"role": "assistant", "content": completion[0]["content"]}
+            conversation = [*opening(tasks[number]), answer]
+            attempt = Rollout(tasks[number].task_id, sample, "ok", None, [Turn(answer)], conversation)
+            return (await verify(tasks[number], attempt, NoEnvironment())).reward
+
+        def reward(completions: Any, task: Any, **_: Any) -> list[float]:
+            async def all_of_them() -> list[float]:
+                numbered = enumerate(zip(completions, task, strict=True))
+                return list(await asyncio.gather(*(score(one, of, sample) for sample, (one, of) in numbered)))
+
+            return run_blocking(all_of_them)
+
+        return reward

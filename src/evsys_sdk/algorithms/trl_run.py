@@ -1,0 +1,138 @@
+"""What `local_sft` and `local_rl` share: a trainer of TRL between our rows and our record.
+
+The adapter that TRL trains starts as the one that the local backend made, and goes back into the backend's client when
+it is trained. So evaluation, benchmarks and checkpoints are those of every other recipe; only the training is TRL's. A
+run cannot be resumed in the middle of it.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Generator
+from importlib.util import find_spec
+from typing import Any
+
+from ..errors import BackendError, MissingExtraError
+from ..protocols import RunContext, RunResult
+from ..training.schedule import Schedule
+from .base import BaseAlgorithm, TrainingConfig
+
+type MakeTrainer = Callable[[Any, dict[str, Any], tuple[Any, Any]], Any]
+"""(model with adapter, arguments every trainer takes, optimizer and schedule) -> a trainer of TRL."""
+
+
+def train_with_trl(ctx: RunContext, recipe: BaseAlgorithm, *, name: str, make: MakeTrainer) -> RunResult:
+    """Train the run's adapter with a trainer of TRL and take the result over."""
+    if any(find_spec(package) is None for package in ("trl", "peft", "datasets")):
+        raise MissingExtraError(f"algorithm '{name}'", "local")
+    handles = ctx.extras["backend_handles"]
+    client = handles["training_client"]
+    if "base" not in handles:
+        raise BackendError(f"algorithm '{name}' trains on the backend 'local' only. Set backend.kind to local.")
+    attempt = ctx.extras.get("attempt", 1)
+    model = _with_adapter(handles["base"], client.sampler(f"trl-start-{attempt}").result().ref)
+    total = recipe.total_steps()
+    trainer = make(model, _arguments(ctx, recipe.cfg, total, handles["base"]), _optimizer(model, recipe, total))
+    trainer.add_callback(_reporter(ctx))
+    with _quiet():
+        trainer.train()
+    folder = ctx.output_dir / "trl" / "adapter"
+    trainer.model.save_pretrained(str(folder))
+    client.load_state(str(folder), with_optimizer=False).result()
+    return _result(ctx, client, trainer, attempt)
+
+
+def _with_adapter(base: Any, adapter: str) -> Any:
+    from peft import PeftModel
+
+    from ..backends.local.loading import load_plain
+
+    return PeftModel.from_pretrained(load_plain(base.key), adapter, is_trainable=True)
+
+
+def _arguments(ctx: RunContext, cfg: TrainingConfig, total: int, base: Any) -> dict[str, Any]:
+    return {
+        "output_dir": str(ctx.output_dir / "trl"),
+        "max_steps": total,
+        "max_grad_norm": cfg.grad_clip_norm,  # 0 does not clip, as with us
+        "logging_steps": 1,
+        "logging_first_step": True,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": base.device.type == "cpu",
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "disable_tqdm": True,
+        "seed": ctx.extras["seed"],
+    }
+
+
+def _optimizer(model: Any, recipe: BaseAlgorithm, total: int) -> tuple[Any, Any]:
+    """Adam and the learning rates as our own loop would have them."""
+    import torch
+
+    settings = recipe.settings()
+    adam = settings.adam
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(
+        trained,
+        lr=settings.learning_rate,
+        betas=(adam.beta1, adam.beta2),
+        eps=adam.eps,
+        weight_decay=adam.weight_decay,
+    )
+    schedule: Schedule = settings.schedule
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step, total))
+
+
+def _reporter(ctx: RunContext) -> Any:
+    """A callback of transformers that passes metrics on to the run's record and a stop on to the trainer."""
+    from transformers import TrainerCallback
+
+    names = {"reward": "reward/mean"}
+
+    class Reporter(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            found: dict[str, Any] = logs or {}
+            numbers = {names.get(key, key): float(value) for key, value in found.items() if _is_number(value)}
+            if "loss" in numbers:
+                ctx.log_store.log_metrics(numbers, state.global_step)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if ctx.extras["control"].stop_reason is not None:
+                control.should_training_stop = True
+
+    return Reporter()
+
+
+def _result(ctx: RunContext, client: Any, trainer: Any, attempt: int) -> RunResult:
+    name = "final" if attempt == 1 else f"final-{attempt}"
+    state, sampler = client.save_state(name).result(), client.sampler(name).result()
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    last = {key: float(value) for key, value in (logged[-1] if logged else {}).items() if _is_number(value)}
+    control = ctx.extras["control"]
+    return RunResult(
+        ctx.run_id,
+        "cancelled" if control.interrupted else "completed",
+        metrics={"final_loss": last.get("loss", math.nan), "steps": float(trainer.state.global_step)},
+        artifacts={"final_checkpoint": state, "final_sampler": sampler.ref},
+        error=control.stop_reason if control.interrupted else None,
+        extras={"renderer": ctx.extras["renderer"].name, "trainer": type(trainer).__name__},
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Keep the trainers from printing their logs, which are in the record already."""
+    import io
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

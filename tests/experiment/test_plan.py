@@ -1,0 +1,214 @@
+"""The estimate of an experiment agrees with what running it takes, and says what it does not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import ConfigError, ExperimentConfig
+from evsys_sdk.experiment.arms import expand_arms
+from evsys_sdk.experiment.budget import BudgetMeter
+from evsys_sdk.experiment.estimate import estimate_run
+from evsys_sdk.experiment.plan import plan_experiment
+from evsys_sdk.experiment.runner import ArmOptions, run_arm
+from evsys_sdk.experiment.speed import recorded_speed
+from evsys_sdk.experiment.spend import open_ledger
+from evsys_sdk.experiment.token_scale import token_scale
+from evsys_sdk.registry import register_algorithm
+
+type Config = Callable[..., ExperimentConfig]
+
+TASKS = [
+    {
+        "task_id": f"t{n}",
+        "instruction": f"say {word}",
+        "verifier": {"kind": "in_process", "fn_name": "exact_match", "expected": word},
+    }
+    for n, word in enumerate(("ash", "bay", "elm", "fir"))
+]
+
+
+def trained_tokens(config: ExperimentConfig, tmp_path: Path) -> int:
+    """What a run really trains on, by the metrics of its steps."""
+    [arm] = expand_arms(config)
+    meter = BudgetMeter(open_ledger(tmp_path / "ledger"), arm=arm.run.name)
+    result = run_arm(arm, config, ArmOptions(tmp_path / "run", callbacks=[lambda: meter]))
+    assert result.status == "completed", result.error
+    return meter.ledger.total().tokens_trained
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_steps": None, "num_epochs": 3, "batch_size": 4},
+        {"max_steps": 12, "batch_size": 6},
+        {"max_steps": None, "num_epochs": 1, "batch_size": 64},
+    ],
+)
+def test_steps_and_tokens_are_those_of_the_run(config: Config, tmp_path: Path, params: dict[str, Any]) -> None:
+    experiment = config(params=params)
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert found.tokens_trained == trained_tokens(experiment, tmp_path)
+    assert found.steps == (6 if params.get("num_epochs") == 3 else params["max_steps"] or 1)
+
+
+def test_a_combo_is_the_sum_of_its_phases(config: Config, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    pairs = [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 3
+    phases = [
+        {"kind": "sft", "params": {"num_epochs": 2, "batch_size": 3}},
+        {"kind": "dpo", "params": {"batch_size": 3}, "data": {"source_kind": "in_memory", "rows": pairs}},
+    ]
+    experiment = config(run={"algorithm": {"kind": "combo", "params": {"phases": phases}}})
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert found.steps == 5
+    assert found.tokens_trained == trained_tokens(experiment, tmp_path)
+
+
+def test_continual_stages_are_added_up_with_their_own_params(config: Config, rows: list[dict[str, Any]]) -> None:
+    data = {"source_kind": "in_memory", "rows": rows}
+    stages = [{"name": "one", "data": data}, {"name": "two", "data": data, "params": {"max_steps": 4}}]
+    experiment = config(run={"data": None, "continual": {"stages": stages}})
+    assert estimate_run(experiment.all_runs()[0], experiment).steps == 10
+
+
+def test_samples_are_counted_as_long_as_they_may_be(config: Config) -> None:
+    params = {"max_steps": 5, "batch_size": 2, "group_size": 3, "sampling": {"max_tokens": 7}}
+    run = {"data": {"source_kind": "in_memory", "rows": TASKS}, "algorithm": {"kind": "rl", "params": params}}
+    experiment = config(run=run)
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert (found.steps, found.most_sampled) == (5, 5 * 2 * 3 * 7)
+    assert found.tokens_trained > found.most_sampled  # prompts are trained through, too
+
+
+def test_updates_on_the_same_rollouts_are_not_sampled_again(config: Config) -> None:
+    params = {"batch_size": 2, "group_size": 2, "updates_per_batch": 2, "loss_fn": "ppo", "sampling": {"max_tokens": 4}}
+    run = {"data": {"source_kind": "in_memory", "rows": TASKS}, "algorithm": {"kind": "rl", "params": params}}
+    experiment = config(run=run)
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert (found.steps, found.most_sampled) == (4, 2 * 2 * 2 * 4)
+
+
+def test_evaluations_are_expected_to_be_as_long_as_the_right_answers(
+    config: Config, rows: list[dict[str, Any]]
+) -> None:
+    held_out = {"source_kind": "in_memory", "rows": rows}
+    experiment = config(run={"eval": {"metrics": [{"kind": "exact_match"}], "eval_data": held_out}})
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert found.most_sampled == len(rows) * 256
+    assert len(rows) * 4 < found.tokens_sampled < len(rows) * 8
+
+
+def test_benchmarks_and_baselines_are_counted(config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(json.dumps(task) for task in TASKS), encoding="utf-8")
+    entry = {"path": str(path), "split": "val", "run_every": 2, "models": ["base"], "max_tokens": 10, "samples": 3}
+    experiment = config(metadata={"benchmark": entry})
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert found.most_sampled == 4 * 3 * 10 * (2 + 1 + 1)  # after steps 2 and 4, at the end, and the base model
+
+
+def test_rows_that_are_many_are_looked_at_in_part(config: Config) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n:05d}"}, {"role": "assistant", "content": "y"}]}
+        for n in range(3000)
+    ]
+    experiment = config(
+        run={"data": {"source_kind": "in_memory", "rows": rows}}, params={"max_steps": None, "batch_size": 10}
+    )
+    found = estimate_run(experiment.all_runs()[0], experiment)
+    assert found.steps == 300
+    few = config(run={"data": {"source_kind": "in_memory", "rows": rows[:9]}})  # in three full batches
+    per_row = estimate_run(few.all_runs()[0], few).tokens_trained / 6 / 3
+    assert found.tokens_trained == pytest.approx(per_row * 3000, rel=0.01)
+
+
+def test_an_algorithm_with_a_loop_of_its_own_is_not_guessed_at(config: Config) -> None:
+    @register_algorithm("planless")
+    class Planless:
+        def train(self, ctx: Any) -> Any: ...
+
+    plan = plan_experiment(config(run={"algorithm": {"kind": "planless"}}, budget={"wall_s": 5.0}))
+    [run] = plan.runs
+    assert (run.each.steps, run.each.wall_s, plan.budget["wall_s"].lasts) == (None, None, None)
+    assert "trains in its own way" in run.notes[0]
+
+
+def test_the_plan_names_every_arm_and_adds_them_up(config: Config) -> None:
+    plan = plan_experiment(config(n_repeats=3))
+    [run] = plan.runs
+    assert run.arms == ("r__seed42", "r__seed43", "r__seed44")
+    assert plan.total.tokens_trained == 3 * run.each.tokens_trained
+    assert plan.total.usd == 0.0
+    assert plan.total.wall_s is not None
+    assert plan.total.wall_s > 0
+
+
+@pytest.mark.parametrize(
+    ("arms", "ends_at"), [(0.5, "a"), (1.0, "b"), (1.5, "b"), (2.9, "c"), (3.0, None), (9.0, None)]
+)
+def test_it_says_in_which_arm_a_budget_would_end(config: Config, arms: float, ends_at: str | None) -> None:
+    runs = [{"name": name} for name in ("a", "b", "c")]
+    each = plan_experiment(config(runs=runs)).runs[0].each.tokens
+    limit = plan_experiment(config(runs=runs, budget={"tokens": int(each * arms)})).budget["tokens"]
+    assert (limit.ends_at, limit.lasts) == (ends_at, ends_at is None)
+
+
+def test_a_limit_per_arm_is_compared_with_the_largest_arm(config: Config) -> None:
+    algorithm = {"kind": "sft", "params": {"max_steps": 60, "batch_size": 3}}
+    runs = [{"name": "small"}, {"name": "large", "algorithm": algorithm}]
+    plan = plan_experiment(config(runs=runs))
+    small, large = (run.each.tokens for run in plan.runs)
+    limit = plan_experiment(config(runs=runs, budget={"per_arm": {"tokens": small}})).budget["per_arm.tokens"]
+    assert (limit.ends_at, limit.needed, limit.lasts) == ("large", large, False)
+
+
+def test_money_follows_from_the_prices_of_the_config(config: Config) -> None:
+    prices = {"mock": {"train_per_million": 1e6, "sample_per_million": 2e6}}
+    plan = plan_experiment(config(budget={"usd": 1.0, "prices": prices}))
+    assert plan.total.usd == plan.total.tokens_trained + 2 * plan.total.most_sampled
+    assert plan.budget["usd"].lasts is False
+
+
+def test_a_budget_in_dollars_without_a_price_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evsys_sdk.config.prices.FREE_BACKENDS", ())
+    with pytest.raises(ConfigError, match=r"budget\.prices"):
+        plan_experiment(config(budget={"usd": 1.0}))
+
+
+def test_time_comes_from_earlier_runs_of_the_same_model(config: Config, tmp_path: Path) -> None:
+    experiment = config()
+    run = experiment.all_runs()[0]
+    assert recorded_speed(run, tmp_path / "outputs") is None
+    for number, model in enumerate(("tiny", "tiny", "other")):
+        folder = tmp_path / "outputs" / f"e{number}" / "r"
+        folder.mkdir(parents=True)
+        spend = {"tokens_trained": 1000, "tokens_sampled": 500, "usd": 0.0, "wall_s": 3.0 * (number + 1), "gpu_s": 0.0}
+        hparams = {"backend": {"kind": "mock"}, "model": {"name": model}}
+        (folder / "run_result.json").write_text(json.dumps({"hparams": hparams, "extras": {"spend": spend}}), "utf-8")
+    (tmp_path / "outputs" / "e2" / "broken").mkdir()
+    (tmp_path / "outputs" / "e2" / "broken" / "run_result.json").write_text("{", "utf-8")
+    speed = recorded_speed(run, tmp_path / "outputs")
+    assert speed is not None
+    assert speed.seconds(trained=2000, sampled=1000) == pytest.approx(9.0)
+    assert "2 earlier runs" in plan_experiment(experiment).assumptions[1]
+
+
+def test_tokens_of_another_backend_are_characters_by_four(config: Config) -> None:
+    renderer: Any = None
+    mock, other = token_scale("mock", "m", [], renderer), token_scale("tinker", "no/such-model", [{"a": 1}], renderer)
+    assert (mock.per_mock_token, other.per_mock_token) == (1.0, 0.25)
+    assert "characters / 4" in other.says
+
+
+def test_bad_rows_are_reported_as_running_would(config: Config) -> None:
+    with pytest.raises(ValueError, match="row 1"):
+        plan_experiment(config(run={"data": {"source_kind": "in_memory", "rows": [{"nothing": 1}]}}))
+
+
+def test_planning_leaves_nothing_behind(config: Config, tmp_path: Path) -> None:
+    plan_experiment(config(params={"save_every": 1}))
+    assert list(tmp_path.iterdir()) == []
