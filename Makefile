@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-harbor unit lint format types docs bench constraints clean core dev
+.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-cookbook unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,18 @@ unit: dev ## Run the fast tests only
 
 test-harbor: ## Run the tests of the Harbor engine, in an environment of their own
 	$$(bash scripts/env.sh harbor dev harbor)/bin/python -m pytest -q -m harbor tests/harbor
+
+test-ray: ## Run the tests of the Ray launcher, in an environment of their own
+	$$(bash scripts/env.sh ray dev ray)/bin/python -m pytest -q -m ray tests/experiment/test_ray.py
+
+test-tinker: ## Run the tests against the tinker package, in an environment of their own
+	$$(bash scripts/env.sh tinker dev tinker server)/bin/python -m pytest -n auto --dist loadfile -q -m tinker tests/server tests/backends/tinker
+
+test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
+	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
+
+test-local: ## Run the tests of the local backend with torch, in an environment of their own
+	$$(bash scripts/env.sh local dev local)/bin/python -m pytest -q -m local tests/backends/local
 
 lint: dev ## Check style and formatting
 	$(BIN)/ruff check .
@@ -52,6 +64,11 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	echo certifi | uv pip compile -q pyproject.toml --extra dev --extra harbor --override - --universal \
 		--python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-harbor.txt
+	uv pip compile -q pyproject.toml --extra dev --extra tinker --extra server --universal --python-version 3.12 \
+		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-tinker.txt
+	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \
+		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
+		--output-file constraints-cookbook.txt
 
 clean: ## Remove the environments in this folder, caches and build results
 	rm -rf .venv .venv.lock .venvs build dist .hypothesis .pytest_cache .ruff_cache

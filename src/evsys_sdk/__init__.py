@@ -58,9 +58,12 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         EvsysError as EvsysError,
         WorkspaceError as WorkspaceError,
     )
+    from .eval import EvalResult as EvalResult
     from .experiment import (
+        ArmResult as ArmResult,
         Experiment as Experiment,
         ExperimentResult as ExperimentResult,
+        Sweep as Sweep,
         run_experiment as run_experiment,
     )
     from .log import (
@@ -166,9 +169,12 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "parse_rows",
         "Workspace",
     ),
+    "eval": ("EvalResult",),
     "experiment": (
         "Experiment",
         "ExperimentResult",
+        "ArmResult",
+        "Sweep",
         "run_experiment",
     ),
     "protocols": (

@@ -18,8 +18,10 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "gemini": (),
     "harbor": ("harbor",),
     "hf": ("datasets",),
-    "local": ("torch", "transformers", "peft"),
+    "local": ("torch", "transformers"),
     "openai": (),
+    "ray": ("ray",),
+    "plot": ("matplotlib",),
     "server": ("tinker", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
@@ -84,6 +86,10 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     },
     "backend": {
         "mock": Builtin("backends.mock.backend:MockBackend"),
+        "tinker": Builtin("backends.tinker.backend:TinkerBackend", extra="tinker"),
+        "skyrl": Builtin("backends.tinker.backend:SkyRLBackend", extra="tinker"),
+        "fireworks": Builtin("backends.tinker.fireworks:FireworksBackend"),
+        "local": Builtin("backends.local.backend:LocalBackend", extra="local"),
     },
     "environment": {
         "none": Builtin("rollouts.environments.none:NoEnvironment"),
@@ -101,6 +107,8 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     },
     "inference_client": {
         "mock": Builtin("inference.clients.mock:MockClient"),
+        "tinker": Builtin("inference.clients.tinker:TinkerClient", extra="tinker"),
+        "local": Builtin("inference.clients.local:LocalClient", extra="local"),
         "openai": Builtin("inference.clients.openai:OpenAIClient"),
         "claude": Builtin("inference.clients.claude:ClaudeClient"),
         "gemini": Builtin("inference.clients.gemini:GeminiClient"),
@@ -114,6 +122,8 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "combo": Builtin("algorithms.combo:Combo"),
         "mock_sft": Builtin("algorithms.mock_sft:MockSFT"),
         "mock_rl": Builtin("algorithms.mock_rl:MockRL"),
+        "local_sft": Builtin("algorithms.local_sft:LocalSFT", extra="local"),
+        "local_rl": Builtin("algorithms.local_rl:LocalRL", extra="local"),
     },
     "verifier": {
         "exact_match": Builtin("eval.verifiers.exact_match:ExactMatch"),
@@ -146,6 +156,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     },
     "launcher": {
         "local": Builtin("experiment.launchers.local:LocalLauncher"),
+        "ray": Builtin("experiment.launchers.ray:RayLauncher", extra="ray"),
     },
     "log_store": {
         "jsonl": Builtin("record.log_stores.jsonl:JsonlLogStore"),

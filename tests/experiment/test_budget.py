@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from evsys_sdk.config.prices import price_of
 from evsys_sdk.experiment.arms import Arm, expand_arms
 from evsys_sdk.experiment.budget import BudgetMeter, exhausted, is_budget_stop, meter_for
 from evsys_sdk.experiment.metered_client import MeteredClient, Use
-from evsys_sdk.experiment.pricing import baseline_price_problems
+from evsys_sdk.experiment.pricing import baseline_price_problems, gpus_held
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.experiment.spend import Spend, SpendLedger, open_ledger
 from evsys_sdk.registry import REGISTRIES
@@ -230,6 +233,71 @@ def test_judges_are_paid_once_for_the_same_scoring(tmp_path: Path) -> None:
     assert meter.ledger.total().usd == 0.25
     meter.on_eval(EvalRecord("b", "val", 6, {}, [{"info": {"cost_usd": None}}]))
     assert meter.ledger.total().unpriced
+
+
+@pytest.mark.parametrize("kind", ["rl", "sdft"])
+def test_recipes_that_sample_report_as_much_as_their_client_counts(
+    config: Config, watched: Watched, rows: list[dict[str, Any]], kind: str, tmp_path: Path
+) -> None:
+    params = {"max_steps": 3, "batch_size": 2, "sampling": {"max_tokens": 6}}
+    data = {"source_kind": "in_memory", "rows": TASKS if kind == "rl" else rows}
+    experiment = metered(config, run={"data": data, "algorithm": {"kind": kind, "params": params}})
+    [run] = watched.run(experiment)
+    assert run.status == "completed", run.error
+    unwatched = BudgetMeter(open_ledger(tmp_path / "second"), arm="r")
+    plain = config(run={"data": data, "algorithm": {"kind": kind, "params": params}}, name="plain")
+    [arm] = expand_arms(plain)
+    run_arm(arm, plain, ArmOptions(run_dir_of(plain), callbacks=[lambda: unwatched]))
+    assert unwatched.ledger.total().tokens_sampled == watched.ledger.total().tokens_sampled > 0
+    assert unwatched.ledger.total().tokens_trained == watched.ledger.total().tokens_trained
+
+
+@pytest.mark.parametrize(
+    ("backend", "price", "gpus"),
+    [
+        ({"kind": "mock"}, TrainingPrice(gpu_hour=1.0), 0.0),
+        ({"kind": "local"}, TrainingPrice(), 1.0),
+        ({"kind": "local", "params": {"device": "cpu"}}, TrainingPrice(), 0.0),
+        ({"kind": "my_cluster"}, TrainingPrice(gpu_hour=2.0), 1.0),
+        ({"kind": "tinker"}, None, 0.0),
+    ],
+)
+def test_gpus_are_counted_where_an_arm_holds_one(
+    config: Config, monkeypatch: pytest.MonkeyPatch, backend: dict[str, Any], price: TrainingPrice | None, gpus: float
+) -> None:
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert gpus_held(config(run={"backend": backend}).all_runs()[0], price) == gpus
+
+
+def test_gpu_time_is_counted_and_paid_for(tmp_path: Path) -> None:
+    meter = BudgetMeter(
+        open_ledger(tmp_path),
+        arm="r",
+        arm_budget=Limits(gpu_s=0.02),
+        price=TrainingPrice(gpu_hour=3600.0),
+        gpus=lambda: 2.0,
+    )
+    control = RunControl()
+    meter.on_run_start(RunInfo("e", "r", tmp_path, {}), control)
+    time.sleep(0.02)
+    meter.on_step(1, {})
+    spent = meter.ledger.total()
+    assert spent.gpu_s == pytest.approx(2 * spent.wall_s, rel=1e-3)
+    assert spent.usd == pytest.approx(spent.gpu_s)
+    assert control.stop_reason is not None
+    assert control.stop_reason.startswith("budget: this arm has used gpu_s ")
+
+
+def test_hosted_baselines_are_counted_once_for_all_arms(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path)
+    base = EvalRecord("val/b/base", "baseline", 0, {}, [{"tokens": 5}])
+    hosted = EvalRecord("val/b/openai:gpt-4.1", "baseline", 0, {}, [{"tokens": 30}, {"tokens": 12}])
+    for arm in ("a", "b"):
+        meter = BudgetMeter(ledger, arm=arm, price=TrainingPrice())
+        meter.on_eval(base)
+        meter.on_eval(hosted)
+    assert (ledger.total().tokens, ledger.total().to_dict()["usd"]) == (42, None)
 
 
 def test_a_run_without_limits_is_metered_and_never_stopped(config: Config, watched: Watched) -> None:

@@ -15,6 +15,7 @@ from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunE
 from evsys_sdk.experiment.conclusion.looks import Looks
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
+from evsys_sdk.experiment.hypothesis import hypothesis_sha256
 
 from .conclusion_records import VAL, evidence, metadata, scoring
 
@@ -198,6 +199,31 @@ class TestBaseline:
         assert any("any training at all" in threat for threat in found.threats)
         assert [run.name for run in found.runs] == ["a", "base"]
 
+    def test_a_base_model_that_answered_other_tasks_is_no_baseline(self) -> None:
+        scores = runs(a=0.2)
+        key = ("baseline", "val/suite/base")
+        given = evidence({"a": scores["a"]})
+        arm = given.runs[0].arms[0]
+        other = {**arm.scorings, key: scoring(key, scores["baseline"][0], sha256="other")}
+        found = conclude_from(with_arm(given, "a", 0, scorings=other))
+        assert found.verdict == "invalid"
+        assert "benchmark changed" in found.summary
+
+    def test_a_base_model_is_compared_by_value_where_tasks_have_no_scores(self) -> None:
+        scores = runs(a=0.2)
+        key = ("baseline", "val/suite/base")
+        given = evidence({"a": scores["a"]})
+        for seed in range(3):
+            found = {VAL: scoring(VAL, scores["a"][seed]), key: scoring(key, scores["baseline"][0], sha256="sha-val")}
+            bare = {
+                at: replace(one, scores={"pass@1": replace(one.scores["pass@1"], per_task=None)})
+                for at, one in found.items()
+            }
+            given = with_arm(given, "a", seed, scorings=bare)
+        concluded = conclude_from(given)
+        assert (concluded.baseline, concluded.verdict) == ("base", "supported")
+        assert any("no scores by task" in threat for threat in concluded.threats)
+
     def test_else_the_first_run_is_one_and_that_is_said(self) -> None:
         scores = runs(a=0.2, b=0.0)
         found = conclude_from(evidence({"b": scores["b"], "a": scores["a"]}))
@@ -223,7 +249,7 @@ class TestChoosing:
     def test_a_planned_test_set_that_was_not_scored_keeps_it_unconfirmed(self) -> None:
         found = conclude_from(evidence(runs(a=0.2), about=metadata(splits=("val", "test"))))
         assert (found.verdict, found.metric) == ("promising_unconfirmed", "val/suite/pass@1")
-        assert "test/suite was planned and not scored" in found.reasons[0]
+        assert found.reasons == ["no run has a score on the test set test/suite"]
 
     def test_choosing_and_reporting_on_one_set_is_said(self) -> None:
         found = conclude_from(evidence(runs(a=0.2)))
@@ -350,6 +376,12 @@ class TestMetrics:
         given = self.losses({"name": "final_loss", "mode": "min"})
         found = conclude_from(replace(given, metadata=Metadata(hypothesis=None), registered_sha256=None))
         assert (found.metric, found.mode, found.best_arm) == ("final_loss", "min", "a")
+
+    def test_a_sentence_without_a_metric_means_less_of_a_loss(self) -> None:
+        given = self.losses({"name": "final_loss", "mode": "min"})
+        about = Metadata(hypothesis="it helps")
+        given = replace(given, metadata=about, registered_sha256=hypothesis_sha256(about))
+        assert conclude_from(given).verdict == "supported"
 
     def test_a_metric_that_nothing_has_is_invalid(self) -> None:
         found = conclude_from(self.losses("no_such_metric"))

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from evsys_sdk import ConfigError, load_yaml, register_algorithm, validate_yaml
 from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.journal import STARTED, Journal
 from evsys_sdk.experiment.mutation import Child, MutableField, mutation_space, propose, propose_from_file
 from evsys_sdk.experiment.mutation.moves import move
@@ -82,6 +83,7 @@ def test_two_hundred_children_of_the_examples_are_valid_and_different(
         path = child.write(tmp_path)
         again = validate_yaml(path, deep=True)
         assert again == child.config
+        Experiment(again).validate()
         assert again.parent_experiment_id
         data = read_yaml(child.text).data
         assert data["metadata"]["mutation"] == {name: list(pair) for name, pair in child.changes.items()}
@@ -204,6 +206,10 @@ def test_a_path_that_is_no_field_is_refused_with_the_closest_one(base: str) -> N
         propose(base, seed=0, only=["algorithm.params.learning_rat"])
     with pytest.raises(ConfigError, match="leaves no field that may change"):
         propose(base, seed=0, freeze=["algorithm"])
+    with pytest.raises(ConfigError, match="--freeze nonsense names no field"):
+        propose(base, seed=0, freeze=["nonsense"])
+    with pytest.raises(ConfigError, match="--only  names no field"):
+        propose(base, seed=0, only=["algorithm.params.learning_rate", ""])
 
 
 def test_an_invalid_parent_is_refused_with_its_line(base: str) -> None:
@@ -335,7 +341,7 @@ def test_a_config_without_a_legal_neighbour_says_so(base: str) -> None:
         def train(self, ctx: Any) -> Any: ...
 
     text = base.replace("kind: sft", "kind: rigid").partition("    params:")[0] + "  backend: { kind: mock }\n"
-    with pytest.raises(ConfigError, match="has a schema that says what is legal"):
+    with pytest.raises(ConfigError, match="has no schema that says what is legal"):
         propose(text, seed=0)
 
 

@@ -117,6 +117,7 @@ def test_halving_trains_few_to_the_end_and_says_why_it_stopped_the_others(make: 
         assert on_disk["status"] == arm.status == ("cancelled" if stopped else "completed")
         assert ("stopped_by_search" in on_disk["extras"]) is stopped
         assert arm.is_as_planned
+        assert arm.result.error is on_disk["error"] is None
         # What was scored on the way is what the grid scored there.
         whole = CheckpointLog.in_dir(grid.path / arm.name).scores()
         part = CheckpointLog.in_dir(result.path / arm.name).scores()
@@ -168,8 +169,8 @@ def test_a_failing_arm_harms_no_other(make: Make, tmp_path: Path) -> None:
     assert failed.name == runs[2]["name"]
     first = decisions(result.path)[0]
     assert first["scores"][failed.name] is None
-    assert len(first["kept"]) == 2
-    assert [arm.status for arm in result.arms].count("completed") == 1
+    assert failed.name in first["stopped"]
+    assert {arm.status for arm in result.arms if arm.name != failed.name} == {"completed", "cancelled"}
 
 
 def test_a_failed_arm_that_is_tried_again_may_change_the_decision(make: Make, tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_failed_arm_that_is_tried_again_may_change_the_decision(make: Make, tm
     assert again.exit_code == 0
     after = decisions(again.path)
     assert after[: len(before)] == before
-    assert [note["rung"] for note in after[len(before) :]][0] == 1
+    assert after[len(before)]["rung"] == 1
     assert all(score is not None for score in after[len(before)]["scores"].values())
 
 
@@ -196,12 +197,11 @@ def test_a_race_gives_the_leaders_more_seeds(make: Make) -> None:
     assert result.exit_code == 0
     notes = decisions(result.path)
     assert notes[-1]["race"] >= 1
-    raced = notes[-2]["added"] if not notes[-1]["added"] else notes[-1]["added"]
-    assert raced
+    assert any(note.get("added") for note in notes)
     finalists = {arm.arm.of_run for arm in result.arms if arm.is_scored}
     assert len(finalists) == 2
     for run_name in finalists:
-        seeds = [arm.seed for arm in result.arms if arm.arm.of_run == run_name]
+        seeds = [arm.arm.seed for arm in result.arms if arm.arm.of_run == run_name]
         assert seeds[:2] == [42, 43]
         assert len(seeds) <= 3
 
@@ -228,7 +228,7 @@ def test_points_of_a_space_are_halved(make: Make) -> None:
     ("params", "message"),
     [
         ({"max_steps": 3}, "has 3 steps and can first be compared after 3, which is too late"),
-        ({"max_steps": None, "max_length": 4096, "too_long": "drop"}, "'sft' does not say before it trains"),
+        ({"max_steps": None, "max_length": 4096, "too_long": "skip"}, "'sft' does not say before it trains"),
     ],
 )
 def test_a_run_that_cannot_be_compared_on_its_way_is_refused(

@@ -178,6 +178,12 @@ class TestMaxT:
         found = max_t(differences([0.1, 0.1, 0.1], [[0.01] * 3] * 3, df=12))
         assert found.critical() == pytest.approx(t_quantile(0.975, 12), abs=0.06)
 
+    def test_hundreds_of_runs_need_no_more_memory_than_they_should(self) -> None:
+        size = 400
+        covariance = np.full((size, size), 0.5) + np.eye(size) / 2
+        found = max_t(differences([0.0] * size, covariance.tolist(), df=800))
+        assert 3.3 < found.critical() < 3.8
+
     def test_it_is_the_same_every_time(self) -> None:
         given = differences([0.1, 0.2], [[0.01, 0.004], [0.004, 0.02]])
         assert max_t(given).critical() == max_t(given).critical()

@@ -1,6 +1,7 @@
 """Room 7: how good is it? Verifiers and metrics, benchmarks, the scoring of a run, and the model eval harness.
 
-What stands here is the surface of the model eval harness (`model_eval/`); names are loaded on first use.
+What stands here is the surface of benchmarks and of the model eval harness (`model_eval/`); names are loaded on first
+use.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..inference.retry import RetryFailure, RetryReport, call_with_retry
+    from .benchmark import Benchmark
     from .model_eval.aliases import AliasMatcher
     from .model_eval.config import ModelEvalConfig
     from .model_eval.dataset import EvalRow, load_eval_dataset
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
     from .model_eval.report import format_summary_markdown
     from .model_eval.scoring import RowResult, score_rows
     from .model_eval.summary import EvalSummary, summarize
+    from .scores import EvalResult
 
 __all__ = [
     "DEFAULT_SYSTEM",
     "DEFAULT_SYSTEM_NO_THINK",
     "AliasMatcher",
+    "Benchmark",
     "EvalArtifacts",
+    "EvalResult",
     "EvalRow",
     "EvalSummary",
     "ModelEvalConfig",
@@ -49,6 +54,7 @@ __all__ = [
 
 _NAMES: dict[str, str] = {
     "..inference.retry": "RetryFailure RetryReport call_with_retry",
+    ".benchmark": "Benchmark",
     ".model_eval.aliases": "AliasMatcher",
     ".model_eval.config": "ModelEvalConfig",
     ".model_eval.dataset": "EvalRow load_eval_dataset",
@@ -58,6 +64,7 @@ _NAMES: dict[str, str] = {
     ".model_eval.report": "format_summary_markdown",
     ".model_eval.scoring": "RowResult score_rows",
     ".model_eval.summary": "EvalSummary summarize",
+    ".scores": "EvalResult",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..backends.client import Sample, SamplingClient, TrainingClient
     from ..backends.future import Operation
 
-_ROOM_FOR_ANSWER = 256
+ROOM_FOR_ANSWER = 256
 """Tokens the model may use where the target is shorter; a longer target gets twice its own length."""
 
 
@@ -113,7 +113,7 @@ class RunEvaluator:
     async def _score(self, items: Sequence[EvalItem], *, step: int, name: str, split: str) -> Mapping[str, float]:
         """Generate for every item and compute the configured metrics."""
         longest_target = max(len(self.client.tokenizer.encode(item.target)) for item in items)
-        room = max(2 * longest_target, _ROOM_FOR_ANSWER)
+        room = max(2 * longest_target, ROOM_FOR_ANSWER)
         if self.config.inference is not None:
             predictions = await ask(self.config.inference, items, room)
         else:

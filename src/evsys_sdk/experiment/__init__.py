@@ -12,5 +12,6 @@ experiment  all of this together
 
 from .experiment import Experiment, run_experiment
 from .results import ArmResult, ExperimentResult
+from .sweep import Sweep
 
-__all__ = ["ArmResult", "Experiment", "ExperimentResult", "run_experiment"]
+__all__ = ["ArmResult", "Experiment", "ExperimentResult", "Sweep", "run_experiment"]

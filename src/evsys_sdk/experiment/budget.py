@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..config.experiment import Budget, ExperimentConfig, Limits, TrainingPrice
+from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
 from ..config.run import RunConfig
 from ..log import get_logger
@@ -109,8 +110,11 @@ class BudgetMeter(Callback):
         # Shared by all arms where the scored model is: a baseline is asked once for all of them.
         owner = "" if record.split == "baseline" else self.arm
         costs = [cost for prediction in record.predictions for cost in _judge_costs(prediction)]
+        tokens = _hosted_tokens(record)
+        if tokens:
+            costs.append(None)  # what a hosted model took is on record, what it cost is not
         usd = None if None in costs else sum(cost for cost in costs if cost is not None)
-        self.add_scoring(f"{owner}/{record.split}/{record.name}/{record.step}", usd=usd)
+        self.add_scoring(f"{owner}/{record.split}/{record.name}/{record.step}", tokens=tokens, usd=usd)
 
     def add_scoring(self, key: str, *, tokens: int = 0, usd: float | None = 0.0) -> None:
         """Count what hosted models (judges, `kind:model` baselines) took for a scoring; the same key counts once."""
@@ -199,3 +203,11 @@ def _judge_costs(prediction: Mapping[str, Any]) -> list[float | None]:
         return []
     cost: Any = info["cost_usd"]  # pyright: ignore[reportUnknownVariableType]
     return [float(cost) if isinstance(cost, int | float) else None]
+
+
+def _hosted_tokens(record: EvalRecord) -> int:
+    """Tokens of a baseline that another client answered for, read and written; the arm's own client counts itself."""
+    kind = record.name.rpartition("/")[2].partition(":")[0]
+    if record.split != "baseline" or kind in (BASE_MODEL, "mock"):
+        return 0
+    return sum(int(prediction.get("tokens", 0)) for prediction in record.predictions)

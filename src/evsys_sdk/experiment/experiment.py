@@ -39,14 +39,21 @@ from .results import ArmResult, ExperimentResult, ExperimentStatus
 from .scheduler import ArmScheduler
 from .search import allocation_for, mark_stopped, search_problems
 from .spend import SpendLedger, open_ledger
+from .sweep import Sweep
 
 
 class Experiment:
     """One experiment: validated, expanded into arms, trained, scored, recorded, concluded."""
 
-    def __init__(self, config: ExperimentConfig, *, callbacks: Sequence[Callable[[], Callback]] = ()) -> None:
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        sweep: Sweep | None = None,
+        callbacks: Sequence[Callable[[], Callback]] = (),
+    ) -> None:
         """`callbacks` makes observers beside the config's own, e.g. the command line's progress display."""
-        self.config = config.expanded()
+        self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._extra_callbacks = callbacks
 
     @classmethod

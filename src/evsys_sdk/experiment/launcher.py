@@ -83,6 +83,11 @@ class Launcher(Protocol):
 class WorkerLost(Exception):
     """Whatever executed an arm is gone: a process was killed, a machine went away."""
 
+    def __init__(self, message: str, *, retries: int = 0) -> None:
+        """`retries` says how often an arm goes on elsewhere after such a loss, whatever the config allows."""
+        super().__init__(message)
+        self.retries = retries
+
 
 def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     """Train and score one arm, here and now."""

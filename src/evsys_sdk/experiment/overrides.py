@@ -55,6 +55,7 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
 
     home = {
         "output_dir": str(Path(config.output_dir) / "dry"),
+        "search": None,  # a few steps are over before anything could be compared
         "log_store": LogStoreSpec(),
         "callbacks": [_kept_at_home(spec) for spec in config.callbacks],
         "metadata": config.metadata.model_copy(

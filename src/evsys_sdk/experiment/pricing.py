@@ -43,5 +43,6 @@ def gpus_held(run: RunConfig, price: TrainingPrice | None) -> float:
         return 0.0
     if backend == "local":
         torch: Any = sys.modules.get("torch")  # loaded where it is used; asking must not cost its import
-        return 1.0 if torch is not None and torch.cuda.is_available() else 0.0
+        wanted = run.backend.params.get("device") != "cpu"
+        return 1.0 if wanted and torch is not None and torch.cuda.is_available() else 0.0
     return 1.0 if price is not None and price.gpu_hour else 0.0

@@ -152,14 +152,15 @@ class ArmScheduler:
 
     def _take(self, running: _Running) -> None:
         """Deal with an arm that has ended: try again, or keep what came of it."""
-        request, lost = running.request, False
+        request, retries, lost = running.request, self.config.arm_retries, False
         try:
             result = running.future.result()
         except WorkerLost as error:
-            lost, result = True, RunResult(request.arm.name, "failed", error=f"WorkerLost: {error}")
+            lost, retries = True, max(retries, error.retries)
+            result = RunResult(request.arm.name, "failed", error=f"WorkerLost: {error}")
         result = _timed_out(result)
-        may_retry = lost or result.extras.get("retryable", False)
-        if result.status == "failed" and may_retry and running.attempt <= self.config.arm_retries:
+        may_retry = (lost and not running.was_killed) or result.extras.get("retryable", False)
+        if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
             self._waiting.append((request, running.attempt + 1))

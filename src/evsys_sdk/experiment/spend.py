@@ -178,16 +178,25 @@ class SpendLedger:
                     raise OSError("only a part could be written")
                 self._unsaved.pop(0)
         except OSError as error:
-            get_logger(__name__).warning("%s: spend is kept in memory until it can be written: %s", self.path, error)
+            if len(self._unsaved) == 1:  # said once, not for every step
+                get_logger(__name__).warning(
+                    "%s: spend is kept in memory until it can be written: %s", self.path, error
+                )
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            self._descriptor = self._opened()
             if (inode := os.fstat(self._descriptor).st_ino) != self._inode:  # the folder was removed and made anew
                 self._inode = inode
                 self._forget()
         return self._descriptor
+
+    def _opened(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError:
+            return os.open(self.path, os.O_RDONLY)  # a record that may only be looked at
 
     def _forget(self) -> None:
         """Know nothing yet, as before the first line was read."""

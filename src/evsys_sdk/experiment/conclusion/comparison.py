@@ -54,10 +54,10 @@ class Analysis:
 
     @property
     def detectable(self) -> float | None:
-        """The smallest effect that this experiment would have seen in 80 % of repetitions."""
+        """The smallest effect of a typical run that this experiment would have seen in 80 % of repetitions."""
         if self.differences is None or self.correction is None:
             return None
-        stderr = float(self.differences.stderr.max())
+        stderr = statistics.median(self.differences.stderr.tolist())
         return smallest_detectable(stderr, self.correction.critical(), self.correction.df)
 
     def plan(self, run: str) -> Plan | None:

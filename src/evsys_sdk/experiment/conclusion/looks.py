@@ -7,7 +7,9 @@ that started earlier count, so the number does not change when later ones look a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,25 +29,25 @@ class Looks:
 
 def count_looks(path: Path, hashes: Iterable[str], *, started: float | None) -> dict[str, Looks]:
     """Earlier looks at each test set, by the sha256 of its tasks."""
-    found = {sha256: Looks(here=_scorings(path, sha256)) for sha256 in sorted(hashes)}
-    if not found:
+    wanted = sorted(hashes)
+    if not wanted:
         return {}
+    here = _scorings(path, wanted)
+    before: Counter[str] = Counter()
+    experiments: Counter[str] = Counter()
     for sibling in _siblings(path.resolve()):
         if _started_before(sibling, started):
-            for sha256, so_far in found.items():
-                if seen := _scorings(sibling, sha256):
-                    found[sha256] = Looks(so_far.before + seen, so_far.experiments + 1, so_far.here)
-    return found
-
-
-def _scorings(experiment: Path, sha256: str) -> int:
-    return sum(_test_scorings(scores, sha256) for scores in experiment.glob("*/scores.jsonl"))
+            seen = _scorings(sibling, wanted)
+            before.update(seen)
+            experiments.update(seen.keys())
+    return {sha256: Looks(before[sha256], experiments[sha256], here[sha256]) for sha256 in wanted}
 
 
 def _siblings(path: Path) -> Iterator[Path]:
-    for folder in sorted(path.parent.iterdir()):
-        if folder != path and not folder.name.startswith(".") and (folder / "config.json").is_file():
-            yield folder
+    with os.scandir(path.parent) as entries:
+        for entry in entries:
+            if entry.name != path.name and not entry.name.startswith(".") and entry.is_dir():
+                yield Path(entry.path)
 
 
 def _started_before(experiment: Path, moment: float | None) -> bool:
@@ -60,17 +62,28 @@ def _started_before(experiment: Path, moment: float | None) -> bool:
         return True
 
 
-def _test_scorings(path: Path, sha256: str) -> int:
-    """At how many steps the test set with these tasks was scored; only lines that mention it are parsed."""
-    wanted = sha256.encode()
-    with path.open("rb") as file:
-        steps = {_test_step(line, sha256) for line in file if wanted in line}
-    return len(steps - {None})
+def _scorings(experiment: Path, hashes: Sequence[str]) -> Counter[str]:
+    """At how many steps of its arms each test set was scored."""
+    found: Counter[str] = Counter()
+    with os.scandir(experiment) as entries:
+        arms = [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    for arm in arms:
+        try:
+            with open(os.path.join(arm, "scores.jsonl"), "rb") as file:
+                steps = {step for line in file for step in _test_steps(line, hashes)}
+        except OSError:  # most often: it was not scored
+            continue
+        found.update(sha256 for sha256, _ in steps)
+    return found
 
 
-def _test_step(line: bytes, sha256: str) -> Any:
-    try:
-        record: Any = json.loads(line)
-        return int(record["step"]) if record["split"] == "test" and record["sha256"] == sha256 else None
-    except (ValueError, KeyError, TypeError):
-        return None
+def _test_steps(line: bytes, hashes: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Which of the sets a line scores, and at which step; only lines that mention one of them are parsed."""
+    for sha256 in hashes:
+        if sha256.encode() in line:
+            try:
+                record: Any = json.loads(line)
+                if record["split"] == "test" and record["sha256"] == sha256:
+                    yield sha256, int(record["step"])
+            except (ValueError, KeyError, TypeError):
+                continue

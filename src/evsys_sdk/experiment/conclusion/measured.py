@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...config.metadata import BASE_MODEL
 from ..statistics.two_level import RunScores
 from .evidence import ArmEvidence, Evidence, Score, SetKey
 from .question import Question, base_model_keys
@@ -58,10 +57,10 @@ def measure(evidence: Evidence, question: Question, key: SetKey | None) -> Measu
             scores[arm.arm] = score
         else:
             unusable[arm.arm] = why
+    base = _base_model(evidence, question, key)
     if scores and all(score.per_task is not None for score in scores.values()):
-        return _by_task(evidence, question, key, scores, unusable)
-    values = {arm: score.value for arm, score in scores.items()}
-    return _measured(evidence, key, values, unusable)
+        return _by_task(evidence, key, scores, unusable, base)
+    return _by_value(evidence, key, scores, unusable, base)
 
 
 def _score(arm: ArmEvidence, key: SetKey, metric: str) -> tuple[Score | None, str]:
@@ -81,31 +80,54 @@ def _why_unfinished(arm: ArmEvidence) -> str:
 
 
 def _by_task(
-    evidence: Evidence, question: Question, key: SetKey, scores: dict[str, Score], unusable: dict[str, str]
+    evidence: Evidence,
+    key: SetKey,
+    scores: dict[str, Score],
+    unusable: dict[str, str],
+    base: Sequence[tuple[Score, str]],
 ) -> Measured:
     asked = {task for score in scores.values() for task in score.per_task or ()}
     for arm, score in list(scores.items()):
         if len(score.per_task or ()) < _LEAST_COVERAGE * len(asked):
             unusable[arm] = f"only {len(score.per_task or ())} of {len(asked)} tasks have a score"
             del scores[arm]
-    base = _base_model_scores(evidence, question, key)
-    everyone = [*(score.per_task or {} for score in scores.values()), *base]
+    everyone = [score.per_task or {} for score in [*scores.values(), *(score for score, _ in base)]]
     common = sorted(task for task in asked if all(task in tasks for tasks in everyone))
     if not common:
-        return _measured(evidence, key, {arm: score.value for arm, score in scores.items()}, unusable)
+        return _by_value(evidence, key, scores, unusable, base)
     rows = {arm: [(score.per_task or {})[task] for task in common] for arm, score in scores.items()}
     found = _measured(evidence, key, rows, unusable, by_task=True, dropped=len(asked) - len(common))
+    return _with_base_model(found, base, [[(score.per_task or {})[task] for task in common] for score, _ in base])
+
+
+def _by_value(
+    evidence: Evidence,
+    key: SetKey,
+    scores: Mapping[str, Score],
+    unusable: Mapping[str, str],
+    base: Sequence[tuple[Score, str]],
+) -> Measured:
+    found = _measured(evidence, key, {arm: score.value for arm, score in scores.items()}, unusable)
+    return _with_base_model(found, base, [[score.value] for score, _ in base])
+
+
+def _base_model(evidence: Evidence, question: Question, key: SetKey) -> list[tuple[Score, str]]:
+    """What the model before training scored, and on which tasks; every arm may have asked it anew."""
+    found: list[tuple[Score, str]] = []
+    for at in base_model_keys(evidence, question, key):
+        scorings = [arm.scorings[at] for arm in evidence.arms if at in arm.scorings]
+        found += [(one.scores[question.metric], one.sha256) for one in scorings if question.metric in one.scores]
+    return found
+
+
+def _with_base_model(
+    measured: Measured, base: Sequence[tuple[Score, str]], rows: Sequence[Sequence[float]]
+) -> Measured:
     if not base:
-        return found
-    frozen = np.array([[tasks[task] for task in common] for tasks in base]).mean(axis=0, keepdims=True)
-    return replace(found, base_model=RunScores(frozen, trained=False))
-
-
-def _base_model_scores(evidence: Evidence, question: Question, key: SetKey) -> list[Mapping[str, float]]:
-    """What the model before training scored, task by task; every arm may have asked it anew."""
-    [at] = base_model_keys(evidence, question, key) or [("", BASE_MODEL)]
-    found = [arm.scorings[at].scores.get(question.metric) for arm in evidence.arms if at in arm.scorings]
-    return [score.per_task for score in found if score is not None and score.per_task]
+        return measured
+    scores = RunScores(np.array(rows).mean(axis=0, keepdims=True), by_task=measured.by_task, trained=False)
+    hashes = measured.hashes | {sha256 for _, sha256 in base if sha256}
+    return replace(measured, base_model=scores, hashes=hashes)
 
 
 def _from_results(evidence: Evidence, metric: str) -> Measured:

@@ -69,7 +69,7 @@ def full_name(key: SetKey, metric: str) -> str:
 
 def claim_question(evidence: Evidence, claim: dict[str, Any] | None) -> Question | None:
     """The metric that the claim is about; without one, that of success."""
-    if claim is None:
+    if claim is None or claim["metric"] is None:
         return success_question(evidence)
     return ask(evidence, claim["metric"], 1 if claim["direction"] == "increase" else -1)
 
@@ -86,11 +86,8 @@ def success_question(evidence: Evidence) -> Question | None:
     return None if name is None else ask(evidence, name, -1 if name.endswith("loss") else 1)
 
 
-def ask(evidence: Evidence, name: str | None, sign: int) -> Question | None:
+def ask(evidence: Evidence, name: str, sign: int) -> Question | None:
     """The question about a metric; None where nothing in the record has it."""
-    name = name or _default_metric(evidence)
-    if name is None:
-        return None
     scored = _sets_with(evidence, name)
     if scored:
         planned = [key for key in evidence.planned_sets if key[0] == "test"]

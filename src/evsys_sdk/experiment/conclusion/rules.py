@@ -160,7 +160,7 @@ def _lacking(evidence: Evidence, analysis: Analysis, judged: str) -> list[str]:
     if not complete(evidence, [judged]):
         found.append(f"not all seeds of `{judged}` ended with a score, and the rest are no fair sample")
     if analysis.question.skipped is not None:
-        found.append(f"the test set {'/'.join(analysis.question.skipped)} was planned and not scored")
+        found.append(f"no run has a score on the test set {'/'.join(analysis.question.skipped)}")
     if analysis.question.metric.startswith(TRAIN_FIT):
         found.append("the score is on the training rows, which says nothing about other ones")
     if not evidence.registered:

@@ -24,6 +24,7 @@ from ...config.load import load_document
 from ...config.yaml_text import read_yaml
 from ...errors import ConfigError, Problem, closest
 from ...files import write_text
+from ..experiment import Experiment
 from ..parents import parent_id
 from .moves import move
 from .space import MutableField, mutation_space, run_paths
@@ -65,7 +66,7 @@ class Child:
 
 def propose_from_file(path: str | FilePath, *, seed: int, n: int = 1, **limits: Any) -> list[Child]:
     """Children of a YAML file."""
-    return propose(FilePath(path).read_text(encoding="utf-8"), seed=seed, n=n, file=str(path), **limits)
+    return propose(FilePath(path).read_text(encoding="utf-8-sig"), seed=seed, n=n, file=str(path), **limits)
 
 
 def propose(
@@ -83,11 +84,13 @@ def propose(
     `only` and `freeze` are dotted paths, from the run or from the top of the file, of what may and what must not
     change. `parent` is the id that children note; by default that of the config's latest run on record, else its name.
     """
-    config = load_document(read_yaml(text, file=file), deep=True)
+    config = _runnable(text, file)
     data = cast("dict[str, Any]", read_yaml(text).data)
+    _refuse_unknown(data, only, freeze)
     spaces = [space for run in run_paths(data) if (space := _space(data, run, only, freeze))]
     if not spaces:
-        raise ConfigError(_nothing_to_change(data, only, freeze))
+        message = "--freeze leaves no field that may change" if freeze else "nothing in this config may change"
+        raise ConfigError(Problem(message, file=file, hint=_known_fields(data)))
     maker = _Maker(text, config, parent or parent_id(config) or config.name)
     rng = Random(seed)
     tried: dict[str, Child | None] = {}
@@ -106,6 +109,13 @@ def propose(
     return found
 
 
+def _runnable(text: str, file: str | None) -> ExperimentConfig:
+    """The config, if `evsys run` would take it."""
+    config = load_document(read_yaml(text, file=file), deep=True)
+    Experiment(config).validate()
+    return config
+
+
 @dataclass(frozen=True, slots=True)
 class _Maker:
     text: str
@@ -120,7 +130,7 @@ class _Maker:
         changes |= {("name",): name, ("parent_experiment_id",): self.parent, ("metadata", "mutation"): noted}
         text = edited(self.text, changes)
         try:
-            config = load_document(read_yaml(text, file=f"{name}.yaml"), deep=True)
+            config = _runnable(text, f"{name}.yaml")
         except ConfigError:
             return None
         return Child(name, text, config, {path: (pair[0], pair[1]) for path, pair in noted.items()})
@@ -135,36 +145,45 @@ class _Maker:
 def _changes(space: Sequence[MutableField], rng: Random) -> dict[MutableField, Any]:
     count = 2 if len(space) > 1 and rng.random() < _TWO_FIELDS else 1
     moved = {field: move(field, rng) for field in rng.sample(list(space), count)}
-    return {field: value for field, value in moved.items() if value is not None}
+    # In one order, so that the same change gives the same file.
+    ordered = sorted(moved, key=lambda field: field.name)
+    return {field: moved[field] for field in ordered if moved[field] is not None}
 
 
 def _space(data: dict[str, Any], run: Path, only: Sequence[str], freeze: Sequence[str]) -> list[MutableField]:
-    opened = [dotted(_below(split_dotted(path), run)) for path in only]
-    fields = mutation_space(data, run, opened=opened)
+    fields = mutation_space(data, run, opened=_opened(run, only))
     if only:
         fields = [field for field in fields if any(_covers(path, field.path, run) for path in only)]
     return [field for field in fields if not any(_covers(path, field.path, run) for path in freeze)]
 
 
+def _opened(run: Path, only: Sequence[str]) -> list[str]:
+    """Blocks beside the recipe that were named."""
+    named = [split_dotted(path) for path in only]
+    return [dotted(path[len(run) :] if path[: len(run)] == run else path) for path in named]
+
+
 def _covers(named: str, path: Path, run: Path) -> bool:
     """Whether a path that was named, from the run or from the top of the file, is this field or holds it."""
     parts = split_dotted(named)
-    inside = path[len(run) :]
-    return path[: len(parts)] == parts or inside[: len(parts)] == parts
+    return parts in (path[: len(parts)], path[len(run) :][: len(parts)])
 
 
-def _below(path: Path, run: Path) -> Path:
-    return path[len(run) :] if path[: len(run)] == run else path
+def _refuse_unknown(data: dict[str, Any], only: Sequence[str], freeze: Sequence[str]) -> None:
+    """A name that fits no field was a typo, and must not be taken for a wish that was heard."""
+    everything = ("backend", "data")
+    fields = [(field.path, run) for run in run_paths(data) for field in mutation_space(data, run, opened=everything)]
+    for option, names in (("--only", only), ("--freeze", freeze)):
+        for name in names:
+            if not any(_covers(name, path, run) for path, run in fields):
+                known = [dotted(path[len(run) :]) for path, run in fields] + [dotted(path) for path, _ in fields]
+                guess = closest(name, known, cutoff=0.8)
+                hint = f"Did you mean '{guess}'?" if guess else _known_fields(data)
+                raise ConfigError(Problem(f"{option} {name} names no field that may change", hint=hint))
 
 
-def _nothing_to_change(data: dict[str, Any], only: Sequence[str], freeze: Sequence[str]) -> Problem:
+def _known_fields(data: dict[str, Any]) -> str:
     names = [dotted(field.path[len(run) :]) for run in run_paths(data) for field in mutation_space(data, run)]
-    known = list(dict.fromkeys(names))
-    if not known:
-        message = "nothing in the recipe of this config has a schema that says what is legal"
-        return Problem(message, hint="Give the algorithm a Config with bounds, choices or booleans.")
-    wrong = next((name for name in only if name not in known), None)
-    guess = closest(wrong, known) if wrong else None
-    hint = f"Did you mean '{guess}'?" if guess else f"These may change: {', '.join(known)}."
-    named = " and ".join([*(f"--only {name}" for name in only), *(f"--freeze {name}" for name in freeze)])
-    return Problem(f"{named} leaves no field that may change", hint=hint)
+    if not names:
+        return "Its recipe has no schema that says what is legal: give it a Config with bounds, choices or booleans."
+    return f"These may change: {', '.join(dict.fromkeys(names))}."

@@ -55,6 +55,7 @@ def _marked(result: ArmResult, reason: tuple[str, str] | None, folder: Experimen
     extras = {**result.result.extras, key: text}
     if extras == result.result.extras:
         return result
-    marked = replace(result.result, extras=extras)
+    error = result.result.error if key == "unscored" else None  # being stopped by a search is no error
+    marked = replace(result.result, error=error, extras=extras)
     write_result(folder.run_dir(result.name), marked, hparams=result.arm.run.model_dump(mode="json"))
     return ArmResult(result.arm, marked)

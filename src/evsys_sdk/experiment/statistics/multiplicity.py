@@ -16,7 +16,9 @@ import numpy as np
 from .student_t import t_cdf, t_quantile
 from .two_level import Differences, FloatArray
 
-_WORLDS = 20_000
+_WORLDS, _FEWEST_WORLDS = 20_000, 4_000
+_MOST_DRAWS = 1_000_000
+"""In all worlds together; more than 50 runs share fewer worlds, so that a thousand still fit into memory."""
 _SEED = 20_260_101
 """Fixed, so that the same record always gives the same conclusion."""
 _TO_ONE_BASELINE = 0.5
@@ -57,7 +59,7 @@ def max_t(differences: Differences, *, unseen: int = 0) -> MaxT:
     stderr = differences.stderr
     correlation = _with_unseen(differences.covariance / np.outer(stderr, stderr), unseen)
     drawn = _independent(size) @ _root(correlation).T
-    scale = np.sqrt(np.random.default_rng(_SEED).chisquare(df, _WORLDS) / df)
+    scale = np.sqrt(np.random.default_rng(_SEED).chisquare(df, len(drawn)) / df)
     return MaxT(df, np.sort(np.abs(drawn).max(axis=1) / scale))
 
 
@@ -71,9 +73,10 @@ def _with_unseen(correlation: FloatArray, unseen: int) -> FloatArray:
     return padded
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _independent(size: int) -> FloatArray:
-    return np.random.default_rng(_SEED + 1).standard_normal((_WORLDS, size))
+    worlds = max(_FEWEST_WORLDS, min(_WORLDS, _MOST_DRAWS // size))
+    return np.random.default_rng(_SEED + 1).standard_normal((worlds, size))
 
 
 def _root(correlation: FloatArray) -> FloatArray:
