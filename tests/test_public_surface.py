@@ -27,7 +27,7 @@ PROTOCOLS = """
     Transform DataStore Backend InferenceClient Algorithm Verifier Metric LogStore
     RunContext RunResult VerificationResult
 """
-EXPERIMENT = "Experiment ExperimentResult ArmResult EvalResult Sweep run_experiment"
+EXPERIMENT = "Experiment ExperimentResult ArmResult EvalResult Benchmark Sweep run_experiment"
 ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError"
 LOGGING = "configure_logger get_logger set_level"
 REGISTRY = [

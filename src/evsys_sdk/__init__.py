@@ -58,7 +58,10 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         EvsysError as EvsysError,
         WorkspaceError as WorkspaceError,
     )
-    from .eval import EvalResult as EvalResult
+    from .eval import (
+        Benchmark as Benchmark,
+        EvalResult as EvalResult,
+    )
     from .experiment import (
         ArmResult as ArmResult,
         Experiment as Experiment,
@@ -169,7 +172,10 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "parse_rows",
         "Workspace",
     ),
-    "eval": ("EvalResult",),
+    "eval": (
+        "Benchmark",
+        "EvalResult",
+    ),
     "experiment": (
         "Experiment",
         "ExperimentResult",
