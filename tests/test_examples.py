@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
@@ -17,7 +18,12 @@ import pytest
 
 from evsys_sdk import ExperimentConfig, load_yaml, register_algorithm, validate_yaml
 from evsys_sdk.backends.datum import Datum
+from evsys_sdk.data.types import HarborTask, InProcessVerifier
+from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
+from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
+from evsys_sdk.rollouts.harness import build_harness
+from evsys_sdk.rollouts.rollout import Turn
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml"))
@@ -95,6 +101,43 @@ def test_the_preference_example_prefers_in_its_second_phase(tmp_path: Path) -> N
     [run] = result.runs
     assert run.metrics["dpo/accuracy"] == 1.0
     assert run.metrics["dpo/margin"] > 1.0
+
+
+@pytest.mark.usefixtures("in_root")
+@pytest.mark.parametrize(
+    ("answers", "turns", "reward"),
+    [
+        (["open_upper", "BOX", "spoon"], 3, 1.0),
+        (["spoon"], 1, 0.0),  # the right thing, before anything was opened
+        (["open_upper", "spoon"], 2, 0.0),  # the right thing, before the box was unlocked
+        (["open_upper", "tete", "spoon"], 2, 0.0),  # no such box: there is no third turn
+        (["open_lower", "BOX", "spoon"], 3, 0.0),  # the right thing, but it is not in that box
+        (["open_upper", "BOX", "dust"], 3, 0.0),
+    ],
+)
+async def test_in_the_tool_use_example_only_all_three_turns_are_rewarded(
+    answers: list[str], turns: int, reward: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    for module in [name for name in sys.modules if name.startswith("examples.tool_use")]:
+        monkeypatch.delitem(sys.modules, module)  # the verifier is registered when it is imported
+    agent = importlib.import_module("examples.tool_use.agent")
+    verifier = InProcessVerifier("taken_out", expected=agent.DRAWERS["open_upper"])
+    task = HarborTask("t", "Think of this. soup", verifier)
+    asked: list[Any] = []
+
+    class Scripted:
+        async def act(self, messages: Any, *, tools: Any = None) -> Turn:
+            asked.append(list(messages))
+            answer = answers[len(asked) - 1].replace("BOX", agent.box_in(answers[0], task))
+            return Turn({"role": "assistant", "content": answer})
+
+    engine = InlineEngine(EngineLimits())
+    harness = build_harness(agent_import_path="examples.tool_use.agent:DrawerAgent")
+    [rollout] = await engine.submit([RolloutRequest(task, 0, Scripted(), harness, verify_with())])
+    engine.close()
+    assert (len(rollout.turns), rollout.reward) == (turns, reward)
+    assert [len(messages) for messages in asked] == [1, 3, 5][:turns], "the whole conversation is shown every time"
 
 
 @pytest.mark.usefixtures("in_root")

@@ -1,33 +1,60 @@
-"""A harness of one's own: the policy calls a tool, reads what it returned, and answers.
+"""A harness of one's own: three turns with two tools, and a reward for what comes out at the end alone.
 
-Three turns: the assistant opens a drawer, is shown what lies in it, and says what it takes out. Only that last word is
-rewarded, so the model has to learn both which drawer to open and how to read the result.
+Turn 1: the policy opens a drawer, which says what the locked box in it is called. Turn 2: it unlocks the box by that
+name, which is another one in every task and drawer, so it has to be read. Turn 3: it is shown what lies in the box and
+takes one thing out. A call that cannot be made ends the attempt, so nobody gets to the third turn by skipping one.
 
-The harness decides what the model is shown: here the second question stands alone, without the call before it.
+The whole conversation is shown at every turn. The same harness serves for training and for evaluation.
 """
 
+import hashlib
+
+from evsys_sdk import register_verifier
 from evsys_sdk.data.types import HarborTask
 from evsys_sdk.rollouts.environment import Environment
 from evsys_sdk.rollouts.rollout import Message, Policy, opening, text_of
 
-DRAWERS = {
-    "open_upper": "dust, spoon, paper",
-    "open_middle": "dust, candle, paper",
-    "open_lower": "dust, marble, paper",
-}
+DRAWERS = {"open_upper": "spoon", "open_middle": "candle", "open_lower": "marble"}
+INSIDE = "Inside is "
+TURNS = ["user", "assistant", "tool", "assistant", "tool", "assistant"]
 
 
 class DrawerAgent:
-    """Lets the policy open one drawer and asks what it takes out of it."""
+    """Lets the policy open a drawer, unlock the box in it, and take something out of the box."""
 
     name = "drawers"
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
-        asked = opening(task)
-        call = await policy.act(asked)
-        found = DRAWERS.get(text_of(call.message).strip())
-        if found is None:
-            return [*asked, call.message]  # there is no such tool: nothing was opened, nothing is taken out
-        result: Message = {"role": "tool", "content": f"Take one of them, {found}"}
-        answer = await policy.act([result])
-        return [*asked, call.message, result, answer.message]
+        messages = opening(task)
+        drawer = await act(policy, messages)
+        if drawer not in DRAWERS:
+            return messages  # there is no such tool: nothing was opened
+        box = box_in(drawer, task)
+        messages.append({"role": "tool", "content": f"A locked box with the name: {box}"})
+        if await act(policy, messages) != box:
+            return messages  # that unlocks no box
+        messages.append({"role": "tool", "content": f"{INSIDE}dust, {DRAWERS[drawer]}, paper"})
+        await act(policy, messages)
+        return messages
+
+
+async def act(policy: Policy, messages: list[Message]) -> str:
+    """Let the policy answer the conversation; its answer becomes part of it."""
+    turn = await policy.act(messages)
+    messages.append(turn.message)
+    return text_of(turn.message).strip()
+
+
+def box_in(drawer: str, task: HarborTask) -> str:
+    """The name of the box in a drawer: two syllables that follow from the task."""
+    digest = hashlib.sha256(f"{task.task_id} {drawer}".encode()).digest()
+    return "".join("tnsrlhdm"[digest[at] % 8] + "eaoi"[digest[at + 1] % 4] for at in (0, 2))
+
+
+@register_verifier("taken_out")
+def taken_out(completion: str, expected: str, messages: list[Message]) -> float:
+    """1 if the right thing was taken out of an unlocked box that holds it; only naming it is worth nothing."""
+    if [message["role"] for message in messages] != TURNS:
+        return 0.0
+    inside = text_of(messages[-2]).removeprefix(INSIDE).split(", ")
+    return float(completion.strip() == expected and expected in inside)

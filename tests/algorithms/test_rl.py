@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -322,13 +323,20 @@ def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_harness_of_ones_own_with_three_turns_is_learned(
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rewards = rewards_of(run_example("tool_use", seed, tmp_path, monkeypatch))
+    # Each test forgets what was registered, and the example's module registers a verifier when it is imported.
+    for module in [name for name in sys.modules if name.startswith("examples.tool_use")]:
+        monkeypatch.delitem(sys.modules, module)
+    run_dir = run_example("tool_use", seed, tmp_path, monkeypatch)
+    rewards = rewards_of(run_dir)
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
+    metrics = json.loads((run_dir / "run_result.json").read_text(encoding="utf-8"))["metrics"]
+    assert metrics["baseline/test/unseen_wishes/base/pass@1"] < 0.2
+    assert metrics["test/unseen_wishes/pass@1"] > 0.6, "only the harness it was trained in gives a reward"
 
 
 def run_example(name: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

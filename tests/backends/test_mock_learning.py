@@ -139,6 +139,35 @@ def test_an_answer_shown_in_the_prompt_becomes_far_more_probable(client: MockTra
     assert logprob(shown) > np.log(0.8)
 
 
+def _share(client: MockTrainingClient, messages: Sequence[dict[str, str]], answer: str) -> float:
+    """How often the untrained model answers a conversation with exactly this."""
+    prompt = client.tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
+    assert isinstance(prompt, list)
+    samples = client.sampler().result().sample(prompt, 200, SamplingParams(max_tokens=12, seed=0)).result()
+    texts = [client.tokenizer.decode(sample.tokens, skip_special_tokens=True) for sample in samples]
+    return texts.count(answer) / len(texts)
+
+
+def test_a_turn_does_not_begin_by_repeating_the_one_before(client: MockTrainingClient) -> None:
+    conversation = [
+        {"role": "user", "content": "Say something."},
+        {"role": "assistant", "content": "thing"},
+        {"role": "tool", "content": "done"},
+    ]
+    assert _share(client, conversation, "thing") < 0.05
+
+
+def test_what_was_just_listed_is_tried_more_often_than_what_was_listed_before(client: MockTrainingClient) -> None:
+    conversation = [
+        {"role": "user", "content": "Tools:\n- seek\n- tell"},
+        {"role": "assistant", "content": "seek"},
+        {"role": "tool", "content": "There is one name: aton"},
+    ]
+    just, before = _share(client, conversation, "aton"), _share(client, conversation, "tell")
+    assert just > 0.4
+    assert 0.02 < before < just
+
+
 def test_preference_margins_rise(client: MockTrainingClient) -> None:
     pairs = [("How are you?", "Fine, thank you.", "What?"), ("Where is it?", "On the table.", "No idea.")]
     data = [

@@ -168,3 +168,47 @@ def test_validating_imports_nothing_heavy(project: Path) -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+VERIFIER = '{"kind": "in_process", "fn_name": "%s", "expected": "a"}'
+TASK = f'{{"task_id": "t1", "instruction": "say a", "verifier": {VERIFIER}}}\n'
+BENCHMARK = "metadata:\n  benchmark:\n    - { name: b, path: tasks.jsonl, metrics: [pass@1] }\n"
+
+
+def test_deep_reports_wrong_kinds_and_wrong_benchmarks_together(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = GOOD.replace("run:\n", f"{BENCHMARK}run:\n", 1).replace("kind: sft", "kind: sftt")
+    wrong = wrong.replace("pass@1", "pas@1")
+    (project / "both.yaml").write_text(wrong, encoding="utf-8")
+    (project / "tasks.jsonl").write_text(TASK % "exact_match", encoding="utf-8")
+    assert main(["validate", "--deep", "both.yaml", "--json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [(one["path"], one["line"]) for one in problems] == [
+        ("metadata.benchmark[0].metrics[0]", 4),
+        ("run.algorithm.kind", 9),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "task", "path", "message"),
+    [
+        ("", TASK % "exact_mach", "metadata.benchmark[0]", "task 't1': verifier 'exact_mach' is not registered"),
+        ("metrics: [pass@4]", TASK % "exact_match", "metadata.benchmark[0].metrics[0]", "needs at least 4 attempts"),
+        ("breakdown_keys: [level]", TASK % "exact_match", "metadata.benchmark[0]", "no task has the metadata key"),
+        ("engine: habor", TASK % "exact_match", "metadata.benchmark[0].engine", "Did you mean 'harbor'?"),
+        ("", None, "metadata.benchmark[0]", "tasks.jsonl"),
+    ],
+)
+def test_deep_finds_what_a_benchmark_would_fail_on(
+    change: str, task: str | None, path: str, message: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = BENCHMARK.replace("metrics: [pass@1]", change or "metrics: [pass@1]")
+    (project / "wrong.yaml").write_text(GOOD.replace("run:\n", f"{block}run:\n", 1), encoding="utf-8")
+    if task is not None:
+        (project / "tasks.jsonl").write_text(task, encoding="utf-8")
+    assert main(["validate", "--deep", "wrong.yaml"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("wrong.yaml:4:")
+    assert f": {path}: " in err
+    assert message in err

@@ -60,7 +60,11 @@ class OPD(OnPolicyAlgorithm):
             context_length=self.client.capabilities.context_length,
         )
         batch = distillation_batch(lessons, self.cfg.divergence)
-        batch.metrics |= {"epoch": self.order().epoch(step_idx), "answers/no_room": len(conversations) - len(turns)}
+        batch.metrics |= {
+            "epoch": self.order().epoch(step_idx),
+            "tokens_sampled": sum(len(turn.completion_tokens) for turn in turns),
+            "answers/no_room": len(conversations) - len(turns),
+        }
         return batch
 
 

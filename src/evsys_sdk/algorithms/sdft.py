@@ -97,6 +97,7 @@ class SDFT(OnPolicyAlgorithm):
         sampled = sum(len(turn.completion_tokens) for _, turn in answered)
         batch.metrics |= {
             "epoch": self.order().epoch(step_idx),
+            "tokens_sampled": sampled,
             "answers/no_room": len(pairs) - len(lessons),
             "answers/cut_tokens": sampled - sum(len(lesson.turn.completion_tokens) for lesson in lessons),
         }

@@ -120,7 +120,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     arms = expand_arms(config)
     runs: list[RunPlan] = []
     for run in config.all_runs():
-        content = json.dumps(run.model_dump(mode="json", exclude={"name", "seed", "tags"}), sort_keys=True)
+        content = _size_of_work(run)
         if content not in known:
             known[content] = _looked_at(run, config)
         estimate, speed = known[content]
@@ -137,6 +137,26 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     total = sum((needs for _, needs in per_arm), Needs())
     assumptions |= dict.fromkeys(_caveats(config))
     return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions))
+
+
+_NO_MATTER_OF_SIZE = (
+    "learning_rate",
+    "lr_schedule",
+    "warmup_steps",
+    "weight_decay",
+    "grad_clip_norm",
+    "lora_rank",
+    "beta",
+)
+"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
+
+
+def _size_of_work(run: RunConfig) -> str:
+    """Equal for runs that take the same, so that each is looked at once."""
+    content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
+    for param in _NO_MATTER_OF_SIZE:
+        content["algorithm"]["params"].pop(param, None)
+    return json.dumps(content, sort_keys=True)
 
 
 def _caveats(config: ExperimentConfig) -> list[str]:

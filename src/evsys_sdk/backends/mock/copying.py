@@ -3,7 +3,8 @@
 It makes the untrained model able to learn from its context, as language models are:
 - *induction*: the last tokens occurred earlier; propose the token that followed. Longer matches count for more.
 - *quoting*: what has been answered so far repeats something the prompt announced (after a colon) or listed (after a
-  comma or a bullet); propose its next token, and the end of the turn where the announced text ends.
+  comma or a bullet); propose its next token, and the end of the turn where the announced text ends. At first, what the
+  message just before this one says counts for more than what earlier ones said.
 
 Every kind of match has two learned numbers: how much attention it draws, against a sink that draws nothing, and how
 strongly it then speaks for its token. Matching ignores case and treats all white space alike.
@@ -27,11 +28,22 @@ _INDUCTION_KINDS: Final = _LONGEST_MATCH - 1
 _BLOCK, _INLINE, _ITEM = range(3)
 """What a cue announces: a block of lines after a colon, the rest of a line after a colon, an item of a list."""
 
-KINDS: Final = _INDUCTION_KINDS + 2 * 3
-"""Induction by length of the match (2..8), then block, inline and item: first token, later tokens."""
+KINDS: Final = _INDUCTION_KINDS + 3 * 3
+"""Induction by length of the match (2..8), then block, inline and item: first token out of the message before this one,
+first token out of an earlier message, later tokens."""
 
-INITIAL_SCORES: Final = (*(-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0), *(6.0, 2.0, 2.0), *(8.0, 5.0, 5.0))
-INITIAL_STRENGTHS: Final = (*(3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), *(12.0, 7.0, 7.0), *(12.0, 12.0, 12.0))
+INITIAL_SCORES: Final = (
+    *(-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0),
+    *(6.0, 2.0, 2.0),
+    *(4.0, 0.0, 0.0),
+    *(8.0, 5.0, 5.0),
+)
+INITIAL_STRENGTHS: Final = (
+    *(3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+    *(12.0, 7.0, 7.0),
+    *(12.0, 7.0, 7.0),
+    *(12.0, 12.0, 12.0),
+)
 
 _MOST_SOURCES: Final = 32
 """How many earlier places one position looks at; bounds the work on repetitive text."""
@@ -74,8 +86,8 @@ class Proposals:
 
 def find_matches(packed: Packed, queries: Ints) -> Matches:
     """What the copy head sees at `queries`, positions of `packed`."""
-    folded = _FOLD[packed.tokens]
-    induced, quoted = _induction(packed, folded, queries), _quotes(packed, folded, queries)
+    folded, headers = _FOLD[packed.tokens], _header_ends(packed)
+    induced, quoted = _induction(packed, folded, headers, queries), _quotes(packed, folded, headers, queries)
     return Matches(
         np.concatenate((induced.query, quoted.query)),
         np.concatenate((induced.token, quoted.token)),
@@ -109,7 +121,7 @@ def _sum_by(group: Ints, values: Floats, groups: int) -> NDArray[np.float64]:
     return np.bincount(group, weights=values.astype(np.float64), minlength=groups)
 
 
-def _induction(packed: Packed, folded: Ints, queries: Ints) -> Matches:
+def _induction(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Matches:
     previous = np.concatenate(([0], folded[:-1]))
     key = (packed.sequence * VOCABULARY + previous) * VOCABULARY + folded
     key = np.where(packed.offset > 0, key, -1 - np.arange(len(packed)))  # a first token has no pair to match
@@ -121,19 +133,32 @@ def _induction(packed: Packed, folded: Ints, queries: Ints) -> Matches:
     query, rank = _ragged(sources)
     source = order[place[queries][query] - 1 - rank]
 
+    readable = _readable(packed, headers, queries)[query]
+    kept = readable >= 2
+    query, source, readable = query[kept], source[kept], readable[kept]
     position = queries[query]
     matching = np.ones(len(query), bool)
     length = np.full(len(query), 2)
     for back in range(2, _LONGEST_MATCH):
-        inside = packed.offset[source] >= back
+        inside = (packed.offset[source] >= back) & (readable > back)
         matching &= inside & (folded[np.maximum(position - back, 0)] == folded[np.maximum(source - back, 0)])
         length += matching
     return Matches(query, packed.tokens[source + 1], length - 2)
 
 
-def _quotes(packed: Packed, folded: Ints, queries: Ints) -> Matches:
+def _readable(packed: Packed, headers: Ints, queries: Ints) -> Ints:
+    """How many of the last tokens a match may use: inside a message those of its text and the line break before it.
+
+    Every turn of a role has the same header; if it counted, each turn would begin by repeating the one before.
+    """
+    header_ends = headers[packed.message[queries]]
+    in_text = (header_ends >= 0) & (queries >= header_ends)
+    return np.where(in_text, queries - header_ends, packed.offset[queries]) + 1
+
+
+def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Matches:
     cues, cue_types = _cues(packed)
-    header_ends = _header_ends(packed)[packed.message[queries]]
+    header_ends = headers[packed.message[queries]]
     answering = (header_ends >= 0) & (queries >= header_ends)
     message_starts = packed.message_starts[packed.message[queries]]
     last = np.searchsorted(cues, message_starts, side="left")
@@ -152,7 +177,8 @@ def _quotes(packed: Packed, folded: Ints, queries: Ints) -> Matches:
 
     source = cues[cue] + answered + 1
     token = np.where(_ends_here(packed, source, cue_types[cue]) & (answered > 0), MESSAGE_END, packed.tokens[source])
-    kind = _INDUCTION_KINDS + cue_types[cue] + np.where(answered > 0, 3, 0)
+    earlier = packed.message[cues[cue]] < packed.message[queries[query]] - 1
+    kind = _INDUCTION_KINDS + cue_types[cue] + np.where(answered > 0, 6, np.where(earlier, 3, 0))
     return Matches(query, token, kind)
 
 

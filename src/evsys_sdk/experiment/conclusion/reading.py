@@ -36,7 +36,7 @@ def read_evidence(path: Path) -> Evidence:
     runs = [RunEvidence(name, _by_seed(arms, name), tags.get(name, ())) for name in names]
     tests = {one.sha256 for arm in arms for one in arm.scorings.values() if one.key[0] == "test" and one.sha256}
     return Evidence(
-        experiment=str(start.get("experiment_id") or path.name),
+        experiment=str(start.get("experiment_id") or path.resolve().name),
         metadata=metadata,
         runs=[run for run in runs if run.arms],
         registered="hypothesis_sha256" in start,
