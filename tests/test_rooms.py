@@ -30,6 +30,7 @@ ROOMS = [
     "deploy",
     "scaffold",
     "testing",
+    "server",
     "cli",
 ]
 """In the order of the data flow; the doors come last."""

@@ -108,7 +108,7 @@ def links(page: Path) -> Iterator[str]:
 def is_complete(fence: Fence) -> bool:
     """Whether a YAML block is a config of its own."""
     data = read_yaml(fence.text).data
-    return isinstance(data, dict) and "name" in data and bool({"run", "runs", "matrix"} & set(data))
+    return isinstance(data, dict) and "name" in data and bool({"run", "runs", "matrix", "base_run"} & set(data))
 
 
 def looks_like(shown: str, real: str) -> bool:

@@ -86,6 +86,8 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         code = "import sys; from evsys_sdk.cli.main import main; sys.exit(main())"
         (programs / "evsys").write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{code}' \"$@\"\n", "utf-8")
         (programs / "evsys").chmod(0o755)
+        (programs / "python").write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n", "utf-8")
+        (programs / "python").chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
     return subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -167,13 +167,23 @@ def test_a_limit_in_dollars_stops(config: Config, tmp_path: Path, watched: Watch
     assert run.error.startswith("budget: usd ") if run.error else False
 
 
-def test_a_limit_in_seconds_stops(config: Config, watched: Watched) -> None:
-    slow = {"backend": {"kind": "metered_mock", "params": {"latency_ms": 20}}}
-    [run] = watched.run(metered(config, run=slow, params={"max_steps": 500}, budget={"wall_s": 0.3}))
-    assert 0 < steps_of(run) < 500
-    assert run.error is not None
-    assert run.error.startswith("budget: wall_s ")
-    assert watched.ledger.total().wall_s >= 0.3
+def test_a_limit_in_seconds_stops_the_run_after_the_step_that_reaches_it(
+    config: Config, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def on_step(meter: BudgetMeter, step: int, metrics: Any) -> None:
+        now[0] += 10.0  # every step takes ten seconds
+        real(meter, step, metrics)
+
+    real = BudgetMeter.on_step
+    monkeypatch.setattr(BudgetMeter, "on_step", on_step)
+    monkeypatch.setattr("evsys_sdk.experiment.budget.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("evsys_sdk.experiment.spend.time", SimpleNamespace(time=lambda: now[0]))
+    [run] = watched.run(metered(config, params={"max_steps": 500}, budget={"wall_s": 25.0}))
+    assert steps_of(run) == 4  # the third step reaches it, and the fourth was in flight
+    assert run.error == "budget: wall_s 30 of 25"
+    assert watched.ledger.total().wall_s == 40.0
 
 
 def test_evaluations_and_baselines_are_counted(

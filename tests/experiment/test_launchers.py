@@ -199,6 +199,14 @@ def test_extensions_of_the_script_itself_keep_the_arms_in_this_process(config: C
         Experiment(config(runs=RUNS, name="forced", callbacks=[{"kind": "typed_at_a_prompt"}], **PROCESSES)).run()
 
 
+def test_an_observer_that_cannot_travel_is_refused_before_anything_starts(config: Config, tmp_path: Path) -> None:
+    class Local(Callback): ...
+
+    with pytest.raises(ConfigError, match=r"callback cannot be sent to a process.*'threads'"):
+        Experiment(config(runs=RUNS, **PROCESSES), callbacks=[Local]).run()
+    assert not (tmp_path / "outputs" / "e" / "a").exists()
+
+
 def test_a_polite_kill_stops_every_arm_with_a_checkpoint(config: Config, project: Path) -> None:
     experiment = Experiment(config(runs=RUNS, callbacks=[{"kind": "slow"}], **PROCESSES))
 

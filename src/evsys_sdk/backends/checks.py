@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BackendError, DataError, closest, show
+from ..errors import BackendError, ConfigError, DataError, Problem, closest, show
 from .datum import Datum
 from .losses import LOSSES, check_config
 
@@ -31,12 +31,47 @@ def check_loss(name: str, config: Mapping[str, Any] | None, capabilities: Capabi
         hint = f" Did you mean '{guess}'?" if guess else ""
         raise BackendError(f"there is no loss called {show(name)}.{hint} This backend has {offered}.")
     check_config(name, config)
+    if name != "cross_entropy":
+        _check_summed(capabilities, f"the loss '{name}'")
+
+
+def check_recipe(
+    capabilities: Capabilities, *, path: str, sums: str | None = None, snapshots: str | None = None
+) -> None:
+    """Refuse a recipe that this backend would corrupt without an error.
+
+    `sums` says what depends on losses that are sums, `snapshots` what depends on samplers that keep their weights;
+    `path` is where the config asks for it.
+    """
+    backend = capabilities.backend
+    if sums and not capabilities.summed_losses:
+        message = f"the backend '{backend}' averages losses over what is sent together, which changes {sums} unnoticed"
+        raise ConfigError(Problem(message, path=path, hint=_ANOTHER_SERVER))
+    if snapshots and not capabilities.snapshot_samplers:
+        message = (
+            f"the samplers of the backend '{backend}' follow the live weights instead of keeping theirs, which ruins "
+            f"{snapshots} unnoticed"
+        )
+        raise ConfigError(Problem(message, path=path, hint=_ANOTHER_SERVER))
+
+
+_ANOTHER_SERVER = "Use a server that keeps the protocol; `evsys doctor` says whether one does."
+
+
+def _check_summed(capabilities: Capabilities, what: str) -> None:
+    if not capabilities.summed_losses:
+        raise BackendError(
+            f"the backend '{capabilities.backend}' averages losses over what is sent together, so {what} would train "
+            f"something else than was asked for, without an error. {_ANOTHER_SERVER}"
+        )
 
 
 def check_data(data: Sequence[Datum], capabilities: Capabilities, loss_fn: str | None = None) -> None:
     """Refuse data that cannot be trained on; `loss_fn` is None for a loss of the user's own."""
     if not len(data):
         raise DataError("there is no data to pass through the model. Give at least one datum, or skip the step.")
+    if loss_fn is None:
+        _check_summed(capabilities, "a loss of your own")
     for index, datum in enumerate(data):
         if not isinstance(datum, Datum):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DataError(
@@ -46,6 +81,8 @@ def check_data(data: Sequence[Datum], capabilities: Capabilities, loss_fn: str |
         check_tokens(datum.tokens, capabilities, where=where)
         _check_targets(datum, capabilities, where)
         _check_values(datum.weights, datum.target_tokens.shape, f"{where}: weights")
+        if not capabilities.summed_losses and (datum.weights < 0).any():
+            _check_summed(capabilities, f"{where}, which has negative weights,")
         needs_policy = loss_fn not in (None, "cross_entropy")
         for name, values in (("advantages", datum.advantages), ("logprobs", datum.logprobs)):
             if values is not None:

@@ -109,7 +109,7 @@ def _render(result: ExperimentResult) -> None:
         problem = run.error or run.extras.get("unscored")
         if problem:
             click.echo(f"{run.run_id}: {problem}", err=True)
-    if result.conclusion is not None and len(result.arms) > 1:
+    if result.conclusion is not None:
         click.echo(result.conclusion["summary"])
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
@@ -118,6 +118,8 @@ def _render(result: ExperimentResult) -> None:
 
 
 def _status(run: RunResult) -> str:
+    if "stopped_by_search" in run.extras:
+        return "stopped by search"
     return f"{run.status}, unscored" if "unscored" in run.extras else run.status
 
 

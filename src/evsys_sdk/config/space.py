@@ -86,6 +86,8 @@ def expand_space(data: dict[str, Any], problems: list[Problem]) -> SpaceExpansio
     search, base = data.get("search"), data.get("base_run")
     if not isinstance(search, dict) or not cast("dict[str, Any]", search).get("space") or not isinstance(base, dict):
         return None
+    if any(field in data for field in ("run", "runs", "matrix")):
+        return None  # reported with the rest of the file
     has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = SearchSpec.model_validate(search)

@@ -22,7 +22,7 @@ from ..training.callback import Callback, RunControl
 from .arms import Arm
 from .budget import meter_for
 from .locks import folder_lock
-from .runner import ArmOptions, run_arm
+from .runner import ArmOptions, failed_result, run_arm
 from .spend import open_ledger
 
 TIMEOUT = "timeout"
@@ -90,8 +90,15 @@ class WorkerLost(Exception):
 
 
 def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
-    """Train and score one arm, here and now."""
+    """Train and score one arm, here and now; whatever goes wrong becomes its result."""
     control.pause_after = job.until_step
+    try:
+        return _execute(job, launch, control)
+    except Exception as error:  # of the folder or its lock; what goes wrong in the arm is its result already
+        return failed_result(job.arm.name, error)
+
+
+def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     config = launch.config
     own = [partial(get_callback(spec.kind), **spec.params) for spec in config.callbacks]
     what = f"run '{job.arm.name}'"

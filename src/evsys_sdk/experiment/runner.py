@@ -55,7 +55,7 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
             observers.add(options.meter)
         result = _train_and_score(arm, config, options, observers, attempt)
     except Exception as error:
-        result = _failure(arm.name, error)
+        result = failed_result(arm.name, error)
     observers.on_run_end(result)
     observers.close()
     if options.meter is not None:
@@ -211,7 +211,7 @@ def _score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: Ru
         result.extras["unscored"] = evaluator.failure
 
 
-def _failure(run_id: str, error: Exception) -> RunResult:
+def failed_result(run_id: str, error: Exception) -> RunResult:
     """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
     get_logger(__name__).error("run '%s' failed: %s", run_id, error)
     expected = isinstance(error, EvsysError | OSError)
@@ -231,5 +231,5 @@ def _recorded(run_dir: Path, run: RunConfig, result: RunResult) -> RunResult:
     try:
         write_result(run_dir, result, hparams=run.model_dump(mode="json"))
     except Exception as error:
-        return _failure(result.run_id, error)
+        return failed_result(result.run_id, error)
     return result

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ...config.base import Strict
-from ...errors import ConfigError, Problem
 from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
@@ -22,7 +21,7 @@ from ...training.callback import RunControl
 from ..launcher import ArmJob, Launch, execute
 from ..machine import cpu_count, visible_gpus
 from ..project_code import ProjectCode
-from .worker import WorkerProcess
+from .worker import WorkerProcess, briefing_for
 
 type Where = Literal["auto", "threads", "processes"]
 _REMOTE_ARMS = 8
@@ -63,7 +62,9 @@ class LocalLauncher:
         elif self._uses_threads(remote):
             self._executors = [_InThread(launch) for _ in range(slots)]
         else:
-            self._executors = [_InProcess(launch, self._environment(slot, slots, gpus)) for slot in range(slots)]
+            briefing = briefing_for(launch)
+            shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
+            self._executors = [_InProcess(launch, briefing, share) for share in shares]
         self._free = list(reversed(self._executors))
         if not isinstance(self._executors[0], _InThisThread):
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
@@ -172,19 +173,14 @@ class _InThread(_Executor):
 class _InProcess(_Executor):
     """A process that is started when it is first needed, and again when it has died."""
 
-    def __init__(self, launch: Launch, environment: dict[str, str]) -> None:
+    def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str]) -> None:
         super().__init__(launch)
-        self._environment = environment
+        self._briefing, self._environment = briefing, environment
         self._worker: WorkerProcess | None = None
-        code = ProjectCode.of_this_process()
-        if code.unreachable:
-            hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
-            message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
-            raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
 
     def run(self, job: ArmJob) -> RunResult:
         if self._worker is None or not self._worker.is_alive:
-            self._worker = WorkerProcess.start(self.launch, self._environment)
+            self._worker = WorkerProcess.start(self._briefing, self._environment)
         return self._worker.run(job)
 
     def stop(self, reason: str) -> None:

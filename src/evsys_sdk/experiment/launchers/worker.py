@@ -37,15 +37,15 @@ class WorkerProcess:
         self._sending = threading.Lock()
 
     @classmethod
-    def start(cls, launch: Launch, environment: dict[str, str]) -> WorkerProcess:
-        """Start a process and tell it what all arms share."""
+    def start(cls, briefing: bytes, environment: dict[str, str]) -> WorkerProcess:
+        """Start a process and tell it what all arms share, as `briefing_for` puts it."""
         ours, theirs = socketpair(AF_UNIX, SOCK_STREAM)
         command = [sys.executable, "-m", __spec__.name, str(theirs.fileno())]
         told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with theirs:
             process = subprocess.Popen(command, env=told, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         worker = cls(process, Connection(ours.detach()))
-        worker._send(_pickled(launch))
+        worker._send(briefing)
         return worker
 
     @property
@@ -91,10 +91,15 @@ class WorkerProcess:
         return WorkerLost(f"the process that trained it ended with {cause}")
 
 
-def _pickled(launch: Launch) -> bytes:
+def briefing_for(launch: Launch) -> bytes:
     """What a worker is told; what cannot travel is refused with its name."""
+    code = ProjectCode.of_this_process()
+    if code.unreachable:
+        hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
+        message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
+        raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
     try:
-        return pickle.dumps((ProjectCode.of_this_process(), launch))
+        return pickle.dumps((code, launch))
     except Exception as error:
         hint = "Register it and name it under callbacks, or set launcher.params.arms_in to 'threads'."
         raise ConfigError(Problem(f"a callback cannot be sent to a process: {error}", hint=hint)) from None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from .reading import CONFIG, RESULT, Object, first, items, number, part, read_object, text
+from .reading import CONFIG, RESULT, Object, first, items, number, part, read_object, subfolders, text
 
 _SEED_SUFFIX = re.compile(r"__seed(\d+)$")
 SPEND = ("tokens_trained", "tokens_sampled", "usd", "wall_s", "gpu_s")
@@ -130,15 +129,7 @@ def _folders(folder: Path, told: set[str], *, from_files: bool) -> list[str]:
     """Folders that look like arms; not looked for when the journal has said everything."""
     if told and not from_files:
         return []
-    try:
-        with os.scandir(folder) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if not entry.name.startswith(".") and entry.is_dir() and _is_arm(Path(entry.path))
-            ]
-    except OSError:
-        return []
+    return [name for name in subfolders(folder) if _is_arm(folder / name)]
 
 
 def _is_arm(folder: Path) -> bool:

@@ -67,6 +67,7 @@ FRESHNESS = ("folder", "fingerprint", "unfinished", "status")
 _INDEXES = {
     "freshness": f"({', '.join(FRESHNESS)})",
     "ranking": "(verdict, counts, metric, mode, score, started, status, folder)",
+    "combinations": "(algorithms, metric, mode, tried, counts, score, n_runs, id, status)",
     "failing": "(reasons) WHERE reasons != ''",
     "noted": "(n_notes) WHERE n_notes > 0",
     "distrusted": "(invalidated) WHERE invalidated != ''",

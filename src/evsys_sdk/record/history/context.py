@@ -15,7 +15,7 @@ from .filters import ORDERS, Filters
 from .index import HistoryIndex
 from .summary import ExperimentSummary
 from .text import clip, count_text, duration_text, interval_text, score_text, usd_text
-from .tried import tried_items
+from .tried import Combination, tried_items
 
 _MOST_ITEMS = 12
 """Of each section; budgets have no room for more, and whole summaries are read for no more."""
@@ -36,13 +36,14 @@ def make_digest(
 ) -> Digest:
     """The digest of everything that meets the filters."""
     ask = _Questions(index, filters or Filters())
-    metrics = ask.metrics()
+    tried = ask.tried()
+    metrics = _metrics(tried)
     main = metrics[0] if metrics else ""
     sections = [
         Section("goal", "Goal", _goal(ask, goal), 0.1, "evsys history"),
         Section("best", "Best so far", _best(ask, metrics), 0.25, "evsys history --sort score"),
         _open_questions(ask, main),
-        Section("tried", "What was tried", tried_items(ask.tried(), main), 0.25, "evsys history --algorithm NAME"),
+        Section("tried", "What was tried", tried_items(tried, main), 0.25, "evsys history --algorithm NAME"),
         _settled(ask),
         _failed(ask),
         _unfinished(ask),
@@ -76,29 +77,34 @@ class _Questions:
     def count(self, condition: str, values: Sequence[Any] = ()) -> int:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))
 
-    def metrics(self) -> list[str]:
-        """The metrics that scores are in, the one of most experiments first."""
-        counts = self.counted("metric", "counts AND score IS NOT NULL")
-        return sorted(counts, key=lambda metric: (-counts[metric], metric))
-
-    def counted(self, column: str, condition: str = "") -> dict[str, int]:
+    def counted(self, column: str) -> dict[str, int]:
         """How many experiments have each value of a column."""
         counts: dict[str, int] = {}
-        for value, count in self.rows((column, "count(*)"), condition, (), f"GROUP BY {column}"):
+        for value, count in self.rows((column, "count(*)"), "", (), f"GROUP BY {column}"):
             counts[value] = counts.get(value, 0) + count
         return counts
 
-    def tried(self) -> list[Any]:
-        """Experiments that differ in nothing that was tried, as one row; see `tried.py`."""
+    def tried(self) -> list[Combination]:
+        """Experiments that differ in nothing that was tried, as one row."""
         # Of a bare column beside max() or min(), SQLite takes the value in the row that has it.
         best = "max(CASE WHEN counts AND score IS NOT NULL THEN CASE mode WHEN 'min' THEN -score ELSE score END END)"
         total = "sum(CASE WHEN counts THEN score END)"
         columns = ("algorithms", "metric", "mode", "tried", "count(*)", "sum(n_runs)", total)
         scored = "sum(counts AND score IS NOT NULL)"
-        return self.rows((*columns, scored, best, "id"), "", (), "GROUP BY algorithms, metric, mode, tried")
+        found = self.rows((*columns, scored, best, "id"), "", (), "GROUP BY algorithms, metric, mode, tried")
+        return list(map(Combination._make, found))
 
     def _within(self, condition: str) -> str:
         return " AND ".join(f"({part})" for part in (self._condition, condition) if part)
+
+
+def _metrics(tried: Sequence[Combination]) -> list[str]:
+    """The metrics that scores are in, the one of most experiments first."""
+    counts: dict[str, int] = {}
+    for one in tried:
+        if one.scored:
+            counts[one.metric] = counts.get(one.metric, 0) + one.scored
+    return sorted(counts, key=lambda metric: (-counts[metric], metric))
 
 
 def _goal(ask: _Questions, goal: str) -> list[Item]:
@@ -217,7 +223,9 @@ def _notes(ask: _Questions) -> Section:
 def _invalidated(ask: _Questions) -> Section:
     marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
     found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
-    reasons = [(one.id, clip(one.invalidated or one.sentence or "its conclusion is invalid", _LONGEST)) for one in found]
+    reasons = [
+        (one.id, clip(one.invalidated or one.sentence or "its conclusion is invalid", _LONGEST)) for one in found
+    ]
     shown = [Item(f"{name}: {reason}", {"id": name, "reason": reason}) for name, reason in reasons]
     total = ask.count(marked) + ask.count(judged)
     return Section("invalidated", "Invalid: do not count on these", shown, 0.1, "evsys history --all", total)

@@ -47,9 +47,15 @@ def _listing(index: HistoryIndex) -> list[_Known]:
 
 
 def _named(reference: str, known: Sequence[_Known]) -> Path | None:
-    exact = [one for one in known if reference in (one.id, one.path.name)]
-    if len(exact) == 1 and exact[0].id == reference:
-        return exact[0].path
+    same_id = [one.path for one in known if one.id == reference]
+    if len(same_id) > 1 and not any(one.name == reference for one in known):
+        paths = " and ".join(str(shortest(path)) for path in same_id[:3])
+        raise DataError(
+            f"{show(reference)} is the id of {len(same_id)} folders: {paths}. Name one of them by its path."
+        )
+    if len(same_id) == 1 and same_id[0].name != reference:
+        return same_id[0]
+    exact = [one for one in known if one.path.name == reference]
     # A name is also the folder of its first attempt; the latest is meant.
     attempts = [one for one in known if one.name == reference] or exact
     if attempts:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .cache import FRESHNESS, Row, SummaryCache
-from .reading import CONCLUSION, JOURNAL
+from .reading import CONCLUSION, JOURNAL, subfolders
 from .summary import ExperimentSummary
 
 _FOREIGN = "foreign"
@@ -130,11 +130,7 @@ def _without_journal(folder: str) -> str:
 
 
 def _folder_names(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except OSError:
-        return []
+    names = subfolders(root)
     unusable = [name for name in names if not name.isprintable()]
     for name in unusable:
         from ...log import get_logger

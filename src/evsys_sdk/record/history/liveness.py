@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from .reading import JOURNAL, mtime, number, read_object, text
+from .reading import JOURNAL, mtime, number, read_object, subfolders, text
 
 _QUIET_S = 900
 """Longest time without any change after which a run on another machine is still taken to be alive."""
@@ -31,12 +31,7 @@ def is_running(folder: Path) -> bool:
 def last_activity(folder: Path) -> float:
     """When something in an experiment's folder last changed, as far as a quick look can tell."""
     seen = [mtime(folder / JOURNAL), mtime(folder)]
-    try:
-        with os.scandir(folder) as entries:
-            arms = [Path(entry.path) for entry in entries if entry.is_dir()]
-    except OSError:
-        arms = []
-    for arm in arms[:_MOST_FOLDERS]:
+    for arm in [folder / name for name in subfolders(folder)[:_MOST_FOLDERS]]:
         seen += [mtime(arm), mtime(arm / "logs" / "metrics.jsonl"), mtime(arm / "checkpoints.jsonl")]
     return max((at for at in seen if at is not None), default=0.0)
 

@@ -8,40 +8,62 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 CONFIG, JOURNAL, CONCLUSION = "config.json", "journal.jsonl", "conclusion.json"
 RESULT, SCORES, CHECKPOINTS = "run_result.json", "scores.jsonl", "checkpoints.jsonl"
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+"""NaN is no JSON, and must not be in an answer that is."""
 
 type Object = dict[str, Any]
 
 
 def read_object(path: Path) -> Object | None:
     """The JSON object in a file; None when there is none that can be read."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return cast(Object, value) if isinstance(value, dict) else None
+    data = _content(path)
+    return None if data is None else _parsed(data)
 
 
 def read_lines(path: Path) -> Iterator[Object]:
     """The complete JSON objects of a JSONL file, oldest first; damaged lines are passed over."""
+    for line in (_content(path) or b"").split(b"\n"):
+        found = _parsed(line) if line else None
+        if found is not None:
+            yield found
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, without hidden ones; what cannot be looked at is none."""
     try:
-        data = path.read_bytes()
-    except OSError:
-        return
-    for line in data.split(b"\n"):
-        if not line:
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield cast(Object, value)
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry)]
+    except (OSError, ValueError):
+        return []
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes() if path.is_file() else None  # reading from a pipe would wait for ever
+    except (OSError, ValueError):
+        return None
+
+
+def _parsed(data: bytes) -> Object | None:
+    try:
+        value = _DECODER.decode(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return cast(Object, value) if isinstance(value, dict) else None
 
 
 def part(value: Any, *path: str) -> Object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,6 +100,7 @@ def _page(
     if detail.outcome.metric:
         parts.append(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
     parts += _listed(heading("Failures"), [f"{one['arm']}: {one['reason']}" for one in failures(detail)], paragraph)
+    parts += _listed(heading("Decisions"), [_decision(event) for event in detail.decisions], paragraph)
     parts += _listed(heading("Next"), _next_steps(detail), paragraph)
     parts += _listed(heading("Best arm"), _best_lines(detail), lambda text: text)
     notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in summary.notes]
@@ -160,6 +162,19 @@ def _listed(heading: str, lines: Sequence[str], paragraph: Callable[[str], str])
         return []
     more = [f"- ... {len(lines) - _MOST_FAILURES} more in --json"] if len(lines) > _MOST_FAILURES else []
     return [heading, *(paragraph(f"- {line}") for line in lines[:_MOST_FAILURES]), *more]
+
+
+def _decision(event: dict[str, Any]) -> str:
+    """What search, budget or a retry decided."""
+    told = {name: value for name, value in event.items() if name not in ("id", "time", "kind")}
+    if event.get("kind") == "arm_retried":
+        return f"{told.get('arm')} was taken up again: {told.get('reason')}"
+    what = "stopped by the budget" if event.get("kind") == "budget_stop" else "search"
+    return clip(f"{what}: " + ", ".join(f"{name} {_short_json(value)}" for name, value in told.items()), 240)
+
+
+def _short_json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _next_steps(detail: Detail) -> list[str]:

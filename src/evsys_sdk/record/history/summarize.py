@@ -181,7 +181,7 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             found |= scalars(part({"it": inner}, "it"), f"{name}.")
         elif isinstance(inner, list):
             found[name] = _short(json.dumps(inner, default=str), 80)
-        elif inner is not None:
+        elif inner is not None and not (isinstance(inner, float) and number(inner) is None):
             found[name] = _short(inner, 80) if isinstance(inner, str) else inner
     return found
 

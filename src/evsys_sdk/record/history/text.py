@@ -28,9 +28,22 @@ def is_unicode() -> bool:
 
 
 def printable(text: str) -> str:
-    """`text` with what the output cannot show written as question marks."""
+    """`text` with what the output cannot show, or would take for a command, written as question marks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if not text.isprintable():  # an escape sequence in a note could clear the screen
+        text = "".join(
+            char if (char >= " " and not "\x7f" <= char <= "\x9f") or char in "\n\t" else "?" for char in text
+        )
     return text.encode(encoding, "replace").decode(encoding, "replace")
+
+
+def printable_json(text: str) -> str:
+    """JSON in characters that the output can show; what it cannot is written as JSON escapes."""
+    if is_unicode():
+        return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair becomes \\ud8xx
+    import json
+
+    return json.dumps(json.loads(text), indent=2 if "\n" in text else None)
 
 
 def clip(text: str, width: int) -> str:

@@ -55,10 +55,10 @@ class _Value:
         return self.total / self.scored
 
 
-def tried_items(rows: Sequence[Sequence[Any]], metric: str) -> list[Item]:
+def tried_items(combinations: Sequence[Combination], metric: str) -> list[Item]:
     """One statement for each algorithm, the most used first; scores are those in `metric`."""
     groups: dict[str, list[Combination]] = {}
-    for one in map(Combination._make, rows):
+    for one in combinations:
         groups.setdefault(one.algorithms.strip("|").replace("|", "+") or "unknown", []).append(one)
     ranked = sorted(groups.items(), key=lambda pair: (-sum(one.experiments for one in pair[1]), pair[0]))
     return [_item(algorithm, found, metric) for algorithm, found in ranked]

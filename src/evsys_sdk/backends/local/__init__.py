@@ -1,0 +1,1 @@
+"""The `local` backend: LoRA training and sampling in this process, on torch and transformers."""

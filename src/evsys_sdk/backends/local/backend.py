@@ -1,0 +1,124 @@
+"""The `local` backend: train and sample on this machine, on a CPU or on one GPU.
+
+    model: { name: ./SmolLM2-135M-Instruct }     # a folder, a GGUF file, or a name on the Hugging Face hub
+    backend: { kind: local, params: { device: auto } }
+
+The base model is loaded once per process and shared by all arms; each arm trains a LoRA adapter of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...errors import BackendError
+
+
+class LocalConfig(Strict):
+    """Params of `backend.kind: local`."""
+
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Where to compute: `cpu`, `cuda`, `cuda:1`; auto takes a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """How base weights are stored and computed with; auto takes bfloat16 where the hardware has it. Adapters are
+    always float32."""
+    exact: bool = False
+    """Compute in float32, so that sampling and training agree to about five digits; bfloat16 agrees to about one."""
+    gguf_file: str | None = None
+    """Name of the GGUF file, where `model.name` is a folder that holds one."""
+    lora_alpha: float = Field(default=32.0, gt=0)
+    """Adapters count this much divided by their rank, so that a learning rate suits every rank."""
+    lora_targets: list[str] | None = Field(default=None, min_length=1)
+    """Linear layers to adapt, e.g. [q_proj, v_proj]; by default all but the output layer."""
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of an adapter's inputs that is left out at random while training."""
+    tokens_at_once: int | None = Field(default=None, ge=1)
+    """Tokens in one pass; a larger batch takes several, with the same result. By default 2048 on a CPU, 8192 on a
+    GPU."""
+    max_context: int | None = Field(default=None, ge=2)
+    """Longest sequence, where the model's own limit needs more memory than there is."""
+    share_prefixes: bool = True
+    """Read what several sequences of a batch begin with only once."""
+    merge_samplers: bool = True
+    """Add the adapter into a copy of the weights to sample faster; needs memory for that copy."""
+    samples_at_once: int | None = Field(default=None, ge=1)
+    """Samples that grow together; by default 32 on a CPU, 256 on a GPU."""
+    cached_tokens: int | None = Field(default=None, ge=16)
+    """Tokens that all of these may hold together; by default 65536 on a CPU, 262144 on a GPU."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of torch, for the whole process; by default what torch chooses."""
+
+
+class LocalBackend:
+    """LoRA training and sampling of a real model in this process, with torch and transformers."""
+
+    name: ClassVar[str] = "local"
+    Config: ClassVar[type[LocalConfig]] = LocalConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.config = self.Config(**params)
+
+    def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
+        """Load the base, unless another run has it already, and start an adapter on it."""
+        from .client import LocalTrainingClient
+
+        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
+        if resumed and initial:
+            raise BackendError(
+                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
+                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
+            )
+        base = self.load(model.name)
+        settings = self._settings(model, on_gpu=base.device.type == "cuda")
+        client = LocalTrainingClient(base, settings, Path(run_dir))
+        if ref := resumed or initial:
+            try:
+                client.load_state(ref, with_optimizer=bool(resumed)).result()
+            except BaseException:
+                client.close()
+                raise
+        return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name, "base": base}
+
+    def teardown(self, handles: dict[str, Any]) -> None:
+        """Finish what is queued and end the threads; the base goes when its last user has gone."""
+        if (client := handles.get("training_client")) is not None:
+            client.close()
+
+    def load(self, model: str) -> Any:
+        """The base model of a name, on the device and in the type that the params ask for."""
+        from .loading import open_base
+
+        config = self.config
+        return open_base(
+            model,
+            device=config.device,
+            dtype="float32" if config.exact else config.dtype,
+            gguf_file=config.gguf_file,
+            threads=config.threads,
+        )
+
+    def _settings(self, model: Any, *, on_gpu: bool) -> Any:
+        from .client import Settings
+        from .sampling_loop import SamplingLimits
+        from .training import PassSettings
+
+        config = self.config
+        tokens_at_once = config.tokens_at_once or (8192 if on_gpu else 2048)
+        return Settings(
+            model=model.name,
+            seed=getattr(model, "seed", 0),
+            lora_rank=getattr(model, "lora_rank", 32),
+            lora_alpha=config.lora_alpha,
+            lora_targets=None if config.lora_targets is None else tuple(config.lora_targets),
+            max_context=config.max_context,
+            merge=config.merge_samplers,
+            passes=PassSettings(tokens_at_once, config.share_prefixes, config.lora_dropout),
+            sampling=SamplingLimits(
+                lanes=config.samples_at_once or (256 if on_gpu else 32),
+                cached_tokens=config.cached_tokens or (262144 if on_gpu else 65536),
+                tokens_at_once=tokens_at_once,
+            ),
+        )

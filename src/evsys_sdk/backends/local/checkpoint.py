@@ -1,0 +1,171 @@
+"""Checkpoints on disk: an adapter in the layout of PEFT, its optimizer, and a manifest that is written last.
+
+    adapter_config.json, adapter_model.safetensors    what PEFT and other tools load
+    optimizer.safetensors                             only in a training state
+    manifest.json                                     what it is, with a checksum of every file
+
+A folder without a manifest is what a killed process left behind, unless it holds an adapter of PEFT's own making. When
+a file cannot be written, e.g. because the disk is full, what was written of it is removed and nothing else is touched.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ...errors import BackendError
+from ...files import atomic_write, write_json
+from .lora import Adapter, Switch
+
+FORMAT: Final = 1
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
+_PREFIX = "base_model.model."
+_REMEDY = "Use an earlier checkpoint of the run."
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What was read from a checkpoint."""
+
+    adapter: Adapter
+    moments: dict[str, Tensor] | None = None
+    about: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Empty for an adapter that PEFT has saved."""
+
+
+def write_checkpoint(
+    folder: Path, adapter: Adapter, about: Mapping[str, Any], *, base_model: str, moments: Mapping[str, Tensor] | None
+) -> None:
+    """Store a checkpoint; until it is complete there is none."""
+    files = {ADAPTER: save(_peft_tensors(adapter))}
+    if moments is not None:
+        files[OPTIMIZER] = save({name: tensor.cpu().contiguous() for name, tensor in moments.items()})
+    try:
+        for name, content in files.items():
+            with atomic_write(folder / name) as file:
+                file.write(content)
+        write_json(folder / ADAPTER_CONFIG, _peft_config(adapter, base_model))
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        write_json(folder / MANIFEST, {"format": FORMAT, "backend": "local", **about, "sha256": sums})
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+        size = sum(map(len, files.values())) / 1e6
+        raise BackendError(
+            f"the checkpoint {folder} ({size:.1f} MB) cannot be written: {error.strerror or error}. Nothing of it is "
+            "left, earlier checkpoints and the weights in memory are as they were. Make room or name another "
+            "output_dir, and save again."
+        ) from error
+
+
+def read_checkpoint(ref: str, switch: Switch, *, device: Any) -> Stored:
+    """An adapter with its optimizer where there is one, after checking that it is whole and fits the model."""
+    folder = Path(ref)
+    about = _read_manifest(folder)
+    sums: dict[str, str | None] = about.get("sha256") or {ADAPTER: None}
+    contents = {name: _content(folder / name, checksum) for name, checksum in sums.items()}
+    adapter = _adapter(folder, _tensors(folder / ADAPTER, contents[ADAPTER]), switch, device)
+    moments = _tensors(folder / OPTIMIZER, contents[OPTIMIZER]) if OPTIMIZER in contents else None
+    return Stored(adapter, moments, about)
+
+
+def _peft_tensors(adapter: Adapter) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, (a, b) in adapter.weights.items():
+        tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.detach().cpu().contiguous()
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.detach().cpu().contiguous()
+    return tensors
+
+
+def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_model,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(adapter.weights),
+        "inference_mode": True,
+    }
+
+
+def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device: Any) -> Adapter:
+    config = _read_json(folder / ADAPTER_CONFIG)
+    unsupported = [key for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern") if config.get(key)]
+    if config.get("peft_type") != "LORA" or unsupported:
+        kind = ", ".join(unsupported) or config.get("peft_type")
+        raise BackendError(f"{folder} holds an adapter of a kind that is not plain LoRA ({kind}). Use a LoRA adapter.")
+    weights: dict[str, tuple[Tensor, Tensor]] = {}
+    for key in tensors:
+        name = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
+        if not key.endswith(".lora_A.weight"):
+            continue
+        b = tensors.get(f"{_PREFIX}{name}.lora_B.weight")
+        layer = switch.layers.get(name)
+        if layer is None or b is None or (b.shape[0], tensors[key].shape[1]) != tuple(layer.weight.shape):
+            raise BackendError(
+                f"{folder} does not fit this model: its adapter for the layer {name} has no counterpart of the same "
+                "shape. Set model.name to the model that it was trained on."
+            )
+        weights[name] = (tensors[key].float().to(device), b.float().to(device))
+    if not weights or 2 * len(weights) != len(tensors):
+        raise BackendError(f"{folder / ADAPTER} holds other tensors than lora_A and lora_B. Use a LoRA adapter.")
+    order = [name for name in switch.layers if name in weights]
+    return Adapter(int(config["r"]), float(config["lora_alpha"]), {name: weights[name] for name in order})
+
+
+def _content(path: Path, checksum: str | None) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BackendError(f"{path} cannot be read ({error.strerror}). {_REMEDY}") from None
+    if checksum is not None and hashlib.sha256(content).hexdigest() != checksum:
+        raise BackendError(
+            f"{path} is damaged: its {len(content)} bytes do not match the checksum in {MANIFEST}. {_REMEDY}"
+        )
+    return content
+
+
+def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
+    try:
+        return load(content)
+    except (SafetensorError, ValueError) as error:
+        raise BackendError(f"{path} is not a safetensors file ({error}). {_REMEDY}") from None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    if not (folder / MANIFEST).exists():
+        if (folder / ADAPTER).is_file() and (folder / ADAPTER_CONFIG).is_file() and not (folder / OPTIMIZER).exists():
+            return {}  # an adapter that PEFT has saved
+        raise BackendError(f"there is no complete checkpoint in {folder}: {MANIFEST} is missing. {_REMEDY}")
+    about = _read_json(folder / MANIFEST)
+    if about.get("format") != FORMAT or about.get("backend") != "local" or ADAPTER not in about.get("sha256", {}):
+        raise BackendError(
+            f"{folder / MANIFEST} is not a checkpoint of the local backend in format {FORMAT}. {_REMEDY}"
+        )
+    return about
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BackendError(f"{path} cannot be read ({error}). {_REMEDY}") from None
+    if not isinstance(value, dict):
+        raise BackendError(f"{path} holds {type(value).__name__}, not an object. {_REMEDY}")
+    return value

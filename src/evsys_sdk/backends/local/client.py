@@ -1,0 +1,266 @@
+"""The local backend's training and sampling clients: the protocol in front of the engine.
+
+Every call is checked at once. Training runs on one worker thread in the order of the calls; sampling runs on another
+and takes turns with it. A sampler holds its own copy of the adapter, so both can go on at the same time.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import BackendError, show
+from ...log import get_logger
+from .. import checks
+from ..client import (
+    AdamParams,
+    Capabilities,
+    ForwardBackwardOutput,
+    OptimStepOutput,
+    Sample,
+    SamplingParams,
+    TopLogprobs,
+)
+from ..datum import Datum, Floats
+from ..future import Operation
+from ..losses import LOSSES, LossCallable, custom_loss, named_loss
+from ..mock.checkpoint import checkpoint_folder
+from ..mock.sampling import stream_of
+from ..worker import Worker
+from .checkpoint import Stored, read_checkpoint, write_checkpoint
+from .loading import Base
+from .lora import Adapter
+from .sampling import Request
+from .sampling_loop import SamplingLimits, SamplingLoop
+from .scoring import ScoreRequest
+from .snapshot import Snapshot
+from .training import PassSettings, TrainingState
+
+_MOST_ALTERNATIVES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a local client is made from, beside its base."""
+
+    model: str
+    seed: int = 0
+    lora_rank: int = 32
+    lora_alpha: float = 32.0
+    lora_targets: tuple[str, ...] | None = None
+    max_context: int | None = None
+    merge: bool = True
+    passes: PassSettings = field(default_factory=PassSettings)
+    sampling: SamplingLimits = field(default_factory=SamplingLimits)
+
+
+class _Seeds:
+    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run goes on."""
+
+    def __init__(self, run_seed: int) -> None:
+        self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            self.used += 1
+            return stream_of(self._run_seed, self.used)
+
+
+class LocalTrainingClient:
+    """An adapter in training on a base model in this process."""
+
+    def __init__(self, base: Base, settings: Settings, run_dir: Path) -> None:
+        self._base, self._settings, self._run_dir = base, settings, run_dir
+        adapter = Adapter.create(
+            base.switch,
+            rank=settings.lora_rank,
+            alpha=settings.lora_alpha,
+            targets=settings.lora_targets,
+            seed=settings.seed,
+            device=base.device,
+        )
+        self._state = TrainingState(base, adapter, settings.passes, seed=settings.seed)
+        self._seeds = _Seeds(settings.seed)
+        self._worker = Worker(f"local-{Path(settings.model).name}")
+        self._loop = SamplingLoop(base, settings.sampling, name=f"local-sampling-{Path(settings.model).name}")
+        self.model_name = settings.model
+        self.tokenizer = base.tokenizer
+        context = base.context_length
+        self.capabilities = Capabilities(
+            backend="local",
+            vocab_size=base.vocab_size,
+            context_length=min(context, settings.max_context or context),
+            losses=LOSSES,
+            suggested_learning_rate=suggested_learning_rate(base.hidden_size),
+            top_k_logprobs=min(base.vocab_size, _MOST_ALTERNATIVES),
+        )
+
+    def forward(
+        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Loss and log-probabilities of all targets, without a gradient."""
+        data, loss = self._checked(data, loss_fn, loss_fn_config)
+        return self._worker.submit("forward", lambda: self._state.forward(data, loss))
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Add the gradient of a named loss; log-probabilities of targets that do not count are given as 0."""
+        data, loss = self._checked(data, loss_fn, loss_fn_config)
+        return self._worker.submit("forward_backward", lambda: self._state.forward_backward(data, loss))
+
+    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
+        """The same for a loss of your own, which is called on the worker's thread."""
+        data = list(data)
+        checks.check_data(data, self.capabilities)
+        loss = custom_loss(loss_fn)
+        return self._worker.submit("forward_backward_custom", lambda: self._state.forward_backward_whole(data, loss))
+
+    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
+        """Apply the accumulated gradient and forget it."""
+        checks.check_adam(adam)
+        return self._worker.submit("optim_step", lambda: OptimStepOutput(self._state.step(adam)))
+
+    def save_state(self, name: str) -> Operation[str]:
+        """Store adapter and optimizer under a name that is not taken; returns the folder."""
+        folder = checkpoint_folder(self._run_dir, name, "state")
+        sampled = self._seeds.used
+
+        def save() -> str:
+            state = self._state
+            counts = {"steps": state.optimizer.steps, "passes": state.passes, "sampled": sampled}
+            moments = state.optimizer.moments()
+            write_checkpoint(
+                folder, state.adapter, {**self._about(), **counts}, base_model=self.model_name, moments=moments
+            )
+            return str(folder)
+
+        return self._worker.submit("save_state", save)
+
+    def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
+        """Go back to a stored state, or take over a LoRA adapter of PEFT without its optimizer."""
+
+        def load() -> None:
+            stored = self._read(ref)
+            self._check_shape(ref, stored.adapter)
+            if with_optimizer and stored.moments is None:
+                raise BackendError(f"{ref} holds weights only. Load it with with_optimizer=False.")
+            self._state.replace(stored.adapter)
+            if with_optimizer and stored.moments is not None:
+                self._state.optimizer.restore(stored.moments, int(stored.about["steps"]))
+                self._state.passes = int(stored.about["passes"])
+                self._seeds.used = int(stored.about["sampled"])
+
+        return self._worker.submit("load_state", load)
+
+    def sampler(self, name: str | None = None) -> Operation[LocalSamplingClient]:
+        """A frozen copy of the adapter as it is now; with a name it is stored and can be opened again."""
+        folder = None if name is None else checkpoint_folder(self._run_dir, name, "sampler")
+
+        def snapshot() -> LocalSamplingClient:
+            adapter = self._state.adapter.copy()
+            if folder is not None:
+                write_checkpoint(folder, adapter, self._about(), base_model=self.model_name, moments=None)
+            return self._sampler_of(adapter, ref="" if folder is None else str(folder))
+
+        return self._worker.submit("sampler", snapshot)
+
+    def open_sampler(self, ref: str) -> Operation[LocalSamplingClient]:
+        """A sampler that was stored earlier; a saved state and a LoRA adapter of PEFT serve as well."""
+        return self._worker.submit("open_sampler", lambda: self._sampler_of(self._read(ref).adapter, ref=ref))
+
+    def close(self) -> None:
+        """Finish what was submitted and let go of the threads; closing twice does nothing."""
+        self._worker.close()
+        self._loop.close()
+
+    def _checked(
+        self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None
+    ) -> tuple[list[Datum], Any]:
+        data = list(data)
+        checks.check_loss(loss_fn, config, self.capabilities)
+        checks.check_data(data, self.capabilities, loss_fn)
+        return data, named_loss(loss_fn, config)
+
+    def _sampler_of(self, adapter: Adapter, *, ref: str) -> LocalSamplingClient:
+        snapshot = Snapshot(self._base, adapter, merge=self._settings.merge)
+        return LocalSamplingClient(snapshot, ref, self._loop, self._seeds, self.capabilities, self.tokenizer)
+
+    def _about(self) -> dict[str, Any]:
+        settings = self._settings
+        return {"model": settings.model, "base": self._base.fingerprint, "seed": settings.seed}
+
+    def _read(self, ref: str) -> Stored:
+        stored = read_checkpoint(ref, self._base.switch, device=self._base.device)
+        trained_on = stored.about.get("base", self._base.fingerprint)
+        if trained_on != self._base.fingerprint:
+            raise BackendError(
+                f"{ref} was trained on {show(stored.about.get('model'))}, whose weights are not those of "
+                f"{show(self.model_name)}. Set model.name to that model, or use another checkpoint."
+            )
+        return stored
+
+    def _check_shape(self, ref: str, adapter: Adapter) -> None:
+        """Refuse an adapter that the run would not have made; optimizer and learning rate would no longer fit."""
+        ours = self._state.adapter
+        if (adapter.rank, set(adapter.weights)) != (ours.rank, set(ours.weights)):
+            raise BackendError(
+                f"{ref} has an adapter of rank {adapter.rank} on {len(adapter.weights)} layers, and this run one of "
+                f"rank {ours.rank} on {len(ours.weights)}. Set lora_rank and backend.params.lora_targets to match."
+            )
+        if adapter.alpha != ours.alpha:
+            get_logger(__name__).warning("%s has lora_alpha %g, which is kept (not %g)", ref, adapter.alpha, ours.alpha)
+
+
+class LocalSamplingClient:
+    """A frozen copy of the adapter on the shared base, to sample from."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        ref: str,
+        loop: SamplingLoop,
+        seeds: _Seeds,
+        capabilities: Capabilities,
+        tokenizer: Any,
+    ) -> None:
+        self._snapshot, self._loop, self._seeds, self._capabilities = snapshot, loop, seeds, capabilities
+        self.ref = ref
+        self.tokenizer = tokenizer
+
+    def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        """Continue a prompt several times."""
+        checks.check_sampling(prompt, num_samples, params, self._capabilities)
+        seed = self._seeds.next() if params.seed is None else params.seed
+        request = Request(tuple(int(token) for token in prompt), num_samples, params, seed)
+        request.future.set_running_or_notify_cancel()
+        self._loop.sample(self._snapshot, request)
+        return Operation(request.future, "sample")
+
+    def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
+        """Of each token given those before it, (N,); the first has none and is nan."""
+        return self._score(tokens, 0, "logprobs")
+
+    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+        """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
+        checks.check_top_k(k, self._capabilities)
+        return self._score(tokens, k, "topk_logprobs")
+
+    def _score(self, tokens: Sequence[int], k: int, what: str) -> Operation[Any]:
+        checks.check_tokens(tokens, self._capabilities, where="tokens")
+        request = ScoreRequest(np.array(tokens, np.int64), k)
+        request.future.set_running_or_notify_cancel()
+        self._loop.score(self._snapshot, request)
+        return Operation(request.future, what)
+
+
+def suggested_learning_rate(hidden_size: int) -> float:
+    """A good peak rate for an adapter of any rank: smaller for wider models."""
+    return min(2e-3, 5e-4 * (2000 / hidden_size) ** 0.5)

@@ -1,0 +1,146 @@
+"""Decoding: prompts are read into a cache of keys and values, then every running sequence grows by a token per step.
+
+The cache has a slot for each running sequence and is one tensor per layer, so a step is one batched attention over all
+of them. Slots are kept without gaps: whoever owns the decoder moves the last slot into one that became free.
+
+    logits = decoder.prefill([prompt], [0])            # (1, vocabulary)
+    logits = decoder.step(tokens, positions)           # slot i reads tokens[i] at positions[i]
+
+`Decoder` is the whole interface; another one, e.g. with captured graphs of a GPU, can take its place.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .attention import PackedLayout, Segment, Traits, masked_attention
+from .loading import Base
+from .lora import Change
+
+_GROWTH = 64
+"""The cache grows by at least this many positions at a time."""
+
+
+@dataclass(slots=True)
+class KeyValueCache:
+    """Keys and values of all layers, (slots, heads, length, width) each; made when the first prompt is read."""
+
+    slots: int = 0
+    length: int = 0
+    layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict[int, tuple[Tensor, Tensor]])
+
+    def reserve(self, slots: int, length: int) -> None:
+        """Make room for this many slots of this length, keeping what is there."""
+        if slots <= self.slots and length <= self.length:
+            return
+        new_slots = self.slots if slots <= self.slots else max(slots, self.slots * 2 if self.slots else slots)
+        new_length = self.length if length <= self.length else max(length + _GROWTH, self.length * 5 // 4)
+        grown = {
+            number: (_grown(key, new_slots, new_length), _grown(value, new_slots, new_length))
+            for number, (key, value) in self.layers.items()
+        }
+        self.layers, self.slots, self.length = grown, new_slots, new_length
+
+    def layer(self, number: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The cache of a layer, in the shape of its keys and values (heads, tokens, width)."""
+        if number not in self.layers:
+            self.layers[number] = (
+                key.new_zeros(self.slots, key.shape[0], self.length, key.shape[2]),
+                value.new_zeros(self.slots, value.shape[0], self.length, value.shape[2]),
+            )
+        return self.layers[number]
+
+    def copy(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Give other slots the first positions of one."""
+        for pair in self.layers.values():
+            for tensor in pair:
+                for target in targets:
+                    tensor[target, :, :length] = tensor[source, :, :length]
+
+
+def _grown(tensor: Tensor, slots: int, length: int) -> Tensor:
+    grown = tensor.new_zeros(slots, tensor.shape[1], length, tensor.shape[3])
+    grown[: tensor.shape[0], :, : tensor.shape[2]] = tensor
+    return grown
+
+
+class Decoder:
+    """Reads prompts and makes steps with one frozen set of weights. Its owner holds the base's turn."""
+
+    def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
+        self.base, self._changes = base, changes
+        self.cache = KeyValueCache()
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
+        """Read prompts into slots; the logits after the last token of each, (prompts, vocabulary)."""
+        ends = np.cumsum([len(prompt) for prompt in prompts])
+        starts = [0, *ends[:-1].tolist()]
+        segments = [Segment(start, len(prompt)) for start, prompt in zip(starts, prompts, strict=True)]
+        tokens = torch.tensor([token for prompt in prompts for token in prompt])
+        positions = torch.cat([torch.arange(len(prompt)) for prompt in prompts])
+        hidden = self._hidden(tokens, positions, _PrefillLayout(segments, slots, self.cache))
+        return self.base.head.logits(hidden[torch.from_numpy(ends - 1).to(self.base.device)])
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
+        at = torch.tensor(positions)
+        layout = StepLayout(self.cache, at.to(self.base.device), longest=max(positions) + 1)
+        return self.base.head.logits(self._hidden(torch.tensor(tokens), at, layout))
+
+    def _hidden(self, tokens: Tensor, positions: Tensor, layout: PackedLayout | StepLayout) -> Tensor:
+        with self.base.switch.using(self._changes):
+            return self.base.hidden(tokens.to(self.base.device), positions.to(self.base.device), layout)
+
+
+class _PrefillLayout(PackedLayout):
+    """A packed row whose keys and values are kept."""
+
+    def __init__(self, segments: Sequence[Segment], slots: Sequence[int], cache: KeyValueCache) -> None:
+        super().__init__(segments)
+        self._slots, self._cache = slots, cache
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        keys, values = self._cache.layer(traits.layer, key, value)
+        for segment, slot in zip(self.segments, self._slots, strict=True):
+            own = slice(segment.start, segment.start + segment.length)
+            keys[slot, :, : segment.length] = key[:, own]
+            values[slot, :, : segment.length] = value[:, own]
+        return super().attend(query, key, value, traits)
+
+
+class StepLayout:
+    """One token of each slot, which sees everything that is in the slot."""
+
+    def __init__(self, cache: KeyValueCache, positions: Tensor, *, longest: int) -> None:
+        self._cache, self._positions, self._longest = cache, positions, longest
+        self._slots = torch.arange(len(positions), device=positions.device)
+        self._seen: dict[int | None, Tensor] = {}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        keys, values = self._cache.layer(traits.layer, key, value)
+        keys[self._slots, :, self._positions] = key.transpose(0, 1)
+        values[self._slots, :, self._positions] = value.transpose(0, 1)
+        count = len(self._positions)
+        keys, values = keys[:count, :, : self._longest], values[:count, :, : self._longest]
+        # Query heads that share keys become the rows of one query, so that no key is copied.
+        heads, groups = keys.shape[1], query.shape[0] // keys.shape[1]
+        grouped = query.transpose(0, 1).reshape(count, heads, groups, -1)
+        found = masked_attention(grouped, keys, values, self._mask(traits.window), traits)
+        return found.reshape(count, heads * groups, -1).transpose(0, 1)
+
+    def _mask(self, window: int | None) -> Tensor:
+        """Which positions of its slot each token sees, (slots, 1, 1, longest)."""
+        if window not in self._seen:
+            at, place = self._positions[:, None], torch.arange(self._longest, device=self._positions.device)[None]
+            seen = place <= at if window is None else (place <= at) & (place > at - window)
+            self._seen[window] = seen[:, None, None, :]
+        return self._seen[window]

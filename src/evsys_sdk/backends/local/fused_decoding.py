@@ -1,0 +1,168 @@
+"""A faster step for the family of Llama, Mistral and Qwen: fewer and larger products, and no modules in between.
+
+Queries, keys and values are one product, and so are the two halves of the gated layer. Their weights lie next to each
+other, and the single weights are views of them, so nothing is stored twice. A base is tried out once against the plain
+decoder; if the two disagree, the plain one is used.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...log import get_logger
+from .attention import PackedLayout, Traits
+from .decoding import Decoder, StepLayout
+from .loading import Base
+from .lora import Change
+
+_FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}
+
+
+def make_decoder(base: Base, changes: Mapping[str, Change]) -> Decoder:
+    """The fastest decoder that works for a base and what is switched on for it."""
+    separate = any(not isinstance(change, Tensor) for change in changes.values())
+    if separate or not _can_fuse(base):
+        return Decoder(base, changes)
+    return FusedDecoder(base, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The weights of one layer, as a step needs them."""
+
+    attention: Any
+    before_attention: Any
+    before_gate: Any
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    sizes: tuple[int, int, int]
+    output: Tensor
+    gate_up: Tensor
+    down: Tensor
+    traits: Traits
+
+
+class FusedDecoder(Decoder):
+    """The plain decoder with a step of its own."""
+
+    def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
+        super().__init__(base, changes)
+        self._layers = [_layer(base, changes, number) for number in range(len(base.body.layers))]
+
+    def _hidden(self, tokens: Tensor, positions: Tensor, layout: PackedLayout | StepLayout) -> Tensor:
+        if not isinstance(layout, StepLayout):
+            return super()._hidden(tokens, positions, layout)
+        body: Any = self.base.body
+        x = body.embed_tokens(tokens.to(self.base.device))
+        cos, sin = (part[0][:, None] for part in body.rotary_emb(x[None], position_ids=positions[None].to(x.device)))
+        for layer in self._layers:
+            h = _norm(x, layer.before_attention)
+            qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(len(x), -1, layer.attention.head_dim)
+            q, k, v = qkv.split(layer.sizes, dim=1)
+            if hasattr(layer.attention, "q_norm"):
+                q, k = _norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)
+            q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+            found = layout.attend(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), layer.traits)
+            x = x + F.linear(found.transpose(0, 1).reshape(len(x), -1), layer.output)
+            gate, up = F.linear(_norm(x, layer.before_gate), layer.gate_up).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate) * up, layer.down)
+        return _norm(x, body.norm)
+
+
+def _layer(base: Base, changes: Mapping[str, Change], number: int) -> _Layer:
+    layer = base.body.layers[number]
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+    biases = [linear.bias for linear in projections]
+    window = getattr(attention, "sliding_window", None)
+    if type(base.model).__name__ == "MistralForCausalLM":
+        window = getattr(attention.config, "sliding_window", None)
+    return _Layer(
+        attention,
+        layer.input_layernorm,
+        layer.post_attention_layernorm,
+        _together(projections, changes),
+        None if biases[0] is None else torch.cat(biases),
+        tuple(linear.out_features // attention.head_dim for linear in projections),  # pyright: ignore[reportArgumentType]
+        _weight(attention.o_proj, changes),
+        _together([mlp.gate_proj, mlp.up_proj], changes),
+        _weight(mlp.down_proj, changes),
+        Traits(attention.scaling, window, layer=number),
+    )
+
+
+def _weight(linear: Any, changes: Mapping[str, Change]) -> Tensor:
+    changed = changes.get(linear.name)
+    return changed if isinstance(changed, Tensor) else linear.weight
+
+
+def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Tensor:
+    """Weights below each other; from then on the single ones are views of the whole, so that nothing is kept twice."""
+    weights = [_weight(linear, changes) for linear in linears]
+    if (whole := _whole_of(weights)) is not None:
+        return whole
+    # The base's own weights are trained through; a tensor made in inference mode must not take their place.
+    with torch.inference_mode(any(weight.is_inference() for weight in weights)), torch.no_grad():
+        joined = torch.cat([weight.detach() for weight in weights])
+    if len({isinstance(weight, nn.Parameter) for weight in weights}) > 1:
+        return joined  # the adapter changes only some of them
+    start = 0
+    for linear, weight in zip(linears, weights, strict=True):
+        weight.data = joined[start : start + linear.out_features]
+        start += linear.out_features
+    return joined
+
+
+def _whole_of(weights: Sequence[Tensor]) -> Tensor | None:
+    """The tensor that these lie in one after another, if they do."""
+    first, expected = weights[0], weights[0].data_ptr()
+    for weight in weights:
+        if weight.data_ptr() != expected or not weight.is_contiguous():
+            return None
+        expected += weight.numel() * weight.element_size()
+    if expected - first.data_ptr() > first.untyped_storage().nbytes() - first.storage_offset() * first.element_size():
+        return None  # neighbours by chance, in different allocations
+    rows = sum(weight.shape[0] for weight in weights)
+    return first.detach().as_strided((rows, first.shape[1]), (first.shape[1], 1), first.storage_offset())
+
+
+def _norm(x: Tensor, module: Any) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def _can_fuse(base: Base) -> bool:
+    if base.fusible is None:
+        base.fusible = type(base.model).__name__ in _FAMILY and _agrees(base)
+    return base.fusible
+
+
+@torch.inference_mode()
+def _agrees(base: Base) -> bool:
+    """Whether a fused step gives what a plain one gives."""
+    if not isinstance(base.body, nn.Module) or getattr(base.body.config, "hidden_act", "silu") != "silu":
+        return False
+    logits: list[Tensor] = []
+    for kind in (Decoder, FusedDecoder):
+        decoder = kind(base, {})
+        decoder.cache.reserve(2, 16)
+        decoder.prefill([[1, 2, 3], [3, 2]], [0, 1])
+        logits.append(decoder.step([4, 5], [3, 2]).log_softmax(dim=-1))
+    gap = float((logits[0] - logits[1]).abs().max())
+    if not gap <= _TOLERANCE.get(base.key.dtype, 1.0):
+        get_logger(__name__).warning("the fused decoder differs by %.3g for %s and is not used", gap, base.key.model)
+        return False
+    return True

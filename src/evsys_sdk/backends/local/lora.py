@@ -1,0 +1,212 @@
+"""LoRA on a frozen base: small matrices that are added to its linear layers, any number of adapters on one base.
+
+Every linear layer of the base is replaced once by a `LoRALinear`, which looks up what is switched on at the moment:
+nothing, an adapter in training, or weights with an adapter already added in. So several runs share one base, and
+changing from one to another costs nothing. Masters are float32 whatever the base is stored in.
+
+    switch = install(model)                       # once per base
+    adapter = Adapter.create(switch, rank=32, alpha=32, targets=None, seed=0)
+    with switch.using(adapter.parts()): ...       # forward and backward
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...errors import BackendError, closest
+
+
+@dataclass(frozen=True, slots=True)
+class LoRAPart:
+    """What an adapter adds to one linear layer: x -> scale * B(A(x))."""
+
+    a: Tensor
+    """(rank, in)"""
+    b: Tensor
+    """(out, rank)"""
+    scale: float
+    dropout: float = 0.0
+    generator: torch.Generator | None = None
+
+
+type Change = LoRAPart | Tensor
+"""What happens to a linear layer: an adapter's part is added, or its weight is replaced."""
+
+
+@dataclass(slots=True)
+class Switch:
+    """Which change of its linear layers a base has at the moment. Whoever uses the base holds its turn."""
+
+    layers: dict[str, nn.Linear] = field(default_factory=dict[str, nn.Linear])
+    """All linear layers that can be adapted, by their name in the model."""
+    active: Mapping[str, Change] = field(default_factory=dict[str, Change])
+
+    @contextlib.contextmanager
+    def using(self, changes: Mapping[str, Change]) -> Generator[None]:
+        """Switch these changes on for the length of a block."""
+        before, self.active = self.active, changes
+        try:
+            yield
+        finally:
+            self.active = before
+
+
+class LoRALinear(nn.Module):
+    """A frozen linear layer that applies whatever change is switched on for it."""
+
+    def __init__(self, name: str, linear: nn.Linear, switch: Switch) -> None:
+        super().__init__()
+        self.name, self.switch = name, switch
+        self.weight, self.bias = linear.weight, linear.bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.switch.active.get(self.name)
+        if change is None:
+            return F.linear(x, self.weight, self.bias)
+        if isinstance(change, Tensor):
+            return F.linear(x, change, self.bias)
+        if change.dropout and torch.is_grad_enabled():
+            return self._with_dropout(x, change)
+        return _AddLoRA.apply(x, self.weight, self.bias, change.a, change.b, change.scale)
+
+    def _with_dropout(self, x: Tensor, part: LoRAPart) -> Tensor:
+        kept = torch.rand(x.shape, generator=part.generator, device=x.device) >= part.dropout
+        dropped = x * kept.to(x.dtype) / (1 - part.dropout)
+        low = F.linear(F.linear(dropped, part.a.to(x.dtype)), part.b.to(x.dtype))
+        return F.linear(x, self.weight, self.bias) + part.scale * low
+
+
+class _AddLoRA(torch.autograd.Function):
+    """y = xW' + b + scale * (xA')B'. Written out because autograd would keep and copy more than is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        a, b = a.to(x.dtype), b.to(x.dtype)
+        low = rows @ a.T
+        y = F.linear(rows, weight, bias)
+        y.addmm_(low, b.T, alpha=scale)
+        ctx.save_for_backward(rows, weight, low, a, b)
+        ctx.scale, ctx.shape = scale, x.shape
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        rows, weight, low, a, b = ctx.saved_tensors
+        grad = grads[0].reshape(-1, grads[0].shape[-1])
+        grad_low = (grad @ b).mul_(ctx.scale)
+        grad_b = (grad.T @ low).float().mul_(ctx.scale)
+        grad_a = (grad_low.T @ rows).float()
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = (grad @ weight).addmm_(grad_low, a).view(ctx.shape)
+        return grad_x, None, None, grad_a, grad_b, None
+
+
+def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
+    """Replace the linear layers of a model; `skip` are left as they are, e.g. the output layer."""
+    switch = Switch()
+    skipped = {id(module) for module in skip}
+    found = [(name, module) for name, module in model.named_modules() if type(module) is nn.Linear]
+    for name, linear in found:
+        if id(linear) in skipped:
+            continue
+        parent, _, last = name.rpartition(".")
+        switch.layers[name] = linear
+        setattr(model.get_submodule(parent), last, LoRALinear(name, linear, switch))
+    if not switch.layers:
+        raise BackendError(
+            f"{type(model).__name__} has no linear layer that an adapter could be added to. "
+            "Use a model of another architecture."
+        )
+    return switch
+
+
+@dataclass(slots=True)
+class Adapter:
+    """One adapter: float32 matrices A and B for each of its layers."""
+
+    rank: int
+    alpha: float
+    weights: dict[str, tuple[Tensor, Tensor]]
+    """Layer -> (A, B)."""
+
+    @classmethod
+    def create(
+        cls, switch: Switch, *, rank: int, alpha: float, targets: Sequence[str] | None, seed: int, device: Any = "cpu"
+    ) -> Adapter:
+        """A new adapter that changes nothing yet: B is zero, A is drawn by the seed."""
+        generator = torch.Generator().manual_seed(seed & (2**63 - 1))
+        weights: dict[str, tuple[Tensor, Tensor]] = {}
+        for name in target_layers(switch, targets):
+            linear = switch.layers[name]
+            bound = 1 / math.sqrt(linear.in_features)
+            a = (torch.rand(rank, linear.in_features, generator=generator) * 2 - 1) * bound
+            weights[name] = (a.to(device), torch.zeros(linear.out_features, rank, device=device))
+        return cls(rank, alpha, weights)
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+    def tensors(self) -> list[Tensor]:
+        """All matrices, in an order that stays the same."""
+        return [tensor for pair in self.weights.values() for tensor in pair]
+
+    def parts(self, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> dict[str, Change]:
+        """What the switch takes."""
+        return {name: LoRAPart(a, b, self.scale, dropout, generator) for name, (a, b) in self.weights.items()}
+
+    def trained(self, trainable: bool = True) -> Adapter:
+        """The same adapter with tensors that gradients are taken of."""
+        for tensor in self.tensors():
+            tensor.requires_grad_(trainable)
+        return self
+
+    def copy(self) -> Adapter:
+        """A copy that later training does not touch."""
+        weights = {name: (a.detach().clone(), b.detach().clone()) for name, (a, b) in self.weights.items()}
+        return Adapter(self.rank, self.alpha, weights)
+
+    def is_zero(self) -> bool:
+        """Whether it changes nothing, as a new one does."""
+        return not any(bool(b.any()) for _, b in self.weights.values())
+
+    @torch.no_grad()
+    def merged(self, switch: Switch) -> dict[str, Change]:
+        """The base's weights with the adapter added in: faster to sample from, and as large as those layers are."""
+        merged: dict[str, Change] = {}
+        for name, (a, b) in self.weights.items():
+            weight = switch.layers[name].weight
+            merged[name] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
+        return merged
+
+
+def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
+    """The layers that an adapter changes; a target is the end of a name or a pattern, and None means all of them."""
+    if targets is None:
+        return list(switch.layers)
+    chosen = dict.fromkeys(name for name in switch.layers if any(_is_meant(name, target) for target in targets))
+    for target in targets:
+        if not any(_is_meant(name, target) for name in switch.layers):
+            known = sorted({name.rpartition(".")[2] for name in switch.layers})
+            guess = closest(target, known)
+            hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(known)}."
+            raise BackendError(f"backend.params.lora_targets: the model has no linear layer '{target}'. {hint}")
+    return list(chosen)
+
+
+def _is_meant(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}") or fnmatch.fnmatch(name, target)

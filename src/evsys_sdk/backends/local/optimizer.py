@@ -1,0 +1,77 @@
+"""Adam on the matrices of an adapter, with the gradient that has accumulated since the last step.
+
+A gradient arrives whole or not at all: it is added only after the pass that computed it has succeeded.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..client import AdamParams
+from .lora import Adapter
+
+
+class AdapterOptimizer:
+    """Accumulated gradient, both moments, and the number of steps taken."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.parameters = adapter.trained().tensors()
+        self._gradient = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._adam = torch.optim.AdamW(self.parameters, fused=True)
+        self.steps = 0
+
+    @torch.no_grad()
+    def add(self, gradient: Sequence[Tensor]) -> None:
+        """Add a gradient to what has accumulated."""
+        torch._foreach_add_(self._gradient, list(gradient))
+
+    @torch.no_grad()
+    def step(self, adam: AdamParams) -> dict[str, float]:
+        """Apply the accumulated gradient and forget it."""
+        norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm())
+        clipped = adam.grad_clip_norm > 0 and norm > adam.grad_clip_norm
+        if clipped:
+            torch._foreach_mul_(self._gradient, adam.grad_clip_norm / norm)
+        for parameter, gradient in zip(self.parameters, self._gradient, strict=True):
+            parameter.grad = gradient
+        for group in self._adam.param_groups:
+            group |= {
+                "lr": adam.learning_rate,
+                "betas": (adam.beta1, adam.beta2),
+                "eps": adam.eps,
+                "weight_decay": adam.weight_decay,
+            }
+        self._adam.step()
+        self.steps += 1
+        torch._foreach_zero_(self._gradient)
+        return {"grad_norm": norm, "grad_clipped": float(clipped)}
+
+    def forget_gradient(self) -> None:
+        """Drop what has accumulated."""
+        torch._foreach_zero_(self._gradient)
+
+    def moments(self) -> dict[str, Tensor]:
+        """What a checkpoint stores, by the number of the parameter."""
+        found: dict[str, Tensor] = {}
+        for number, parameter in enumerate(self.parameters):
+            state = self._adam.state.get(parameter, {})
+            for name in ("exp_avg", "exp_avg_sq"):
+                found[f"{number}.{name}"] = state.get(name, torch.zeros_like(parameter)).detach()
+        return found
+
+    def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
+        """Go on from a checkpoint."""
+        self.steps = steps
+        for number, parameter in enumerate(self.parameters):
+            self._adam.state[parameter] = {
+                "step": torch.tensor(float(steps), device=parameter.device),
+                **{
+                    name: moments[f"{number}.{name}"].to(parameter.device, copy=True).reshape(parameter.shape)
+                    for name in ("exp_avg", "exp_avg_sq")
+                },
+            }

@@ -1,0 +1,182 @@
+"""Samples in the making: how a token is chosen, when a sample ends, and what was asked for.
+
+Every sample has its own stream of random numbers, made from the seed of its request and its number, and a token is
+found by inverting the distribution at one of them. So it does not matter with which others it was computed, save for
+rounding.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..client import Sample, SamplingParams
+from ..mock.packing import mixed
+from ..mock.sampling import stream_of
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_BLOCK = 256
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One call of `sample`."""
+
+    prompt: tuple[int, ...]
+    num_samples: int
+    params: SamplingParams
+    seed: int
+    future: Future[list[Sample]] = field(default_factory=Future[list[Sample]])
+    finished: dict[int, Sample] = field(default_factory=dict[int, Sample])
+
+    def finish(self, number: int, sample: Sample) -> None:
+        """Note one sample; the last one answers the request."""
+        self.finished[number] = sample
+        if len(self.finished) == self.num_samples and not self.future.done():
+            self.future.set_result([self.finished[index] for index in range(self.num_samples)])
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Where a sample ends."""
+
+    tokens: frozenset[int]
+    texts: tuple[str, ...]
+    tokenizer: Any
+
+    @classmethod
+    def of(cls, params: SamplingParams, tokenizer: Any, end_of_text: Sequence[int]) -> Stops:
+        if params.stop is None:
+            return cls(frozenset(end_of_text), (), tokenizer)
+        texts = tuple(stop for stop in params.stop if isinstance(stop, str))
+        tokens = frozenset(stop for stop in params.stop if not isinstance(stop, str))
+        return cls(tokens, texts, tokenizer)
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Whether the last of these tokens completes a stop."""
+        if tokens[-1] in self.tokens:
+            return True
+        if not self.texts:
+            return False
+        # A token is at least one byte of text, so a stop that has just been completed lies within the last few.
+        window = max(len(text.encode()) for text in self.texts) + 8
+        tail = self.tokenizer.decode(list(tokens[-window:]), skip_special_tokens=False)
+        return any(text in tail for text in self.texts)
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """One sample in the making."""
+
+    request: Request
+    number: int
+    stops: Stops
+    stream: int
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    stopped: bool = False
+
+    @classmethod
+    def of(cls, request: Request, number: int, stops: Stops) -> Lane:
+        return cls(request, number, stops, stream_of(request.seed, number))
+
+    @property
+    def position(self) -> int:
+        """Where the next token to be read stands, which is the last one that was chosen."""
+        return len(self.request.prompt) + len(self.tokens) - 1
+
+    @property
+    def longest(self) -> int:
+        """Positions that it may come to need."""
+        return len(self.request.prompt) + self.request.params.max_tokens
+
+    @property
+    def done(self) -> bool:
+        return self.stopped or len(self.tokens) >= self.request.params.max_tokens
+
+    def add(self, token: int, logprob: float) -> None:
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.stopped = self.stops.ends(self.tokens)
+
+    def restart(self) -> None:
+        """Forget what was sampled; the same stream gives it again."""
+        self.tokens, self.logprobs, self.stopped = [], [], False
+
+    def sample(self) -> Sample:
+        return Sample(self.tokens, self.logprobs, "stop" if self.stopped else "length")
+
+
+def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
+    """Choose the next token of each lane from its row of logits."""
+    logprobs = logits.log_softmax(dim=1)
+    chosen = choose(logprobs, [lane.request.params for lane in lanes], uniforms(lanes))
+    values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+    for lane, token, value in zip(lanes, chosen.tolist(), values, strict=True):
+        lane.add(token, value)
+
+
+def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) -> Tensor:
+    """One token per row, by inverting the distribution function at `uniform`; the best one at temperature 0."""
+    temperature = torch.tensor([p.temperature for p in params], device=logprobs.device)
+    greedy = temperature == 0
+    best = logprobs.argmax(dim=1)
+    if bool(greedy.all()):
+        return best
+    scaled = logprobs / torch.where(greedy, 1.0, temperature)[:, None]
+    scaled = _truncated(scaled - scaled.amax(dim=1, keepdim=True), params)
+    return torch.where(greedy, best, _inverse(scaled.exp_(), uniform.to(scaled.device)))
+
+
+def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
+    """Where the distribution function of each row reaches `uniform`; first among blocks of tokens, then inside one.
+
+    A running sum in float64 over a whole vocabulary would take longer than all the rest.
+    """
+    padded = torch.nn.functional.pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(mass), -1, _BLOCK)
+    blocks = padded.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    wanted = uniform[:, None] * blocks[:, -1:]
+    block = torch.searchsorted(blocks, wanted, right=True).clamp_max(blocks.shape[1] - 1)
+    before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp_min(0)), 0.0)
+    inside = padded.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double()
+    place = torch.searchsorted(inside.cumsum(dim=1), wanted - before, right=True)
+    # Rounding may put the number just behind the block's last token; never choose one without any probability.
+    last = torch.where(inside > 0, torch.arange(_BLOCK, device=mass.device), 0).amax(dim=1, keepdim=True)
+    return (block * _BLOCK + torch.minimum(place, last))[:, 0]
+
+
+def uniforms(lanes: Sequence[Lane]) -> Tensor:
+    """The next random number of each lane, in [0, 1)."""
+    counters = [(lane.stream + (len(lane.tokens) + 1) * _GOLDEN) & _MASK for lane in lanes]
+    bits = mixed(np.array(counters, np.uint64)) >> np.uint64(11)
+    return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+
+
+def _truncated(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Minus infinity for the tokens that top_k and top_p leave out."""
+    for row, p in enumerate(params):
+        if p.top_k == -1 and p.top_p >= 1:
+            continue
+        kept = min(p.top_k, scaled.shape[1]) if p.top_k != -1 else scaled.shape[1]
+        values, order = scaled[row].sort(descending=True, stable=True)
+        probability = values.double().exp()
+        before = probability.cumsum(0) - probability
+        keep = before < p.top_p * probability.sum()
+        keep[0] = True
+        keep[kept:] = False
+        scaled[row, order[~keep]] = float("-inf")
+    return scaled

@@ -1,0 +1,92 @@
+"""Scoring texts with a snapshot: log-probabilities of given tokens, and the most probable alternatives."""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..client import TopLogprobs
+from . import memory, packing
+from .head import Targets
+from .loading import Base
+from .snapshot import Snapshot
+
+
+@dataclass(eq=False, slots=True)
+class ScoreRequest:
+    """One call of `logprobs`, or of `topk_logprobs` where `k` is not 0."""
+
+    tokens: NDArray[np.int64]
+    k: int = 0
+    future: Future[Any] = field(default_factory=Future[Any])
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def nothing(self) -> Any:
+        """The answer for a text of which nothing can be scored, and what is filled in for longer ones."""
+        if not self.k:
+            return np.full(len(self.tokens), np.nan, np.float32)
+        shape = (len(self.tokens), self.k)
+        return TopLogprobs(np.full(shape, -1, np.int64), np.full(shape, np.nan, np.float32))
+
+
+def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, tokens_at_once: int) -> None:
+    """Answer all requests; the numerics are those of training."""
+    try:
+        for request in requests:
+            if len(request.tokens) < 2:
+                request.future.set_result(request.nothing())
+        left = [request for request in requests if len(request.tokens) > 1]
+        sequences = [request.tokens[:-1] for request in left]
+        rows = packing.pack(sequences, budget=tokens_at_once) if left else []
+        while rows:
+            batch = rows.pop()
+            try:
+                _score_row(base, snapshot, batch, left)
+            except Exception as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+                memory.release_unused()
+                if len(batch.members) == 1:
+                    raise memory.too_little_memory("a text", len(batch.tokens), base.device) from None
+                rows += packing.split(batch, sequences)
+    except Exception as error:
+        for request in requests:
+            request.fail(error)
+
+
+@torch.inference_mode()
+def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, requests: Sequence[ScoreRequest]) -> None:
+    with base.turns, base.switch.using(snapshot.parts()):
+        tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
+        hidden = base.hidden(tokens, positions, batch.layout())
+        answers = [
+            _answer(base, requests[member], hidden[torch.from_numpy(place).to(base.device)])
+            for member, place in zip(batch.members, batch.places, strict=True)
+        ]
+    for member, answer in zip(batch.members, answers, strict=True):
+        requests[member].future.set_result(answer)
+
+
+def _answer(base: Base, request: ScoreRequest, hidden: torch.Tensor) -> Any:
+    answer = request.nothing()
+    if request.k:
+        tokens, logprobs = base.head.best(hidden, request.k)
+        answer.tokens[1:], answer.logprobs[1:] = tokens.cpu().numpy(), logprobs.cpu().numpy()
+        return answer
+    targets = Targets(
+        torch.arange(len(hidden), device=base.device), torch.from_numpy(request.tokens[1:]).to(base.device)
+    )
+    answer[1:] = base.head.score(hidden, targets, with_gradient=False).logprobs.cpu().numpy()
+    return answer

@@ -1,0 +1,44 @@
+"""Frozen copies of an adapter, to sample from while training goes on."""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...log import get_logger
+from . import memory
+from .loading import Base
+from .lora import Adapter, Change
+
+
+class Snapshot:
+    """An adapter that no longer changes, or none at all for the plain base."""
+
+    def __init__(self, base: Base, adapter: Adapter | None, *, merge: bool) -> None:
+        self._base, self._merge = base, merge
+        self._adapter = None if adapter is None or adapter.is_zero() else adapter
+        self._merged: Mapping[str, Change] | None = None
+
+    def changes(self) -> Mapping[str, Change]:
+        """What to switch on while sampling: merged weights where there is room for them."""
+        if self._adapter is None:
+            return {}
+        if self._merge and self._merged is None:
+            try:
+                self._merged = self._adapter.merged(self._base.switch)
+            except Exception as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+                memory.release_unused()
+                self._merge = False
+                get_logger(__name__).warning("no memory to merge the adapter for sampling; it is applied separately")
+        return self._merged if self._merged is not None else self._adapter.parts()
+
+    def parts(self) -> Mapping[str, Change]:
+        """What to switch on to compute exactly as training does."""
+        return {} if self._adapter is None else self._adapter.parts()
+
+    def forget_merged(self) -> None:
+        """Give back the memory of the merged weights; they are made again when needed."""
+        self._merged = None

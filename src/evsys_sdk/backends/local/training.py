@@ -1,0 +1,254 @@
+"""A model in training: passes over data whose gradients add up, optimiser steps, and what a checkpoint holds of it.
+
+One packed row at a time is read and, to train, differentiated. The loss is a function of log-probabilities and comes
+from `backends.losses`, so it is the same on every backend; its gradient enters the model through the head. A row that
+does not fit into memory is split and tried again; if nothing helps, the call fails and has changed nothing.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...log import get_logger
+from ..client import AdamParams, ForwardBackwardOutput
+from ..datum import Datum, Floats
+from ..losses import LossResult
+from ..mock.sampling import stream_of
+from . import memory, packing
+from .head import Targets
+from .loading import Base
+from .lora import Adapter
+from .optimizer import AdapterOptimizer
+
+type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
+type Mask = NDArray[np.bool_]
+type Slopes = Callable[[Sequence[int], Sequence[Floats]], Sequence[Floats]]
+"""(numbers of data, their log-probabilities) -> the gradient of the loss with respect to these."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSettings:
+    """How data is read."""
+
+    tokens_at_once: int = 2048
+    share_prefixes: bool = True
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The log-probabilities that are wanted from one row, sorted by their place in it."""
+
+    places: NDArray[np.int64]
+    """Places in the row whose hidden states are needed, each once."""
+    row: NDArray[np.int64]
+    """For each entry, which of those."""
+    token: NDArray[np.int64]
+    order: NDArray[np.int64]
+    """Where each entry stood before sorting: member after member, position after position."""
+
+    @classmethod
+    def of(cls, batch: packing.MicroBatch, data: Sequence[Datum], wanted: Sequence[Mask]) -> _Entries:
+        places: list[NDArray[np.int64]] = []
+        tokens: list[NDArray[np.int64]] = []
+        for member, place in zip(batch.members, batch.places, strict=True):
+            datum, mask = data[member], wanted[member]
+            position = np.nonzero(mask)[0]
+            places.append(place[position])
+            tokens.append(datum.target_tokens[mask])
+        place = np.concatenate(places)
+        order = np.argsort(place, kind="stable")
+        unique, row = np.unique(place[order], return_inverse=True)
+        return cls(unique, row, np.concatenate(tokens)[order], order)
+
+    def targets(self, device: torch.device) -> Targets:
+        return Targets(torch.from_numpy(self.row).to(device), torch.from_numpy(self.token).to(device))
+
+
+class TrainingState:
+    """An adapter in training on a shared base. Not thread-safe: one worker owns it."""
+
+    def __init__(self, base: Base, adapter: Adapter, settings: PassSettings, *, seed: int) -> None:
+        self.base, self.settings, self._seed = base, settings, seed
+        self.passes = 0
+        """Backward passes so far; they count through the random numbers of dropout."""
+        self.replace(adapter)
+
+    def replace(self, adapter: Adapter) -> None:
+        """Take over another adapter, with a fresh optimizer and no gradient."""
+        self.adapter = adapter
+        self.optimizer = AdapterOptimizer(adapter)
+
+    def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
+        """Loss and log-probabilities of all targets, without a gradient."""
+        run = _Run(self, data, [_all(datum) for datum in data])
+        run.read(None)
+        return run.output(loss)
+
+    def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
+        """Add the gradient of a loss that is a sum over data; only targets that count are scored."""
+        run = _Run(self, data, [_counted(datum) for datum in data])
+        run.read(lambda members, logprobs: loss([data[member] for member in members], logprobs)[2])
+        run.commit()
+        return run.output(loss)
+
+    def forward_backward_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
+        """Add the gradient of a loss that may depend on all data at once."""
+        run = _Run(self, data, [_all(datum) for datum in data])
+        if len(run.batches) > 1:
+            # Only one row is in memory at a time, and the loss needs the log-probabilities of all: read twice.
+            run.read(None)
+        result: list[LossResult] = [loss(data, run.logprobs())] if len(run.batches) > 1 else []
+
+        def slopes(members: Sequence[int], logprobs: Sequence[Floats]) -> list[Floats]:
+            if not result and len(members) == len(data):
+                in_order = dict(zip(members, logprobs, strict=True))
+                result.append(loss(data, [in_order[number] for number in range(len(data))]))
+            elif not result:  # the only row was split on the way
+                raise _ReadTwice
+            return [result[0][2][member] for member in members]
+
+        try:
+            run.read(slopes)
+        except _ReadTwice:
+            run.read(None)
+            result.append(loss(data, run.logprobs()))
+            run.read(slopes)
+        run.commit()
+        return ForwardBackwardOutput(result[0][0], run.logprobs(), result[0][1])
+
+    def step(self, adam: AdamParams) -> dict[str, float]:
+        """Apply the accumulated gradient and forget it."""
+        return self.optimizer.step(adam)
+
+    def dropout_generator(self, row: int) -> torch.Generator | None:
+        """Random numbers for one row of the pass that is under way."""
+        if not self.settings.dropout:
+            return None
+        seed = stream_of(self._seed, (self.passes << 20) + row)
+        return torch.Generator(self.base.device).manual_seed(seed >> 1)
+
+
+class _ReadTwice(Exception):
+    """The loss needs data of a row that is no longer in memory."""
+
+
+class _Run:
+    """One call: rows still to read, what was found, and the gradient, which counts only once all of it is there."""
+
+    def __init__(self, state: TrainingState, data: Sequence[Datum], wanted: Sequence[Mask]) -> None:
+        self._state, self._data, self._wanted = state, data, wanted
+        self._sequences = [datum.tokens for datum in data]
+        settings = state.settings
+        self.batches = packing.pack(self._sequences, budget=settings.tokens_at_once, share=settings.share_prefixes)
+        self._found: dict[int, Floats] = {}
+        self._gradient: list[Tensor] | None = None
+
+    def read(self, slopes: Slopes | None) -> None:
+        """Read every row and, given the slopes of the loss, differentiate it."""
+        self._gradient = None
+        row = 0
+        while row < len(self.batches):
+            try:
+                gradient = self._read_row(self.batches[row], slopes, row=row)
+            except Exception as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+                failure = error.with_traceback(None)  # its frames hold on to the tensors that did not fit
+            else:
+                self._add(gradient)
+                row += 1
+                continue
+            self.batches[row : row + 1] = self._smaller(self.batches[row], failure)
+
+    def commit(self) -> None:
+        """Add the gradient of the whole call to what has accumulated."""
+        self._state.passes += 1
+        if self._gradient is not None:
+            self._state.optimizer.add(self._gradient)
+
+    def logprobs(self) -> list[Floats]:
+        """Of each datum's targets; 0 for those that were not wanted."""
+        return [self._found[number] for number in range(len(self._data))]
+
+    def output(self, loss: Loss) -> ForwardBackwardOutput:
+        """What the call returns."""
+        logprobs = self.logprobs()
+        value, metrics, _ = loss(self._data, logprobs)
+        return ForwardBackwardOutput(value, logprobs, metrics)
+
+    def _read_row(self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int) -> list[Tensor] | None:
+        base, train = self._state.base, slopes is not None
+        entries = _Entries.of(batch, self._data, self._wanted)
+        if not len(entries.token):
+            self._found |= {member: self._spread(member, np.empty(0, np.float32)) for member in batch.members}
+            return None
+        targets = entries.targets(base.device)
+        parts = self._state.adapter.parts(
+            dropout=self._state.settings.dropout, generator=self._state.dropout_generator(row)
+        )
+        with base.turns, base.switch.using(parts), torch.set_grad_enabled(train):
+            tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
+            hidden = base.hidden(tokens, positions, batch.layout())
+            live = hidden[torch.from_numpy(entries.places).to(base.device)]
+            scored = base.head.score(live.detach(), targets, with_gradient=train)
+        logprobs = self._by_member(batch, entries, scored.logprobs.cpu().numpy())
+        if slopes is not None:
+            by_member = dict(zip(batch.members, slopes(batch.members, logprobs), strict=True))
+            slope = np.concatenate([by_member[member][self._wanted[member]] for member in batch.members])
+            gradients = torch.from_numpy(slope[entries.order].astype(np.float32)).to(base.device)
+            with base.turns:
+                into = base.head.gradient(scored, targets, gradients).to(live.dtype)
+                gradient = list(torch.autograd.grad(live, self._state.optimizer.parameters, into))
+        else:
+            gradient = None
+        self._found |= dict(zip(batch.members, logprobs, strict=True))
+        return gradient
+
+    def _by_member(self, batch: packing.MicroBatch, entries: _Entries, sorted_logprobs: Floats) -> list[Floats]:
+        flat = np.empty_like(sorted_logprobs)
+        flat[entries.order] = sorted_logprobs
+        ends = np.cumsum([int(self._wanted[member].sum()) for member in batch.members])
+        pieces = np.split(flat, ends[:-1])
+        return [self._spread(member, piece) for member, piece in zip(batch.members, pieces, strict=True)]
+
+    def _spread(self, member: int, values: Floats) -> Floats:
+        spread = np.zeros(self._wanted[member].shape, np.float32)
+        spread[self._wanted[member]] = values
+        return spread
+
+    def _add(self, gradient: list[Tensor] | None) -> None:
+        if gradient is None:
+            return
+        if self._gradient is None:
+            self._gradient = gradient
+        else:
+            torch._foreach_add_(self._gradient, gradient)
+
+    def _smaller(self, batch: packing.MicroBatch, error: BaseException) -> list[packing.MicroBatch]:
+        memory.release_unused()
+        if len(batch.members) == 1:
+            raise memory.too_little_memory("a sequence", len(batch.tokens), self._state.base.device) from error
+        get_logger(__name__).warning(
+            "a row of %d tokens did not fit into memory and is split; lower backend.params.tokens_at_once to avoid it",
+            len(batch.tokens),
+        )
+        return packing.split(batch, self._sequences, share=self._state.settings.share_prefixes)
+
+
+def _all(datum: Datum) -> Mask:
+    return np.ones(datum.target_tokens.shape, bool)
+
+
+def _counted(datum: Datum) -> Mask:
+    """Targets that a named loss looks at."""
+    counted = datum.weights != 0
+    return counted if datum.advantages is None else counted | (datum.advantages != 0)

@@ -1,0 +1,57 @@
+"""What is known about a server: found by probing it, or assumed from its kind until somebody has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+type LossReduction = Literal["sum", "mean_data", "mean_tokens", "normalised"]
+"""What a server does to the sum over tokens and data.
+
+`mean_data` divides by the number of data and `mean_tokens` by that of tokens, which can be undone exactly.
+`normalised` divides by the weights themselves: how much a datum counts is lost, and nothing on our side restores it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server does. None stands for a fact that is not known."""
+
+    loss_reduction: LossReduction | None = None
+    snapshot_samplers: bool | None = None
+    """Whether a sampler keeps the weights it was made with, and leaves the live ones alone."""
+    aligned_logprobs: bool | None = None
+    """Whether the log-probability of a token is the one that training reports for it."""
+    losses: tuple[str, ...] | None = None
+    """Named losses that the server computes itself."""
+    custom_loss: bool | None = None
+    soft_targets: bool | None = None
+    seeds: bool | None = None
+    top_k_logprobs: int | None = None
+    exact_resume: bool | None = None
+    """Whether a restored state goes on bit by bit as the uninterrupted one did."""
+    rejects_unknown_model: bool | None = None
+    step_latency_s: float | None = None
+    """How long an optimiser step without a gradient takes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Facts:
+        """The inverse; keys of another version are left out."""
+        known = {name.name for name in fields(cls)}
+        given = {key: value for key, value in found.items() if key in known}
+        if isinstance(losses := given.get("losses"), list):
+            given["losses"] = tuple(losses)  # pyright: ignore[reportUnknownArgumentType]
+        return cls(**given)
+
+    def over(self, assumed: Facts) -> Facts:
+        """These facts, with what is not known taken from others."""
+        known = {key: value for key, value in self._items() if value is not None}
+        return Facts(**{**dict(assumed._items()), **known})
+
+    def _items(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]

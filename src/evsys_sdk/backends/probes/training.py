@@ -1,0 +1,140 @@
+"""Facts about training: what losses mean, which exist, and whether a restored state goes on exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import BackendError, EvsysError
+from ..client import AdamParams, TrainingClient
+from ..datum import Datum, Floats
+from ..losses import LOSSES, numpy_loss
+from .facts import LossReduction
+from .gradients import GradientScale, logprobs_of, probe_data, scaled
+
+_CLOSE = 0.05
+"""How far, relatively, two gradients may differ and still count as the same."""
+_LEARNING_RATE = 1e-3
+
+
+def loss_reduction(client: TrainingClient) -> LossReduction:
+    """Whether losses are sums, or what they are divided by."""
+    first, second = probe_data(client)
+    size = GradientScale(client)
+
+    def ratio(data: Sequence[Datum]) -> float:
+        return size(lambda c: c.forward_backward(data, "cross_entropy")) / once
+
+    once = size(lambda c: c.forward_backward([first], "cross_entropy"))
+    if not once > 0:
+        raise BackendError("a backward pass left no gradient, so nothing can be said about losses.")
+    if not _same(ratio(scaled([first], 2)), 2):
+        return "normalised"
+    if _same(ratio([first, first]), 2):
+        return "sum"
+    silent = dataclasses.replace(second, weights=np.zeros_like(second.weights))
+    beside = ratio([first, silent])
+    if _same(beside, 0.5):
+        return "mean_data"
+    return "mean_tokens" if _same(beside, len(first) / (len(first) + len(second))) else "normalised"
+
+
+def losses(client: TrainingClient) -> tuple[str, ...]:
+    """Named losses that a backward pass takes, and that give the gradient of their formula."""
+    return tuple(name for name in sorted(client.capabilities.losses & LOSSES) if _works(client, name))
+
+
+def _works(client: TrainingClient, name: str) -> bool:
+    data = policy_data(client) if name != "cross_entropy" else probe_data(client)
+    try:
+        output = client.forward_backward(data, name).result()
+        client.optim_step(AdamParams(0.0)).result()
+    except EvsysError:
+        return False
+    return bool(np.isfinite(output.loss))
+
+
+def policy_data(client: TrainingClient) -> list[Datum]:
+    """Data for policy losses, sampled from a policy a little off the present one."""
+    data = probe_data(client)
+    moved: list[Datum] = []
+    for datum, lp in zip(data, client.forward(data).result().logprobs, strict=True):
+        sampled = datum.weights != 0
+        logprobs = np.where(sampled, lp - np.float32(0.1), 0).astype(np.float32)
+        advantages = np.where(sampled, 0.5, 0).astype(np.float32)
+        moved.append(dataclasses.replace(datum, logprobs=logprobs, advantages=advantages))
+    return moved
+
+
+def custom_loss(client: TrainingClient) -> bool:
+    """Whether a loss of one's own has the gradient that it should: that of the named loss it repeats."""
+
+    @numpy_loss
+    def repeated(data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
+        value = -sum(float((datum.weights * lp).sum()) for datum, lp in zip(data, logprobs, strict=True))
+        return 2 * value, {}, [-2 * datum.weights for datum in data]
+
+    data, size = probe_data(client), GradientScale(client)
+    named = size(lambda c: c.forward_backward(data, "cross_entropy"))
+    try:
+        return _same(size(lambda c: c.forward_backward_custom(data, repeated)) / named, 2)
+    except EvsysError:
+        return False
+
+
+def soft_targets(client: TrainingClient) -> bool:
+    """Whether several targets per position have the gradient of their sum."""
+    data = probe_data(client)
+    twice = [_doubled(datum) for datum in data]
+    size = GradientScale(client)
+    hard = size(lambda c: c.forward_backward(data, "cross_entropy"))
+    try:
+        shapes = [lp.shape for lp in client.forward(twice).result().logprobs]
+        soft = size(lambda c: c.forward_backward(twice, "cross_entropy"))
+    except EvsysError:
+        return False
+    return shapes == [datum.target_tokens.shape for datum in twice] and _same(soft / hard, 1)
+
+
+def _doubled(datum: Datum) -> Datum:
+    """The same targets twice, at 0.7 and 0.3 of their weight."""
+    targets = np.stack((datum.target_tokens, datum.target_tokens), axis=1)
+    weights = datum.weights[:, None] * np.array([0.7, 0.3], np.float32)
+    return dataclasses.replace(datum, target_tokens=targets, weights=weights)
+
+
+def exact_resume(client: TrainingClient) -> bool:
+    """Whether a state that was saved and loaded goes on exactly as it would have."""
+    data = probe_data(client)
+    _learn(client, data, 2)
+    ref = client.save_state(f"doctor-{secrets.token_hex(4)}").result()
+    _learn(client, data, 2)
+    straight = logprobs_of(client, data)
+    client.load_state(ref, with_optimizer=True).result()
+    _learn(client, data, 2)
+    return bool(np.array_equal(logprobs_of(client, data), straight))
+
+
+def step_latency(client: TrainingClient) -> float:
+    """Seconds that an optimiser step without a gradient takes, the best of three."""
+    found: list[float] = []
+    for _ in range(3):
+        began = time.perf_counter()
+        client.optim_step(AdamParams(0.0)).result()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def _learn(client: TrainingClient, data: Sequence[Datum], steps: int) -> None:
+    for _ in range(steps):
+        client.forward_backward(data, "cross_entropy")
+        client.optim_step(AdamParams(_LEARNING_RATE)).result()
+
+
+def _same(found: float, expected: float) -> bool:
+    return abs(found - expected) <= _CLOSE * expected

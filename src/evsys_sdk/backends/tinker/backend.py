@@ -1,0 +1,283 @@
+"""The `tinker` backend: train on any server that speaks the Tinker protocol.
+
+    backend: { kind: tinker }                                             # the hosted service, key in TINKER_API_KEY
+    backend: { kind: tinker, params: { base_url: "http://127.0.0.1:8123" } }  # evsys serve, or another server
+
+What a server does differently from the protocol is taken from what `evsys doctor` found out about it, where somebody
+has asked; otherwise it is taken at its word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ...errors import BackendError
+from ...log import get_logger
+from .config import SkyRLConfig, TinkerConfig
+
+if TYPE_CHECKING:
+    from ..client import Capabilities
+    from ..probes.facts import Facts
+    from .pipeline import Pipeline
+    from .quirks import Quirks
+    from .sampling import TinkerSamplingClient
+    from .session import ServedModel, Session
+    from .state import Adapter
+
+_SUGGESTED_LEARNING_RATE = 1e-4
+_CONTEXT_LENGTH = 32_768
+
+
+class TinkerBackend:
+    """Any server that speaks the Tinker protocol, through the tinker SDK."""
+
+    name: ClassVar[str] = "tinker"
+    Config: ClassVar[type[TinkerConfig]] = TinkerConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.config = self.Config(**params)
+        self._probing = False
+
+    def for_probing(self) -> Self:
+        """The same backend without any assumption about the server, so that all of it can be asked."""
+        found = type(self)(**{**self.config.model_dump(exclude_unset=True), "check_model": False})
+        found._probing = True
+        return found
+
+    def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
+        """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
+        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
+        if resumed and initial:
+            raise BackendError(
+                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
+                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
+            )
+        session, pipeline = self.open_session()
+        try:
+            made = _Preparation(self, session, pipeline, model, Path(run_dir))
+            client = pipeline.submit("creating the model", made.make, lambda made: made, lane="connect").result()
+        except BaseException:  # also Ctrl-C, after which nobody wants to wait
+            pipeline.close(wait_s=0.0)
+            session.close("errored", timeout_s=1.0)
+            raise
+        return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
+
+    def model_names(self) -> list[str]:
+        """The models that the server offers."""
+        session, pipeline = self.open_session()
+        pipeline.close()
+        session.close("success")
+        return session.model_names()
+
+    def teardown(self, handles: dict[str, Any]) -> None:
+        """End the session and leave what was used in the folder of the run."""
+        client = handles.get("training_client")
+        if client is not None:
+            client.close()
+            client.write_usage()
+
+    def open_session(self) -> tuple[Session, Pipeline]:
+        """A session that is open, and the pipeline for its operations."""
+        from .pipeline import Pipeline
+        from .session import Session
+
+        limits = self.config.deadlines
+        session = Session(self.config)
+        pipeline = Pipeline(
+            session.where, {"connect": limits.connect_s, "train": limits.operation_s, "sample": limits.sample_s}
+        )
+        try:
+            pipeline.submit("opening the session", session.open, lambda _: None, lane="connect").result()
+        except BaseException:  # also Ctrl-C, after which nobody wants to wait
+            pipeline.close(wait_s=0.0)
+            session.close("errored", timeout_s=1.0)
+            raise
+        return session, pipeline
+
+    def open_sampler(
+        self, model: str, checkpoint: str | None = None
+    ) -> tuple[TinkerSamplingClient, Callable[[], None]]:
+        """A sampler of a base model or of a checkpoint, without anything to train; and what closes it."""
+        from .sampling import opened_sampler
+
+        session, pipeline = self.open_session()
+
+        def make() -> TinkerSamplingClient:
+            return opened_sampler(self, session, pipeline, model, checkpoint)
+
+        def close() -> None:
+            pipeline.close()
+            session.close("errored" if pipeline.broken else "success")
+
+        try:
+            return pipeline.submit("sampler", make, lambda sampler: sampler, lane="connect").result(), close
+        except BaseException:
+            close()
+            raise
+
+    def assumed(self) -> Facts:
+        """What is taken for granted about servers of this kind."""
+        from .quirks import REFERENCE
+
+        return REFERENCE
+
+    def facts(self, base_url: str, model: str, extras: Mapping[str, Any] | None = None) -> Facts:
+        """What is known about a server: found by `evsys doctor`, said by itself, or assumed."""
+        from ..probes.cache import Server, read_facts
+        from ..probes.facts import Facts
+
+        if self._probing:
+            from .quirks import PROMISED
+
+            return PROMISED
+        found = read_facts(Server(self.name, base_url, model)) if self.config.use_doctor else None
+        return (found or Facts()).over(_said(extras or {})).over(self.assumed())
+
+    def quirks(self, facts: Facts) -> Quirks:
+        """What is done differently for this server."""
+        from .quirks import Quirks
+
+        return Quirks.of(self.config, facts)
+
+    def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
+        """What recipes may ask of this server."""
+        from ..client import Capabilities
+        from ..losses import LOSSES
+
+        config, extras = self.config, served.extras or {}
+        quirks = self.quirks(facts)
+        top_k = config.top_k_logprobs if config.top_k_logprobs is not None else facts.top_k_logprobs or 0
+        # To score a sequence a server reads it and samples one more token, which needs a place as well.
+        longest = served.context_length - 1 if served.context_length else _CONTEXT_LENGTH
+        return Capabilities(
+            backend=self.name,
+            vocab_size=int(extras.get("vocab_size") or _vocabulary(tokenizer)),
+            context_length=config.context_length or longest,
+            losses=LOSSES if quirks.summed else quirks.native_losses,
+            suggested_learning_rate=config.suggested_learning_rate
+            or extras.get("suggested_learning_rate")
+            or _SUGGESTED_LEARNING_RATE,
+            custom_loss=quirks.summed and facts.custom_loss is not False,
+            soft_targets=True,
+            top_k_logprobs=top_k,
+            summed_losses=quirks.summed,
+            snapshot_samplers=facts.snapshot_samplers is not False,
+            seeds=facts.seeds is not False,
+        )
+
+
+class SkyRLBackend(TinkerBackend):
+    """A SkyRL server, with what it does differently from the Tinker protocol taken into account."""
+
+    name: ClassVar[str] = "skyrl"
+    Config = SkyRLConfig
+
+    def assumed(self) -> Facts:
+        """What SkyRL's JAX server does, until `evsys doctor` finds otherwise."""
+        from .quirks import SKYRL
+
+        return SKYRL
+
+    def quirks(self, facts: Facts) -> Quirks:
+        """Its samples have no ids, and its seeds are 31 bits wide."""
+        from .quirks import Quirks
+
+        return Quirks.of(self.config, facts, seed_bits=31, fill_sequence_ids=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """Everything between an open session and a training client."""
+
+    backend: TinkerBackend
+    session: Session
+    pipeline: Pipeline
+    model: Any
+    run_dir: Path
+
+    def make(self) -> Any:
+        """Create or restore the model; blocks."""
+        from .client import TinkerTrainingClient
+
+        backend, name = self.backend, self.model.name
+        served = self.session.model(name)
+        facts = backend.facts(self.session.base_url, name, served.extras)
+        adapter = self._adapter()
+        training = self._training(adapter)
+        tokenizer = self._tokenizer(training, served)
+        capabilities = backend.capabilities(facts, served, tokenizer)
+        if not capabilities.summed_losses:
+            get_logger(__name__).warning(
+                "%s averages losses over what is sent together, so a token counts differently than on other backends; "
+                "only losses with positive weights are possible",
+                self.session.where,
+            )
+        return TinkerTrainingClient(
+            session=self.session,
+            pipeline=self.pipeline,
+            training=training,
+            adapter=adapter,
+            capabilities=capabilities,
+            tokenizer=tokenizer,
+            quirks=backend.quirks(facts),
+            run_dir=self.run_dir,
+            seed=getattr(self.model, "seed", 0),
+        )
+
+    def _adapter(self) -> Adapter:
+        from .state import Adapter
+
+        config = self.backend.config
+        return Adapter(
+            model=self.model.name,
+            rank=getattr(self.model, "lora_rank", 32),
+            train_mlp=config.train_mlp,
+            train_attn=config.train_attn,
+            train_unembed=config.train_unembed,
+            renderer=getattr(self.model, "renderer_name", None),
+            tokenizer=config.tokenizer,
+        )
+
+    def _training(self, adapter: Adapter) -> Any:
+        from .client import restored
+        from .state import checked_reference
+
+        resumed = getattr(self.model, "load_checkpoint_path", None)
+        ref = resumed or getattr(self.model, "init_from_checkpoint", None)
+        if ref:
+            return restored(self.session, checked_reference(ref), adapter, self.run_dir, bool(resumed))
+        return self.session.service.create_lora_training_client(
+            base_model=adapter.model, rank=adapter.rank, seed=getattr(self.model, "seed", None), **adapter.layers()
+        )
+
+    def _tokenizer(self, training: Any, served: ServedModel) -> Any:
+        from .tokenizers import load_tokenizer
+
+        wanted, named = self.backend.config.tokenizer, None
+        if wanted == "auto" and not (served.extras or {}).get("tokenizer"):
+            named = getattr(training.get_info().model_data, "tokenizer_id", None)
+        return load_tokenizer(wanted, self.model.name, served.extras, named)
+
+
+def _said(extras: Mapping[str, Any]) -> Facts:
+    """What an evsys server says about itself."""
+    from ..probes.facts import Facts
+
+    summed = extras.get("summed_losses")
+    return Facts(
+        loss_reduction=None if summed is None else "sum" if summed else "normalised",
+        snapshot_samplers=extras.get("snapshot_samplers"),
+        losses=tuple(extras["losses"]) if "losses" in extras else None,
+        custom_loss=extras.get("custom_loss"),
+        soft_targets=extras.get("soft_targets"),
+        seeds=extras.get("seeds"),
+        top_k_logprobs=extras.get("top_k_logprobs"),
+    )
+
+
+def _vocabulary(tokenizer: Any) -> int:
+    """How many tokens there are, with those that were added to the vocabulary."""
+    return max(len(tokenizer), int(tokenizer.vocab_size))

@@ -1,0 +1,263 @@
+"""Our training client on top of the SDK's: the same calls, sums and errors as every other backend.
+
+Every call is checked here first and sent in the order of the calls; a backward pass and a step that are submitted
+together are sent together. What the server cannot compute (a loss of the user's own, or one it lacks) is computed
+here: a forward pass, our gradient, and a cross-entropy whose weights are minus that gradient. No torch is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...errors import BackendError
+from .. import checks
+from ..client import AdamParams, Capabilities, ForwardBackwardOutput, OptimStepOutput
+from ..datum import Datum, Floats
+from ..future import Operation
+from ..losses import LossCallable, LossResult, check_config, custom_loss, named_loss
+from . import datums, state
+from .errors import LossFunctionError
+from .pipeline import Pipeline
+from .quirks import Quirks
+from .sampling import SamplerContext, SeedCounter, TinkerSamplingClient
+from .session import Session
+from .usage import Usage
+
+type _Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
+
+
+class TinkerTrainingClient:
+    """Weights that are being trained on a Tinker server."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        pipeline: Pipeline,
+        training: Any,
+        adapter: state.Adapter,
+        capabilities: Capabilities,
+        tokenizer: Any,
+        quirks: Quirks,
+        run_dir: Path,
+        seed: int = 0,
+    ) -> None:
+        self._session, self._pipeline, self._training = session, pipeline, training
+        self._adapter, self._quirks, self._run_dir = adapter, quirks, run_dir
+        self._seeds, self._version = SeedCounter(seed), 0
+        self.model_name = adapter.model
+        self.tokenizer = tokenizer
+        self.capabilities = capabilities
+        self.usage = Usage(session.config.prices)
+
+    def forward(
+        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Loss and log-probabilities, without a gradient."""
+        data = self._checked(data, loss_fn, loss_fn_config)
+        loss = named_loss(loss_fn, loss_fn_config)
+        return self._pipeline.submit(
+            "forward", lambda: self._pass("forward", data), lambda answer: self._valued(answer, data, loss)
+        )
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
+        data = self._checked(data, loss_fn, loss_fn_config)
+        loss = named_loss(loss_fn, loss_fn_config)
+        if loss_fn not in self._quirks.native_losses:
+            return self._computed_here("forward_backward", data, loss)
+        return self._pipeline.submit(
+            "forward_backward",
+            lambda: self._pass("forward_backward", data, loss_fn, check_config(loss_fn, loss_fn_config)),
+            lambda answer: self._valued(answer, data, loss),
+            changes_weights=True,
+        )
+
+    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
+        """The same for a loss of your own, which is called on a thread of this client."""
+        data = list(data)
+        checks.check_data(data, self.capabilities)
+        return self._computed_here("forward_backward_custom", data, custom_loss(loss_fn))
+
+    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
+        """Apply the accumulated gradient and forget it."""
+        checks.check_adam(adam)
+        params = import_module("tinker").types.AdamParams(
+            learning_rate=adam.learning_rate,
+            beta1=adam.beta1,
+            beta2=adam.beta2,
+            eps=adam.eps,
+            weight_decay=adam.weight_decay,
+            grad_clip_norm=adam.grad_clip_norm,
+        )
+        stepped = self._pipeline.submit(
+            "optim_step", lambda: self._training.optim_step(params), self._stepped, changes_weights=True
+        )
+        self._version += 1
+        return stepped
+
+    def save_state(self, name: str) -> Operation[str]:
+        """Store weights and optimizer on the server; returns the reference that `load_state` takes."""
+        unused, ttl = state.unused_name(name), self._session.config.checkpoint_ttl_s
+
+        def saved(answer: Any) -> str:
+            state.write_sidecar(self._run_dir, unused, answer.path, self._session.base_url, self._adapter)
+            return str(answer.path)
+
+        return self._pipeline.submit("save_state", lambda: self._training.save_state(unused, ttl_seconds=ttl), saved)
+
+    def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
+        """Go back to a stored state; without its optimizer, start the optimizer afresh."""
+
+        def load() -> Any:
+            return restored(self._session, state.checked_reference(ref), self._adapter, self._run_dir, with_optimizer)
+
+        def swap(training: Any) -> None:
+            self._training = training
+
+        loaded = self._pipeline.submit("load_state", lambda: swap(load()), lambda _: None)
+        self._version += 1
+        return loaded
+
+    def sampler(self, name: str | None = None) -> Operation[TinkerSamplingClient]:
+        """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
+        unused, ttl = None if name is None else state.unused_name(name), self._session.config.checkpoint_ttl_s
+        version = self._version
+
+        def snapshot() -> TinkerSamplingClient:
+            if unused is None:
+                taken = self._training.save_weights_and_get_sampling_client(retry_config=self._quirks.retry_config())
+                return TinkerSamplingClient(self._quirks.sampler(taken), "", self._context(), version)
+            stored = self._pipeline.waited(self._training.save_weights_for_sampler(unused, ttl_seconds=ttl))
+            return self._opened(stored.path, version)
+
+        return self._pipeline.submit("sampler", snapshot, lambda sampler: sampler)
+
+    def open_sampler(self, ref: str) -> Operation[TinkerSamplingClient]:
+        """A sampler that was stored earlier."""
+        version = self._version
+        return self._pipeline.submit(
+            "open_sampler", lambda: self._opened(state.checked_reference(ref), version), lambda sampler: sampler
+        )
+
+    def close(self) -> None:
+        """End the session; closing twice does nothing."""
+        self._pipeline.close()
+        if self._pipeline.broken is None:
+            self._session.close("success")
+        else:
+            self._session.close("errored", timeout_s=1.0)  # it may be gone, and nobody should wait for it again
+
+    def write_usage(self) -> None:
+        """Leave what was used in the folder of the run."""
+        self.usage.write(self._run_dir / "tinker" / "usage.json")
+
+    def _opened(self, path: str, version: int) -> TinkerSamplingClient:
+        sampler = self._session.service.create_sampling_client(
+            model_path=path, retry_config=self._quirks.retry_config()
+        )
+        return TinkerSamplingClient(self._quirks.sampler(sampler), path, self._context(), version)
+
+    def _context(self) -> SamplerContext:
+        return SamplerContext(
+            self._pipeline,
+            self.capabilities,
+            self.tokenizer,
+            self.usage,
+            self._seeds.next,
+            lambda: self._version,
+            self._quirks.seed_bits,
+        )
+
+    def _checked(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> list[Datum]:
+        data = list(data)
+        checks.check_loss(loss_fn, config, self.capabilities)
+        checks.check_data(data, self.capabilities, loss_fn)
+        return data
+
+    def _pass(
+        self,
+        kind: str,
+        data: Sequence[Datum],
+        loss_fn: str = "cross_entropy",
+        params: Mapping[str, float] | None = None,
+    ) -> Any:
+        """Send a pass; scaled so that its loss is a sum, and with soft targets in the form the server takes."""
+        scaled = datums.summed(data, self._quirks.loss_reduction)
+        wire = datums.to_wire(datums.expanded(scaled) if self._quirks.expand_soft_targets else scaled, loss_fn)
+        send = getattr(self._training, kind)
+        return send(wire, loss_fn, dict(params)) if params else send(wire, loss_fn)
+
+    def _logprobs(self, answer: Any, data: Sequence[Datum]) -> list[Floats]:
+        self.usage.add(train=sum(len(datum) for datum in data))
+        if not self._quirks.expand_soft_targets:
+            return datums.logprobs_of(answer, data, self._session.where)
+        found = datums.logprobs_of(answer, datums.expanded(data), self._session.where)
+        return datums.collected(found, data)
+
+    def _valued(self, answer: Any, data: Sequence[Datum], loss: _Loss) -> ForwardBackwardOutput:
+        """The sum that the loss stands for, from the log-probabilities: servers report it in different ways."""
+        logprobs = self._logprobs(answer, data)
+        value, metrics, _ = loss(data, logprobs)
+        return ForwardBackwardOutput(value, logprobs, {**_reported(answer, metrics), **metrics})
+
+    def _computed_here(self, what: str, data: list[Datum], loss: _Loss) -> Operation[ForwardBackwardOutput]:
+        def start() -> Any:
+            logprobs = self._logprobs(self._pipeline.waited(self._pass("forward", data)), data)
+            try:
+                value, metrics, gradients = loss(data, logprobs)
+            except Exception as error:
+                raise LossFunctionError(error) from error
+            outputs.append(ForwardBackwardOutput(value, logprobs, metrics))
+            weighted = [replace(datum, weights=-gradient) for datum, gradient in zip(data, gradients, strict=True)]
+            return self._pass("forward_backward", weighted)
+
+        def finished(answer: Any) -> ForwardBackwardOutput:
+            self.usage.add(train=sum(len(datum) for datum in data))
+            return outputs[0]
+
+        outputs: list[ForwardBackwardOutput] = []
+        return self._pipeline.submit(what, start, finished, changes_weights=True)
+
+    def _stepped(self, answer: Any) -> OptimStepOutput:
+        reported: dict[str, Any] = answer.metrics or {}
+        metrics = {str(key): float(value) for key, value in reported.items()}
+        norm = next((value for key, value in metrics.items() if key.endswith("/grad_norm")), None)
+        if norm is not None:  # some servers put their own name in front
+            metrics.setdefault("grad_norm", norm)
+        return OptimStepOutput({**metrics, **self.usage.metrics()})
+
+
+def restored(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, with_optimizer: bool) -> Any:
+    """A new model on the server with the weights of a checkpoint; blocks until it is there."""
+    state.check_sidecar(run_dir, ref, adapter)
+    service = session.service
+    if not all(adapter.layers().values()):
+        _check_layers(session, ref, adapter)
+    if with_optimizer:
+        return service.create_training_client_from_state_with_optimizer(ref)
+    return service.create_training_client_from_state(ref)
+
+
+def _check_layers(session: Session, ref: str, adapter: state.Adapter) -> None:
+    """Refuse to go on with other layers than before: a server that has not kept which they are would train all."""
+    info = session.service._rest_client().get_weights_info_by_tinker_path(ref).result()
+    for name, wanted in adapter.layers().items():
+        kept = getattr(info, name, None)
+        if (True if kept is None else kept) != wanted:
+            raise BackendError(
+                f"{session.where} says that {ref} has {name}={kept}, but it was trained with {wanted}. Going on would "
+                "train other layers than before; use a server that keeps this, or train all layers."
+            )
+
+
+def _reported(answer: Any, ours: Mapping[str, float]) -> dict[str, float]:
+    """What the server says about a pass, without its own idea of the loss and of what is computed here."""
+    names = {"loss", *ours}
+    return {key: float(value) for key, value in answer.metrics.items() if key.partition(":")[0] not in names}

@@ -1,0 +1,124 @@
+"""Our datums as the SDK's, and what comes back as our arrays.
+
+Numbers travel as float32 and int64, which is what our datums hold, so nothing is rounded on the way. Policy losses get
+no weights: the protocol has none for them, and an advantage of 0 says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import BackendError
+from ..datum import Datum, Floats
+from ..probes.facts import LossReduction
+
+_DATA_AT_ONCE: Final = 1024
+_BYTES_AT_ONCE: Final = 2_500_000
+"""What the SDK is sure to send in one request; beyond, it may split."""
+
+
+def to_wire(data: Sequence[Datum], loss_fn: str) -> list[Any]:
+    """Datums for a request with this loss."""
+    types: Any = import_module("tinker").types
+    return [_datum(types, datum, loss_fn) for datum in data]
+
+
+def _datum(types: Any, datum: Datum, loss_fn: str) -> Any:
+    inputs: dict[str, Any] = {"target_tokens": _contiguous(datum.target_tokens, np.int64)}
+    if loss_fn == "cross_entropy":
+        inputs["weights"] = _contiguous(datum.weights, np.float32)
+    else:
+        inputs["advantages"] = _contiguous(datum.advantages, np.float32)
+        inputs["logprobs"] = _contiguous(datum.logprobs, np.float32)
+    if loss_fn == "gspo":
+        inputs["sequence_ratio_mask"] = (datum.weights != 0).astype(np.float32)
+    tensors = {name: types.TensorData.from_numpy(array) for name, array in inputs.items()}
+    return types.Datum(model_input=types.ModelInput.from_ints(datum.tokens.tolist()), loss_fn_inputs=tensors)
+
+
+def from_wire(datum: Any) -> Datum:
+    """The inverse, for a datum made by `to_wire` or by the SDK's user."""
+    inputs = {name: np.asarray(value.to_numpy()) for name, value in datum.loss_fn_inputs.items()}
+    tokens = np.asarray(datum.model_input.to_ints(), np.int64)
+    weights = inputs.get("weights")
+    if weights is None:
+        weights = inputs.get("sequence_ratio_mask", np.ones(inputs["target_tokens"].shape, np.float32))
+    return Datum(tokens, inputs["target_tokens"], weights, inputs.get("advantages"), inputs.get("logprobs"))
+
+
+def _contiguous(values: Any, dtype: Any) -> Any:
+    array = np.ascontiguousarray(values, dtype)
+    return array if array.flags.writeable else array.copy()
+
+
+def logprobs_of(output: Any, data: Sequence[Datum], where: str) -> list[Floats]:
+    """The log-probabilities of the targets, out of what a pass gave."""
+    found = [record.get("logprobs") for record in output.loss_fn_outputs]
+    if len(found) != len(data) or any(one is None for one in found):
+        raise BackendError(
+            f"{where}: {len(data)} data were sent and {sum(one is not None for one in found)} came back with "
+            "log-probabilities. This server does not keep the protocol; ask it with `evsys doctor`."
+        )
+    logprobs = [np.asarray(one.to_numpy(), np.float32) for one in found]
+    for index, (lp, datum) in enumerate(zip(logprobs, data, strict=True)):
+        if lp.size != datum.target_tokens.size:
+            raise BackendError(
+                f"{where}: datum {index} has {datum.target_tokens.size} targets and got {lp.size} log-probabilities. "
+                "This server does not keep the protocol; ask it with `evsys doctor`."
+            )
+        if not np.isfinite(lp).all():
+            raise BackendError(
+                f"{where}: datum {index} got a log-probability that is not finite. The weights on the server are "
+                "broken, or its vocabulary is smaller than the tokenizer's."
+            )
+    return [lp.reshape(datum.target_tokens.shape) for lp, datum in zip(logprobs, data, strict=True)]
+
+
+def summed(data: Sequence[Datum], reduction: LossReduction | None) -> list[Datum]:
+    """Data whose averaged loss on the server is the sum that was asked for, where that can be had."""
+    factor = {
+        "mean_data": float(len(data)),
+        "mean_tokens": float(sum(len(datum) for datum in data)),
+    }.get(reduction or "sum", 1.0)
+    if factor == 1.0:
+        return list(data)
+    size = sum(4 * len(datum) + 12 * datum.target_tokens.size for datum in data)
+    if len(data) > _DATA_AT_ONCE or size > _BYTES_AT_ONCE:
+        raise BackendError(
+            f"{len(data)} data of {size} bytes would be sent in several requests, each averaged by itself, and this "
+            "server averages. Make batch_size smaller, or use a server that sums."
+        )
+    return [_scaled(datum, np.float32(factor)) for datum in data]
+
+
+def _scaled(datum: Datum, factor: np.float32) -> Datum:
+    advantages = None if datum.advantages is None else datum.advantages * factor
+    return replace(datum, weights=datum.weights * factor, advantages=advantages)
+
+
+def expanded(data: Sequence[Datum]) -> list[Datum]:
+    """Soft targets as one datum for each alternative: the same sum of the same terms, at the price of each pass."""
+    return [column for datum in data for column in _columns(datum)]
+
+
+def _columns(datum: Datum) -> list[Datum]:
+    if datum.target_tokens.ndim == 1:
+        return [datum]
+    return [
+        replace(datum, target_tokens=datum.target_tokens[:, k], weights=datum.weights[:, k])
+        for k in range(datum.target_tokens.shape[1])
+    ]
+
+
+def collected(logprobs: Sequence[Floats], data: Sequence[Datum]) -> list[Floats]:
+    """The log-probabilities of expanded data, put together again."""
+    parts = iter(logprobs)
+    return [
+        next(parts) if datum.target_tokens.ndim == 1 else np.stack([next(parts) for _ in _columns(datum)], axis=1)
+        for datum in data
+    ]

@@ -1,0 +1,199 @@
+"""Our sampling client on top of the SDK's."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ...errors import BackendError
+from .. import checks
+from ..client import Capabilities, Sample, SamplingParams, TopLogprobs
+from ..datum import Floats
+from ..future import Operation
+from .pipeline import Pipeline
+from .state import checked_reference
+from .tokenizers import load_tokenizer
+from .usage import Usage
+
+if TYPE_CHECKING:
+    from .backend import TinkerBackend
+    from .session import Session
+
+_MASKED: Final = -99999.0
+"""What the protocol writes where there is no token to report."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerContext:
+    """What samplers share with the client they come from."""
+
+    pipeline: Pipeline
+    capabilities: Capabilities
+    tokenizer: Any
+    usage: Usage
+    next_seed: Callable[[], int]
+    version: Callable[[], int]
+    """Counts the changes of the live weights."""
+    seed_bits: int = 63
+
+
+class TinkerSamplingClient:
+    """A frozen copy of the weights on a server, to sample from."""
+
+    def __init__(self, sampler: Any, ref: str, context: SamplerContext, version: int = 0) -> None:
+        self._sampler, self._context, self._version = sampler, context, version
+        self.ref = ref
+        self.tokenizer = context.tokenizer
+
+    def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        """Continue a prompt several times."""
+        checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
+        self._refuse_if_stale("sample")
+        seed = self._context.next_seed() if params.seed is None else params.seed
+        wanted = wire_params(replace(params, seed=seed & ((1 << self._context.seed_bits) - 1)))
+        tokens = wire_tokens(prompt)
+
+        def converted(response: Any) -> list[Sample]:
+            samples = [_sample(sequence) for sequence in response.sequences]
+            if len(samples) != num_samples:
+                raise BackendError(f"{num_samples} samples were asked for and {len(samples)} came back.")
+            self._context.usage.add(prefill=len(prompt), sample=sum(len(one.tokens) for one in samples))
+            return samples
+
+        return self._asked("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), converted)
+
+    def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
+        """Of each token given those before it, (N,); the first has none and is nan."""
+        length = self._checked(tokens, "logprobs")
+        return self._asked("logprobs", lambda: self._scored(tokens, 0), lambda response: prompt_row(response, length))
+
+    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+        """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
+        checks.check_top_k(k, self._context.capabilities)
+        length = self._checked(tokens, "topk_logprobs")
+        return self._asked(
+            "topk_logprobs", lambda: self._scored(tokens, k), lambda response: prompt_table(response, length, k)
+        )
+
+    def _scored(self, tokens: Sequence[int], k: int) -> Any:
+        params = import_module("tinker").types.SamplingParams(max_tokens=1, seed=0)
+        return self._sampler.sample(
+            wire_tokens(tokens), 1, params, include_prompt_logprobs=True, topk_prompt_logprobs=k
+        )
+
+    def _checked(self, tokens: Sequence[int], what: str) -> int:
+        checks.check_tokens(tokens, self._context.capabilities, where="tokens")
+        self._refuse_if_stale(what)
+        return len(tokens)
+
+    def _asked[T](self, what: str, start: Callable[[], Any], convert: Callable[[Any], T]) -> Operation[T]:
+        return self._context.pipeline.submit_now(what, start, convert)
+
+    def _refuse_if_stale(self, what: str) -> None:
+        """On a server without snapshots, an old sampler answers from other weights, and may undo training."""
+        if self._context.capabilities.snapshot_samplers or self._context.version() == self._version:
+            return
+        raise BackendError(
+            f"{what} was asked of a sampler whose weights have been trained on since, and the samplers of the backend "
+            f"'{self._context.capabilities.backend}' follow the live weights. Take a new sampler after each step, or "
+            "use a server that keeps snapshots; `evsys doctor` says which do."
+        )
+
+
+def opened_sampler(
+    backend: TinkerBackend, session: Session, pipeline: Pipeline, model: str, checkpoint: str | None
+) -> TinkerSamplingClient:
+    """A sampler without a training client; blocks until the server has it."""
+    served = session.model(model, to_train=False)
+    facts = backend.facts(session.base_url, model, served.extras)
+    quirks = backend.quirks(facts)
+    tokenizer = load_tokenizer(session.config.tokenizer, model, served.extras)
+    capabilities = replace(backend.capabilities(facts, served, tokenizer), snapshot_samplers=True)
+    source = {"base_model": model} if checkpoint is None else {"model_path": checked_reference(checkpoint)}
+    sampler = session.service.create_sampling_client(**source, retry_config=quirks.retry_config())
+    seeds = SeedCounter(0)
+    usage = Usage(session.config.prices)
+    context = SamplerContext(pipeline, capabilities, tokenizer, usage, seeds.next, lambda: 0, quirks.seed_bits)
+    return TinkerSamplingClient(quirks.sampler(sampler), checkpoint or "", context)
+
+
+class SeedCounter:
+    """Seeds for requests that bring none: counted, so that a run repeats itself."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._used, self._lock = seed, 0, threading.Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            self._used += 1
+            used = self._used
+        return int.from_bytes(hashlib.blake2b(f"{self._seed}:{used}".encode(), digest_size=7).digest())
+
+
+def wire_tokens(tokens: Sequence[int]) -> Any:
+    """Tokens as the SDK wants them."""
+    return import_module("tinker").types.ModelInput.from_ints([int(token) for token in tokens])
+
+
+def wire_params(params: SamplingParams) -> Any:
+    """How to sample, as the SDK wants it."""
+    return import_module("tinker").types.SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        seed=params.seed,
+        stop=None if params.stop is None else list(params.stop),
+    )
+
+
+def _sample(sequence: Any) -> Sample:
+    tokens, logprobs = list(sequence.tokens), sequence.logprobs
+    if logprobs is None or len(logprobs) != len(tokens):
+        raise BackendError(
+            f"a sample has {len(tokens)} tokens and {len(logprobs or ())} log-probabilities; each needs one. "
+            "This server does not keep the protocol."
+        )
+    return Sample(tokens, [float(value) for value in logprobs], sequence.stop_reason)
+
+
+def prompt_row(response: Any, length: int) -> Floats:
+    """Log-probabilities of a prompt, (N,); servers that leave out the first position give one fewer."""
+    found = response.prompt_logprobs_np
+    if found is None and response.prompt_logprobs is not None:
+        found = np.array([np.nan if value is None else value for value in response.prompt_logprobs])
+    if length == 1:
+        return np.full(1, np.nan, np.float32)
+    row = _full_length(found, length)
+    row[0] = np.nan
+    return row
+
+
+def prompt_table(response: Any, length: int, k: int) -> TopLogprobs:
+    """The most probable tokens at each position of a prompt."""
+    tokens, logprobs = np.full((length, k), -1, np.int64), np.full((length, k), np.nan, np.float32)
+    if length == 1:
+        return TopLogprobs(tokens, logprobs)
+    top = response.topk_prompt_logprobs_np
+    if top is None or top.token_ids.shape[1] < k:
+        raise BackendError(f"{k} alternatives per position were asked for and the server gave none, or fewer.")
+    found = top.logprobs[-(length - 1) :, :k].astype(np.float32)
+    if len(found) != length - 1 or (found <= _MASKED).any():
+        raise BackendError(f"the server gave alternatives for {len(found)} of {length - 1} positions.")
+    tokens[1:], logprobs[1:] = top.token_ids[-(length - 1) :, :k], found
+    return TopLogprobs(tokens, logprobs)
+
+
+def _full_length(found: Any, length: int) -> Floats:
+    if found is None or len(found) not in (length, length - 1):
+        got = "no" if found is None else str(len(found))
+        raise BackendError(f"{length} tokens were scored and {got} log-probabilities came back.")
+    row = np.full(length, np.nan, np.float32)
+    row[length - len(found) :] = found
+    return row

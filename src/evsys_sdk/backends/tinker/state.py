@@ -1,0 +1,84 @@
+"""Checkpoints on a Tinker server: names that are never taken, references, and what the server does not remember.
+
+A checkpoint lives on the server; its reference begins with `tinker://`. Beside it, `tinker/<name>.json` in the folder
+of the run keeps what is needed to go on and to notice a mix-up: model, rank, which layers are trained, tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import BackendError, show
+from ...files import write_json
+
+SCHEME: Final = "tinker://"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FOLDER: Final = "tinker"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What is trained."""
+
+    model: str
+    rank: int
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+    renderer: str | None = None
+    tokenizer: str | None = None
+
+    def layers(self) -> dict[str, bool]:
+        return {name: getattr(self, name) for name in ("train_mlp", "train_attn", "train_unembed")}
+
+
+def unused_name(name: str) -> str:
+    """A name on the server for a checkpoint: a taken one would be refused in a way that the SDK repeats for minutes."""
+    if not _NAME.fullmatch(name):
+        raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
+    return f"{name}-{secrets.token_hex(4)}"
+
+
+def checked_reference(ref: str) -> str:
+    """Refuse what cannot be a checkpoint of a Tinker server."""
+    if not ref.startswith(SCHEME):
+        raise BackendError(
+            f"{show(ref)} is not a checkpoint of a Tinker server: those begin with {SCHEME}. Take one from the "
+            "checkpoints.jsonl of a run on this backend."
+        )
+    return ref
+
+
+def write_sidecar(run_dir: Path, name: str, ref: str, base_url: str, adapter: Adapter) -> None:
+    """Keep what the server may forget."""
+    about = {"reference": ref, "base_url": base_url, **asdict(adapter)}
+    write_json(run_dir / _FOLDER / f"{name}.json", about)
+
+
+def read_sidecar(run_dir: Path, ref: str) -> dict[str, Any] | None:
+    """What was kept about a checkpoint of this run; None for those of others."""
+    for path in sorted((run_dir / _FOLDER).glob("*.json")):
+        try:
+            about: Any = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(about, dict) and about.get("reference") == ref:  # pyright: ignore[reportUnknownMemberType]
+            return about  # pyright: ignore[reportUnknownVariableType]
+    return None
+
+
+def check_sidecar(run_dir: Path, ref: str, adapter: Adapter) -> None:
+    """Refuse a checkpoint that was made with another model or adapter than the run asks for."""
+    about = read_sidecar(run_dir, ref)
+    for key, ours in ({"model": adapter.model, "rank": adapter.rank, **adapter.layers()}).items() if about else ():
+        assert about is not None
+        if about.get(key) != ours:
+            raise BackendError(
+                f"{ref} was saved with {key}={show(about.get(key))}, but the run asks for {show(ours)}. Set it back, "
+                "or start a new run."
+            )

@@ -1,0 +1,44 @@
+"""`evsys context`: a digest of all experiments for a coding agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .record_options import chosen_filters, filter_options, format_options, root_option
+
+
+@click.command()
+@click.option(
+    "--budget-tokens",
+    type=click.IntRange(min=200),
+    default=2000,
+    show_default=True,
+    help="Longest answer, at four characters a token.",
+)
+@click.option("--goal", metavar="TEXT", default="", help="What you are working towards, to stand at the top.")
+@filter_options
+@root_option
+@format_options
+def context(
+    budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
+) -> None:
+    """Tell an agent what it needs to know: best so far, open questions, what was tried, what failed, spend."""
+    from ..record.history.context import make_digest
+    from ..record.history.index import HistoryIndex
+    from ..record.history.listing import nothing_text
+    from ..record.history.roots import experiment_roots
+    from ..record.history.text import printable, printable_json
+
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
+    folders = experiment_roots(roots)
+    with HistoryIndex(folders) as index:
+        digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen_filters(filters))
+    shown = digest.fit("json" if as_json else "markdown" if as_markdown else "text")
+    empty = not any(section.items for section in digest.sections if section.key != "goal")
+    if as_json:
+        click.echo(printable_json(shown))
+    else:
+        click.echo(printable(f"{shown}{nothing_text(0, folders)}" if empty else shown).rstrip("\n"))

@@ -1,0 +1,80 @@
+"""`evsys plan`: what an experiment would take, before anything is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ..experiment.plan import LimitPlan, Needs, Plan
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@json_option
+@import_option
+def plan(path: str, as_json: bool) -> None:
+    """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
+    from ..config import validate_yaml
+    from ..experiment.plan import plan_experiment
+
+    found = plan_experiment(validate_yaml(path, deep=True))
+    emit(found.to_dict(), as_json, lambda: _render(found))
+
+
+def _render(plan: Plan) -> None:
+    places = sorted({f"{run.model} on {run.backend}" for run in plan.runs})
+    click.secho(
+        f"{plan.name}: {_count(plan.n_arms, 'arm')}, {', '.join(places[:3])}{' …' * (len(places) > 3)}", bold=True
+    )
+    shown = plan.runs[:20]
+    rows: list[tuple[str, ...]] = [(run.run, f"x{len(run.arms)}", run.algorithm, *_cells(run.each)) for run in shown]
+    if len(plan.runs) > len(shown):
+        rows.append((f"… {len(plan.runs) - len(shown)} more", *[""] * 7))
+    if plan.n_arms > 1:
+        rows.append(("all arms", f"{plan.n_arms}", "", *_cells(plan.total)))
+    click.echo(table(("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time"), rows))
+    for name, limit in plan.budget.items():
+        click.echo(_verdict(name, limit))
+    notes = {note: None for run in plan.runs for note in run.notes}
+    for sentence in (*plan.assumptions, *notes):
+        click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
+
+
+def _cells(needs: Needs) -> tuple[str, str, str, str, str]:
+    steps = "?" if needs.steps is None else f"{needs.steps:,}"
+    usd = "?" if needs.usd is None else f"{needs.usd:,.2f}" if needs.usd else "0"
+    sampled = f"{needs.tokens_sampled:,}"
+    if needs.most_sampled > needs.tokens_sampled:
+        sampled += f" (at most {needs.most_sampled:,})"
+    return steps, f"{needs.tokens_trained:,}", sampled, usd, _time(needs.wall_s)
+
+
+def _verdict(name: str, limit: LimitPlan) -> str:
+    from ..experiment.budget import amount
+
+    unit = name.rpartition(".")[2]
+    whose = "each arm's own budget" if name.startswith("per_arm.") else "budget"
+    head = f"{whose} of {amount(unit, limit.limit)} {unit}"
+    if limit.needed is None:
+        return f"{head}: not known whether it lasts"
+    needed = f"at most {amount(unit, limit.needed)}"
+    if limit.lasts:
+        return f"{head}: lasts ({needed})"
+    where = f" and would then end in arm '{limit.ends_at}'" if limit.ends_at else ""
+    return f"{head}: may not last ({needed}){where}"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,103 @@
+"""What the commands that read the record share: where to look, which experiments, and how to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..record.history.filters import Filters
+
+
+def root_option[F: Callable[..., Any]](command: F) -> F:
+    """Add `--root`, as the parameter `roots`."""
+    return click.option(
+        "--root",
+        "roots",
+        multiple=True,
+        metavar="FOLDER",
+        type=click.Path(),
+        help="Look for experiments in this output folder instead of all known ones. May be repeated.",
+    )(command)
+
+
+def format_options[F: Callable[..., Any]](command: F) -> F:
+    """Add `--json` and `--markdown`, as the parameters `as_json` and `as_markdown`."""
+    command = click.option("--markdown", "as_markdown", is_flag=True, help="Print the result as Markdown.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
+
+
+def plot_option[F: Callable[..., Any]](command: F) -> F:
+    """Add `--plot`, as the parameter `plot`."""
+    return click.option(
+        "--plot",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Also draw curves and scores into this .png or .svg file (needs the extra 'plot').",
+    )(command)
+
+
+def filter_options[F: Callable[..., Any]](command: F) -> F:
+    """Add the options that `chosen_filters` reads."""
+    options = [
+        click.option("--status", "statuses", multiple=True, metavar="STATUS", help=_STATUS_HELP),
+        click.option("--verdict", "verdicts", multiple=True, metavar="VERDICT", help=_VERDICT_HELP),
+        click.option("--tag", "tags", multiple=True, help="Only with this tag. Of several, all must be there."),
+        click.option("--algorithm", help="Only those that use this algorithm."),
+        click.option("--model", help="Only those whose model's name has this in it."),
+        click.option("--since", metavar="WHEN", help="Only those started since: 2026-01-31, or 12h, 7d, 2w ago."),
+        click.option("--metric-above", type=float, help="Only those whose best score is above this."),
+        click.option("--search", metavar="TEXT", help="All words must occur in name, hypothesis, notes or conclusion."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_STATUS_HELP = "Only running, stale, completed, failed, interrupted, budget or damaged ones. May be repeated."
+_VERDICT_HELP = (
+    "Only supported, promising_unconfirmed, inconclusive, refuted or invalid ones, or none. May be repeated."
+)
+
+
+def chosen_filters(options: dict[str, Any]) -> Filters:
+    """The filters that the options of a command ask for."""
+    from ..record.history.filters import Filters, check_status, check_verdict, parse_since
+
+    return Filters(
+        statuses=[check_status(one) for one in options["statuses"]],
+        verdicts=[check_verdict(one) for one in options["verdicts"]],
+        tags=options["tags"],
+        algorithm=options["algorithm"] or "",
+        model=options["model"] or "",
+        since=parse_since(options["since"]) if options["since"] else None,
+        metric_above=options["metric_above"],
+        search=options["search"] or "",
+    )
+
+
+def answer(
+    value: Any, *, as_json: bool, as_markdown: bool, text: Callable[[], str], markdown: Callable[[], str]
+) -> None:
+    """Print a result in the form that was asked for."""
+    from ..record.history.text import printable, printable_json
+
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
+    if as_json:
+        click.echo(printable_json(_as_json(value() if callable(value) else value)))
+    else:
+        click.echo(printable(markdown() if as_markdown else text()))
+
+
+def _as_json(value: Any) -> str:
+    import json
+
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):  # a record may hold what JSON does not know, and the answer is JSON all the same
+        from ..data.jsonable import jsonable
+
+        return json.dumps(jsonable(value), indent=2, ensure_ascii=False)

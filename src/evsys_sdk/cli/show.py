@@ -1,0 +1,33 @@
+"""`evsys show`: one experiment."""
+
+from __future__ import annotations
+
+import click
+
+from .record_options import answer, format_options, plot_option, root_option
+
+
+@click.command()
+@click.argument("experiment")
+@plot_option
+@root_option
+@format_options
+def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
+    """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
+    from ..record.history.detail import read_detail
+    from ..record.history.find import find_experiment
+    from ..record.history.roots import experiment_roots
+    from ..record.history.show import show_data, show_markdown, show_text
+
+    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    if plot is not None:
+        from ..record.history.plots import plot_experiment
+
+        plot_experiment(detail, plot)
+    answer(
+        lambda: {**show_data(detail), **({"plot": plot} if plot else {})},
+        as_json=as_json,
+        as_markdown=as_markdown,
+        text=lambda: show_text(detail) + (f"\n- plot: {plot}" if plot else ""),
+        markdown=lambda: show_markdown(detail) + (f"\n\n![{detail.summary.id}]({plot})" if plot else ""),
+    )

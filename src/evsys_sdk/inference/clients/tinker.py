@@ -1,0 +1,110 @@
+"""`tinker`: a base model or a checkpoint on a server that speaks the Tinker protocol.
+
+    inference: { kind: tinker, params: { model: Qwen/Qwen3-8B, checkpoint: "tinker://.../sampler_weights/final" } }
+
+Everything the `tinker` backend can be told about a server can be told here too, below `server`. The same seed gives the
+same answers where the server keeps seeds. Tools are known to the model only as far as the conversation describes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from ...backends.tinker.config import TinkerConfig
+from ...config.base import Strict
+from ...data.types import Message
+from ..client import ChatClient, Completion, check_request, cut_at_stop
+from ..prices import TokenUsage
+from ..renderer import decode, get_renderer
+
+if TYPE_CHECKING:
+    from ...backends.client import Sample
+
+
+class TinkerClient(ChatClient):
+    """A model on a Tinker-protocol server as an inference client."""
+
+    name: ClassVar[str] = "tinker"
+
+    class Config(Strict):
+        """Params of `inference.kind: tinker`."""
+
+        model: str = Field(min_length=1)
+        """Base model, as the server calls it."""
+        checkpoint: str | None = Field(default=None, min_length=1)
+        """Reference of a sampler that a run saved; by default the base model itself."""
+        renderer_name: str | None = None
+        """How conversations become tokens; by default the model's own chat template."""
+        server: TinkerConfig = Field(default_factory=TinkerConfig)
+        """Address, key, tokenizer, deadlines and prices, as in the params of the backend."""
+
+    concurrency = 64
+
+    def __init__(self, **params: Any) -> None:
+        from ...backends.tinker.backend import TinkerBackend
+
+        super().__init__()
+        self.config = config = self.Config(**params)
+        self.model: str = config.model
+        backend = TinkerBackend(**config.server.model_dump(exclude_unset=True))
+        self._sampler, self._close = backend.open_sampler(config.model, config.checkpoint)
+        try:
+            self._renderer = get_renderer(self._sampler.tokenizer, config.renderer_name)
+        except BaseException:
+            self._close()
+            raise
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        stop: Sequence[str] | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        seed: int | None = None,
+        n: int = 1,
+    ) -> list[Completion]:
+        from ...backends.client import SamplingParams
+
+        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
+        started = time.monotonic()
+        tokenizer = self._sampler.tokenizer
+        stops = [end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop]
+        wanted = SamplingParams(max_tokens, temperature, seed=seed, stop=[*stops, *(stop or ())])
+        self.totals.count_request()
+        try:
+            prompt = self._renderer.prompt(messages)
+            samples = await self._sampler.sample(prompt, n, wanted)
+        except Exception:
+            self.totals.count_failure()
+            raise
+        seconds = time.monotonic() - started
+        return [self._completion(sample, len(prompt), stop, seconds) for sample in samples]
+
+    def close(self) -> None:
+        """End the session; a closed client cannot be used again."""
+        self._close()
+
+    def _completion(self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float) -> Completion:
+        message = self._renderer.parse(sample.tokens)
+        text, was_cut = cut_at_stop(str(message["content"]), stop)
+        usage = TokenUsage(prompt, len(sample.tokens))
+        cost = self._cost(usage)
+        self.totals.add(usage, cost)
+        reason = "stop" if was_cut else sample.stop_reason
+        dollars = None if cost is None else float(cost)
+        answer = {**message, "content": text}
+        return Completion(text, answer, reason, usage, dollars, seconds, sample.stop_reason, self.model)
+
+    def _cost(self, usage: TokenUsage) -> Decimal | None:
+        prices = self.config.server.prices
+        if prices is None:
+            return None
+        parts = ((usage.input_tokens or 0, prices.prefill), (usage.output_tokens or 0, prices.sample))
+        return sum((tokens * Decimal(str(price)) for tokens, price in parts), Decimal(0)) / 1_000_000

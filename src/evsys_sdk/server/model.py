@@ -1,0 +1,166 @@
+"""A model in training: its requests in their order, each applied once, none beyond what fits."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..backends.client import TrainingClient
+from ..backends.future import Operation
+from ..errors import EvsysError
+from ..log import get_logger
+from .answer import Answer, Refusal
+from .futures import Futures
+from .turns import Turns
+
+type Start = Callable[[], Operation[Answer]]
+"""Hands an operation to the backend; the operation's result is the answer to the client."""
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """One model of one session."""
+
+    model_id: str
+    session_id: str
+    base_model: str
+    rank: int
+    seed: int
+    futures: Futures
+    max_queue: int
+    delay_s: float = 0.0
+    handles: dict[str, Any] | None = None
+    """What the backend prepared; None until it has."""
+    broken: bool = False
+    """Whether the backend could not prepare it."""
+    turns: Turns = field(default_factory=Turns)
+    _last: asyncio.Task[None] | None = None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    @property
+    def client(self) -> TrainingClient:
+        if self.handles is None:
+            raise Refusal(400, f"the model {self.model_id} is still being made. Wait for the result of create_model.")
+        return self.handles["training_client"]
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
+
+    def request_id(self, seq_id: int) -> str:
+        return f"{self.model_id}:{seq_id}"
+
+    def submit(self, seq_id: int, start: Start, check: Callable[[], None] | None = None) -> str:
+        """Do this when it is its turn; refuses at once what `start` or, if others come first, `check` refuses."""
+        request_id = self.request_id(seq_id)
+        if self.turns.seen(seq_id):
+            return request_id
+        self._make_room(seq_id)
+        if seq_id == self.turns.next and not self.delay_s:
+            return self._start_now(seq_id, start)
+        try:
+            if check is not None:
+                check()
+        except (EvsysError, Refusal) as error:
+            raise self.refuse(seq_id, error) from None
+        self._promise(request_id)
+        self.turns.take(seq_id, lambda: self._run(request_id, start))
+        return request_id
+
+    def refuse(self, seq_id: int, error: EvsysError | Refusal) -> Refusal:
+        """Use up a number and give back what to tell the client."""
+        refusal = error if isinstance(error, Refusal) else Refusal(400, str(error))
+        if not self.turns.seen(seq_id):
+            self.turns.refuse(seq_id, refusal)
+        return refusal
+
+    def give_up_overdue(self, after_s: float) -> None:
+        """End the requests that wait for one that does not come."""
+        first = self.turns.next
+        if not (missing := self.turns.overdue(after_s)):
+            return
+        for seq_id in range(first, self.turns.next):
+            if seq_id not in missing and self.request_id(seq_id) in self.futures:
+                message = (
+                    f"request {missing[0]} of this model did not arrive within {after_s:g} s, so this one was dropped."
+                )
+                self.futures.finish(self.request_id(seq_id), Answer.failed(message, "user"))
+
+    def _make_room(self, seq_id: int) -> None:
+        if self.futures.waiting(self.model_id) < self.max_queue:
+            return
+        if seq_id == self.turns.next and self.turns.held:
+            return  # those that fill the queue wait for this one
+        raise Refusal(
+            429,
+            f"{self.max_queue} requests of this model are waiting or their results were not fetched. Fetch results, or "
+            "raise --max-queue.",
+            retry_after_s=1,
+        )
+
+    def _start_now(self, seq_id: int, start: Start) -> str:
+        try:
+            operation = start()
+        except (EvsysError, Refusal) as error:
+            raise self.refuse(seq_id, error) from None
+        request_id = self.request_id(seq_id)
+        self._promise(request_id)
+        self.follow(self._finish(request_id, operation))
+        self.turns.take(seq_id, lambda: None)
+        return request_id
+
+    def _promise(self, request_id: str) -> None:
+        self.futures.open(request_id, session_id=self.session_id, queue=self.model_id)
+
+    def _run(self, request_id: str, start: Start) -> None:
+        """Start what was promised earlier; whatever happens, the promise is kept."""
+        if self.delay_s:
+            self._last = self.follow(self._run_after(self._last, request_id, start))
+        else:
+            self.follow(self._finish(request_id, _started(start)))
+
+    async def _run_after(self, before: asyncio.Task[None] | None, request_id: str, start: Start) -> None:
+        """With an artificial service time, one operation ends before the next begins."""
+        if before is not None:
+            await asyncio.wait([before])
+        await asyncio.sleep(self.delay_s)
+        await self._finish(request_id, _started(start))
+
+    async def _finish(self, request_id: str, operation: Operation[Answer]) -> None:
+        self.futures.finish(request_id, await outcome(operation, request_id))
+
+    async def settled(self) -> None:
+        """Wait until everything submitted so far has ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def follow(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that belongs to this model."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _started(start: Start) -> Operation[Answer]:
+    """The operation, or one that has failed already."""
+    try:
+        return start()
+    except Exception as error:
+        failed: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+        failed.set_exception(error)
+        return Operation(failed)
+
+
+async def outcome(operation: Awaitable[Answer], request_id: str) -> Answer:
+    """The answer of an operation, also when it fails."""
+    try:
+        return await operation
+    except (EvsysError, Refusal) as error:
+        return Answer.failed(str(error), "user")
+    except Exception as error:
+        get_logger(__name__).exception("request %s failed", request_id)
+        return Answer.failed(f"the server failed: {type(error).__name__}: {error}", "server")

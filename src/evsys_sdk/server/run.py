@@ -1,0 +1,136 @@
+"""Starting and stopping a server: the socket, signals, and a shutdown that finishes what it has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from types import FrameType
+from typing import Any, Final
+
+from ..errors import ConfigError, MissingExtraError
+from ..log import get_logger
+from .settings import ServeSettings
+
+_CLOSE_S: Final = 10.0
+_FETCH_S: Final = 3.0
+"""After the last operation has ended, clients have this long to fetch results."""
+
+
+def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect."""
+    if any(find_spec(name) is None for name in ("uvicorn", "tinker")):
+        raise MissingExtraError("evsys serve", "server")
+    from .protobuf import messages
+    from .service import Service
+
+    _allow_many_connections()
+    messages()  # what is missing should show before a client connects
+    listening = _listen(settings)
+    try:
+        asyncio.run(_serve(Service.start(settings), listening, announce))
+    finally:
+        listening.close()
+
+
+async def _serve(service: Any, listening: socket.socket, announce: Callable[[str], None]) -> None:
+    from .app import App
+
+    uvicorn: Any = import_module("uvicorn")
+    loop = asyncio.get_running_loop()
+    config: Any = uvicorn.Config(
+        App(service),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # longer than clients keep an idle connection, so that none is closed under a request
+        timeout_graceful_shutdown=5,
+    )
+
+    stopping = asyncio.Event()
+    server: Any = uvicorn.Server(config)
+    start = server.startup
+
+    async def start_and_announce(sockets: list[socket.socket] | None = None) -> None:
+        await start(sockets)
+        announce(_url(listening))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if service.draining:  # asked twice
+            server.should_exit = server.force_exit = True
+        service.draining = True
+        loop.call_soon_threadsafe(stopping.set)
+
+    server.startup, server.handle_exit = start_and_announce, stop
+    house = asyncio.ensure_future(service.keep_house())
+    drain = asyncio.ensure_future(_drain(service, server, stopping))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        for task in (house, drain):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await _close(service, at_once=server.force_exit)
+
+
+async def _close(service: Any, *, at_once: bool) -> None:
+    """Let go of the models; if they do not end, leave without them. Nothing on disk is ever half written."""
+    try:
+        async with asyncio.timeout(0 if at_once else _CLOSE_S):
+            await service.close()
+    except TimeoutError:
+        get_logger(__name__).warning("left while the backend was still working")
+        os._exit(130 if at_once else 1)  # its threads would keep the process alive
+
+
+async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
+    """Once asked to stop: wait for what is being worked on, let clients fetch it, then close."""
+    await stopping.wait()
+    futures, settings = service.futures, service.settings
+    get_logger(__name__).info("shutting down; %d operations to finish", futures.running)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + settings.grace_s
+    while futures.running and loop.time() < end:
+        await asyncio.sleep(0.02)
+    if futures.running:
+        get_logger(__name__).warning("%d operations did not end within %g s", futures.running, settings.grace_s)
+    end = loop.time() + _FETCH_S
+    while futures.unfetched() and loop.time() < end:
+        await asyncio.sleep(0.02)
+    server.should_exit = True
+
+
+def _listen(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # asyncio sends at once (TCP_NODELAY) only where the protocol is named; otherwise each answer waits 40 ms
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error}). "
+            "Choose another --port (0 takes a free one) or --host."
+        ) from None
+    return listening
+
+
+def _allow_many_connections() -> None:
+    """Every request for a result holds a connection, and systems allow 1024 files unless asked for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,271 @@
+"""What the server does for each training request, apart from HTTP. Runs on one event loop; the backend has threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..backends import checks
+from ..backends.client import AdamParams, OptimStepOutput, SamplingClient
+from ..backends.datum import Datum
+from ..backends.future import Operation
+from ..errors import BackendError, EvsysError
+from ..log import get_logger
+from . import requests
+from .answer import Answer, Refusal
+from .checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
+from .engine import Engine
+from .futures import Futures
+from .model import ServedModel
+from .protobuf import TrainingRequest, read_training_request, training_answer
+from .sessions import Sampler, Session, Sessions
+from .settings import ServeSettings
+
+_LARGE_BODY = 1 << 18
+"""Longer requests are read on a thread, so that others need not wait."""
+
+
+@dataclass(slots=True)
+class Service:
+    """One server's state and what clients can ask of it."""
+
+    settings: ServeSettings
+    engine: Engine
+    checkpoints: Checkpoints
+    sessions: Sessions = field(default_factory=Sessions)
+    futures: Futures = field(default_factory=Futures)
+    draining: bool = False
+    """Whether the server is shutting down: it finishes what it has and takes nothing new."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    @classmethod
+    def start(cls, settings: ServeSettings) -> Service:
+        """Load the models; a folder that cannot be written shows here, not when the first weights are saved."""
+        (settings.state_dir / "runs").mkdir(parents=True, exist_ok=True)
+        return cls(settings, Engine.start(settings), Checkpoints(settings.state_dir))
+
+    def create_session(self, request: requests.CreateSession) -> dict[str, Any]:
+        session = self.sessions.create(display_name=request.display_name, user_metadata=request.user_metadata)
+        return {"type": "create_session", "session_id": session.session_id}
+
+    def create_model(self, request: requests.CreateModel) -> dict[str, Any]:
+        session = self.sessions.get(request.session_id)
+        model_id = f"{session.session_id}:train:{request.model_seq_id}"
+        request_id = f"{model_id}:0"
+        if model_id not in session.models:
+            self._check_new_model(request)
+            lora = request.lora_config or requests.Lora()
+            seed = secrets.randbelow(2**31) if lora.seed is None else lora.seed
+            model = ServedModel(
+                model_id,
+                session.session_id,
+                request.base_model,
+                lora.rank,
+                seed,
+                self.futures,
+                self.settings.max_queue,
+                self.settings.delay_ms / 1000,
+            )
+            session.models[model_id] = model
+            self.futures.open(request_id, session_id=session.session_id, queue=model_id)
+            model.follow(self._prepare(model, request_id, request.user_metadata))
+        return {"request_id": request_id, "model_id": model_id}
+
+    def forward_backward(self, request: TrainingRequest, data: list[Datum] | EvsysError) -> dict[str, Any]:
+        model = self.sessions.model(request.model_id)
+        if isinstance(data, EvsysError):
+            if model.turns.seen(request.seq_id):
+                return {"request_id": model.request_id(request.seq_id)}
+            raise model.refuse(request.seq_id, data)
+        client, config = model.client, request.loss_fn_config or None
+        run = client.forward if request.forward_only else client.forward_backward
+
+        def check() -> None:
+            checks.check_loss(request.loss_fn, config, client.capabilities)
+            checks.check_data(data, client.capabilities, request.loss_fn)
+
+        def start() -> Operation[Answer]:
+            return run(data, request.loss_fn, config).then(training_answer)
+
+        return {"request_id": model.submit(request.seq_id, start, check)}
+
+    async def read_training(self, body: bytes) -> tuple[TrainingRequest, list[Datum] | EvsysError]:
+        """A request and its data, or what is wrong with them."""
+
+        def read() -> tuple[TrainingRequest, list[Datum] | EvsysError]:
+            request = read_training_request(body)
+            try:
+                return request, request.data()
+            except EvsysError as error:
+                return request, error
+
+        return await asyncio.to_thread(read) if len(body) > _LARGE_BODY else read()
+
+    def optim_step(self, request: requests.OptimStep) -> dict[str, Any]:
+        model = self.sessions.model(request.model_id)
+        adam = AdamParams(**request.adam_params.model_dump())
+
+        def start() -> Operation[Answer]:
+            return model.client.optim_step(adam).then(_step_answer)
+
+        return {"request_id": model.submit(request.seq_id, start, lambda: checks.check_adam(adam))}
+
+    def save_weights(self, request: requests.SaveWeights) -> dict[str, Any]:
+        model = self.sessions.model(request.model_id)
+        name = request.path or f"{request.seq_id:06d}"
+        place = Place(model.model_id, WEIGHTS, name)
+
+        def start() -> Operation[Answer]:
+            self._check_free(place, overwrite=request.overwrite)
+            return model.client.save_state(f"{request.seq_id:06d}-{name}").then(
+                lambda ref: self._named(place, ref, model, request, overwrite=request.overwrite)
+            )
+
+        return {"request_id": model.submit(request.seq_id, start)}
+
+    def save_for_sampler(self, request: requests.SaveForSampler) -> dict[str, Any]:
+        model = self.sessions.model(request.model_id)
+        if request.path is None and request.sampling_session_seq_id is not None:
+            return {"request_id": model.submit(request.seq_id, lambda: self._snapshot(model, request))}
+        name = request.path or f"{request.seq_id:06d}"
+        place = Place(model.model_id, SAMPLER, name)
+
+        def start() -> Operation[Answer]:
+            self._check_free(place, overwrite=False)
+            return model.client.sampler(f"{request.seq_id:06d}-{name}").then(
+                lambda sampler: self._named(place, sampler.ref, model, request, overwrite=False)
+            )
+
+        return {"request_id": model.submit(request.seq_id, start)}
+
+    def load_weights(self, request: requests.LoadWeights) -> dict[str, Any]:
+        model = self.sessions.model(request.model_id)
+
+        def start() -> Operation[Answer]:
+            ref = self.checkpoints.get(request.path)["ref"]
+            answer = Answer.json({"path": request.path, "model_id": model.model_id, "type": "load_weights"})
+            return model.client.load_state(ref, with_optimizer=request.optimizer).then(lambda _: answer)
+
+        return {"request_id": model.submit(request.seq_id, start)}
+
+    def use_up(self, body: bytes, refusal: Refusal) -> None:
+        """Note that a request of a model was refused before it could be read, because its client counts on."""
+        try:
+            found: Any = json.loads(body)
+            model_id, seq_id = found["model_id"], found["seq_id"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return
+        if isinstance(model_id, str) and type(seq_id) is int and seq_id >= 1:
+            self.sessions.model(model_id).refuse(seq_id, refusal)
+
+    def follow(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something on the side; the loop alone would not keep it alive."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end_session(self, session: Session) -> None:
+        """Let go of everything a session holds, after what it has submitted is done."""
+        self.sessions.end(session.session_id)
+        for model in session.models.values():
+            await model.settled()
+            if model.handles is not None:
+                await self.engine.release(model.handles)
+        self.futures.end_session(session.session_id)
+
+    async def keep_house(self) -> None:
+        """End idle sessions, give up what waits in vain, delete what has expired; until cancelled."""
+        while True:
+            await asyncio.sleep(min(self.settings.idle_s, self.settings.gap_s, 60.0) / 4)
+            try:
+                await self._keep_house()
+            except Exception:  # must go on, or nothing is ever tidied up again
+                get_logger(__name__).exception("tidying up failed")
+
+    async def _keep_house(self) -> None:
+        for session in self.sessions.idle(self.settings.idle_s):
+            get_logger(__name__).info("session %s gave no sign of life and is ended", session.session_id)
+            await self.end_session(session)
+        for session in self.sessions.all():
+            for model in session.models.values():
+                model.give_up_overdue(self.settings.gap_s)
+        await asyncio.to_thread(self.checkpoints.delete_expired)
+
+    async def close(self) -> None:
+        """Let go of all models."""
+        for session in self.sessions.all():
+            await self.end_session(session)
+        await self.engine.close()
+
+    def _check_new_model(self, request: requests.CreateModel) -> None:
+        self.engine.check_name(request.base_model)
+        lora = request.lora_config or requests.Lora()
+        if not (lora.train_mlp and lora.train_attn and lora.train_unembed):
+            raise Refusal(400, "this server trains all layers: leave train_mlp, train_attn and train_unembed at true.")
+        models = [model for session in self.sessions.all() for model in session.models.values() if not model.broken]
+        if len(models) >= self.settings.max_models:
+            raise Refusal(
+                429,
+                f"{self.settings.max_models} models are in training here. Close a client that is done, or raise "
+                "--max-models.",
+                retry_after_s=5,
+            )
+
+    async def _prepare(self, model: ServedModel, request_id: str, user_metadata: dict[str, Any] | None) -> None:
+        about = {"base_model": model.base_model, "lora_rank": model.rank, "seed": model.seed}
+
+        def prepare() -> dict[str, Any]:
+            self.checkpoints.add_run(model.model_id, {**about, "user_metadata": user_metadata})
+            return self.engine.prepare(
+                model.base_model,
+                run_dir=self.checkpoints.engine_dir(model.model_id),
+                rank=model.rank,
+                seed=model.seed,
+            )
+
+        try:
+            model.handles = await asyncio.to_thread(prepare)
+            answer = Answer.json({"model_id": model.model_id, "type": "create_model"})
+        except Exception as error:
+            get_logger(__name__).exception("the model %s could not be made", model.model_id)
+            model.broken = True
+            answer = Answer.failed(str(error), "user" if isinstance(error, EvsysError) else "server")
+        self.futures.finish(request_id, answer)
+
+    def _check_free(self, place: Place, *, overwrite: bool) -> None:
+        if self.checkpoints.exists(place) and not overwrite:
+            raise BackendError(f"{place.path} exists already. Use another name, or overwrite=True to replace weights.")
+
+    def _named(self, place: Place, ref: str, model: ServedModel, request: requests.Saved, *, overwrite: bool) -> Answer:
+        """Give what the backend has written its public name; on the backend's thread, one after another."""
+        self._check_free(place, overwrite=overwrite)
+        self.checkpoints.add(
+            place,
+            ref,
+            ttl_seconds=request.ttl_seconds,
+            user_metadata=request.user_metadata,
+            about={"base_model": model.base_model, "lora_rank": model.rank},
+        )
+        return Answer.json({"path": place.path})
+
+    def _snapshot(self, model: ServedModel, request: requests.SaveForSampler) -> Operation[Answer]:
+        """Weights that live as long as their session, for one sampler."""
+        sampler_id = f"{model.session_id}:sample:{request.sampling_session_seq_id}"
+        session = self.sessions.get(model.session_id)
+
+        loop = asyncio.get_running_loop()
+
+        def keep(client: SamplingClient) -> Answer:
+            sampler = Sampler(sampler_id, session.session_id, model.base_model, None, client)
+            loop.call_soon_threadsafe(session.keep, sampler)  # before the answer, which takes the same way
+            return Answer.json({"sampling_session_id": sampler_id, "type": "save_weights_for_sampler"})
+
+        return model.client.sampler().then(keep)
+
+
+def _step_answer(output: OptimStepOutput) -> Answer:
+    return Answer.json({"metrics": dict(output.metrics)})

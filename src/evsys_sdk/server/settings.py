@@ -1,0 +1,74 @@
+"""What a server is started with. Every limit is finite, so that no client can make it grow without end."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """One server."""
+
+    state_dir: Path
+    """Where saved weights are kept; they survive a restart."""
+    models: tuple[str, ...]
+    """Base models that clients may ask for."""
+    backend: str = "mock"
+    backend_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes a free one."""
+    api_key: str | None = None
+    """Clients must send it; None lets everyone in who can connect."""
+    allow_anyone: bool = False
+    """Serve other machines although there is no key."""
+    tokenizer: str | None = None
+    """Name or folder of the tokenizer that the `tinker` package loads on the client's machine."""
+    delay_ms: float = 0.0
+    """Time that every operation takes at least: for benchmarks and tests only."""
+    max_models: int = 16
+    """Models in training at once."""
+    max_queue: int = 256
+    """Requests of one model that wait or whose result was not fetched yet."""
+    max_samples: int = 2000
+    """Sampling requests of all clients at once."""
+    max_request_mb: float = 64.0
+    idle_s: float = 300.0
+    """A session without any sign of life for so long is ended."""
+    gap_s: float = 120.0
+    """How long a request waits for an earlier one of the same model that has not arrived."""
+    grace_s: float = 60.0
+    """How long a shutdown waits for what is being worked on."""
+    poll_s: float = 30.0
+    """How long a client that asks for a result is kept waiting before it is told to ask again."""
+    read_s: float = 60.0
+    """How long a request may take to arrive."""
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ConfigError("the server has no model to offer. Name one or more with --model.")
+        if not self.api_key and not self.allow_anyone and not is_loopback(self.host):
+            raise ConfigError(
+                f"--host {self.host} lets other machines in, and there is no API key. Set EVSYS_SERVE_API_KEY (or "
+                "--api-key-file), bind to 127.0.0.1, or allow everyone with --allow-anyone."
+            )
+
+    @property
+    def max_request_bytes(self) -> int:
+        return int(self.max_request_mb * 1e6)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may mean anything

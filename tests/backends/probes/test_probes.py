@@ -1,0 +1,110 @@
+"""Every fact is found out on clients that break the protocol on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.backends.client import ModelSpec
+from evsys_sdk.backends.mock.client import MockTrainingClient
+from evsys_sdk.backends.probes.cache import Server, read_facts, write_answer
+from evsys_sdk.backends.probes.facts import Facts
+from evsys_sdk.backends.probes.probe import PROBES, probe
+from evsys_sdk.backends.probes.report import MEANING, consequences
+from evsys_sdk.errors import BackendError
+
+from . import wrong
+
+GOOD: dict[str, Any] = {
+    "loss_reduction": "sum",
+    "snapshot_samplers": True,
+    "aligned_logprobs": True,
+    "custom_loss": True,
+    "soft_targets": True,
+    "seeds": True,
+    "top_k_logprobs": 50,
+    "exact_resume": True,
+}
+
+
+def asked(client: type[MockTrainingClient], fact: str, folder: Path) -> Any:
+    backend = type("Backend", (wrong.WrongBackend,), {"client": client})()
+    handles = backend.prepare(model=ModelSpec("tiny"), run_dir=folder)
+    try:
+        return PROBES[fact](handles["training_client"])
+    finally:
+        backend.teardown(handles)
+
+
+@pytest.mark.parametrize(
+    ("client", "fact", "found"),
+    [
+        (wrong.Averages, "loss_reduction", "mean_data"),
+        (wrong.AveragesTokens, "loss_reduction", "mean_tokens"),
+        (wrong.Normalises, "loss_reduction", "normalised"),
+        (wrong.ReportsNoNorm, "loss_reduction", "sum"),
+        (wrong.NormalisesSilently, "loss_reduction", "normalised"),
+        (wrong.LiveSamplers, "snapshot_samplers", False),
+        (wrong.UndoesTraining, "snapshot_samplers", False),
+        (wrong.IgnoresSeeds, "seeds", False),
+        (wrong.ShiftedLogprobs, "aligned_logprobs", False),
+        (wrong.NoTopK, "top_k_logprobs", 0),
+        (wrong.ForgetsOptimizer, "exact_resume", False),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
+)
+def test_a_client_that_breaks_the_protocol_is_seen_through(
+    client: type[MockTrainingClient], fact: str, found: Any, tmp_path: Path
+) -> None:
+    assert asked(client, fact, tmp_path) == found
+
+
+def test_a_client_that_keeps_the_protocol_passes(tmp_path: Path) -> None:
+    backend = wrong.WrongBackend()
+    facts, problems = probe(
+        lambda name: backend.prepare(model=ModelSpec(name), run_dir=tmp_path), "tiny", backend.teardown
+    )
+    assert problems == {}
+    assert {key: getattr(facts, key) for key in GOOD} == GOOD
+    assert facts.rejects_unknown_model is False  # the mock takes any name
+    assert facts.step_latency_s is not None
+
+
+def test_a_fact_that_cannot_be_found_out_does_not_hide_the_others(tmp_path: Path) -> None:
+    class Breaks(MockTrainingClient):
+        def save_state(self, name: str) -> Any:
+            raise BackendError("the disk of the server is full. Make room.")
+
+    backend = type("Backend", (wrong.WrongBackend,), {"client": Breaks})()
+    facts, problems = probe(
+        lambda name: backend.prepare(model=ModelSpec(name), run_dir=tmp_path), "tiny", backend.teardown
+    )
+    assert problems == {"exact_resume": "the disk of the server is full. Make room."}
+    assert facts.exact_resume is None
+    assert facts.snapshot_samplers is True
+
+
+def test_facts_survive_being_stored(tmp_path: Path) -> None:
+    server = Server("tinker", "http://127.0.0.1:1", "tiny")
+    facts = Facts(loss_reduction="sum", losses=("cross_entropy",), top_k_logprobs=5, seeds=False)
+    assert read_facts(server, tmp_path) is None
+    write_answer(server, facts, {}, tmp_path)
+    assert read_facts(server, tmp_path) == facts
+    assert read_facts(Server("tinker", "http://127.0.0.1:2", "tiny"), tmp_path) is None
+    server.path(tmp_path).write_text("{", encoding="utf-8")
+    assert read_facts(server, tmp_path) is None
+
+
+def test_what_is_not_known_is_taken_from_what_is_assumed() -> None:
+    found = Facts(seeds=False).over(Facts(seeds=True, top_k_logprobs=20))
+    assert (found.seeds, found.top_k_logprobs, found.exact_resume) == (False, 20, None)
+
+
+def test_every_fact_has_a_meaning_and_traps_have_consequences() -> None:
+    assert set(MEANING) == set(Facts().to_dict())
+    assert consequences(Facts(**GOOD)) == []
+    said = " ".join(consequences(Facts(loss_reduction="normalised", snapshot_samplers=False)))
+    assert "dpo" in said
+    assert "max_staleness" in said

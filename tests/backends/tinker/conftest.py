@@ -1,0 +1,67 @@
+"""A server of our own for every module, and backends that connect to it."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.backends.client import ModelSpec, TrainingClient
+
+from ...server.serving import ServerProcess
+
+type Connect = Callable[..., TrainingClient]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without the packages these tests are skipped; what the tinker package deprecates in itself is its own affair."""
+    missing = [name for name in ("tinker", "uvicorn") if find_spec(name) is None]
+    for item in items:
+        if item.get_closest_marker("tinker") is None:
+            continue
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}: run make test-tinker"))
+        for category in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for the tests of a module."""
+    with ServerProcess(tmp_path_factory.mktemp("state"), "--max-models", "64") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A workspace of its own for every test, and no settings of the person who runs them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("TINKER_BASE_URL", "TINKER_TELEMETRY", "TINKER_PROJECT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    with warnings.catch_warnings():  # the package leaves connections open
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    """Make clients that are closed after the test."""
+    from evsys_sdk.backends.tinker.backend import TinkerBackend
+
+    prepared: list[tuple[TinkerBackend, dict[str, Any]]] = []
+
+    def make(url: str, *, run_dir: Path | None = None, seed: int = 1, **params: Any) -> TrainingClient:
+        backend = TinkerBackend(base_url=url, **params)
+        handles = backend.prepare(model=ModelSpec("tiny", seed=seed), run_dir=run_dir or tmp_path / "run")
+        prepared.append((backend, handles))
+        return handles["training_client"]
+
+    yield make
+    for backend, handles in prepared:
+        backend.teardown(handles)

@@ -1,0 +1,76 @@
+"""The kinds beside `tinker`: what they assume of a server, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evsys_sdk.backends.client import ModelSpec
+from evsys_sdk.backends.probes.cache import Server, write_answer
+from evsys_sdk.backends.probes.facts import Facts
+from evsys_sdk.backends.tinker.backend import SkyRLBackend, TinkerBackend
+from evsys_sdk.backends.tinker.session import HOSTED, ServedModel, resolved_url
+from evsys_sdk.config import validate_yaml
+from evsys_sdk.errors import BackendError, ConfigError
+from evsys_sdk.registry import get_backend
+
+
+class Tokens:
+    """As much of a tokenizer as capabilities need."""
+
+    vocab_size = 100
+
+    def __len__(self) -> int:
+        return 103
+
+
+def test_skyrl_is_assumed_to_average_and_to_sample_from_live_weights() -> None:
+    backend = SkyRLBackend()
+    assert resolved_url(backend.config) == "http://127.0.0.1:8000"
+    found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
+    assert (found.summed_losses, found.snapshot_samplers, found.custom_loss) == (False, False, False)
+    assert (found.backend, found.top_k_logprobs, found.vocab_size) == ("skyrl", 0, 103)
+    assert backend.quirks(backend.facts("http://x", "m")).expand_soft_targets
+
+
+def test_what_doctor_found_about_a_skyrl_server_replaces_assumptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_answer(Server("skyrl", "http://x", "m"), Facts(loss_reduction="sum", snapshot_samplers=True), {})
+    backend = SkyRLBackend()
+    found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
+    assert (found.summed_losses, found.snapshot_samplers, found.custom_loss) == (True, True, True)
+    assert not SkyRLBackend(use_doctor=False).quirks(SkyRLBackend(use_doctor=False).facts("http://x", "m")).summed
+
+
+def test_the_hosted_service_is_the_default_and_the_environment_can_name_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    assert resolved_url(TinkerBackend().config) == HOSTED
+    monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:5/")
+    assert resolved_url(TinkerBackend().config) == "http://127.0.0.1:5"
+    assert resolved_url(TinkerBackend(base_url="http://127.0.0.1:6").config) == "http://127.0.0.1:6"
+
+
+def test_a_place_is_kept_for_the_token_that_scoring_samples() -> None:
+    backend = TinkerBackend(use_doctor=False)
+    facts = backend.facts("http://x", "m")
+    assert backend.capabilities(facts, ServedModel(4096), Tokens()).context_length == 4095
+    chosen = TinkerBackend(use_doctor=False, context_length=512)
+    assert chosen.capabilities(facts, ServedModel(4096), Tokens()).context_length == 512
+
+
+def test_fireworks_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"fireworks-ai.*evsys serve"):
+        get_backend("fireworks")().prepare(model=ModelSpec("m"), run_dir=tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "name: x\nrun:\n  name: r\n  data: { source_kind: in_memory, rows: [{ a: 1 }] }\n  model: { name: m }\n"
+        "  algorithm: { kind: sft }\n  backend: { kind: fireworks }\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ConfigError, match=r"run.backend.params.*provisioned"):
+        validate_yaml(path, deep=True)

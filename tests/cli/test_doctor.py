@@ -1,0 +1,63 @@
+"""`evsys doctor`: asks once, remembers, and says what follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.cli.main import main
+
+ASK = ["doctor", "--backend", "mock", "--model", "tiny"]
+
+
+@pytest.fixture(autouse=True)
+def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answered(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main([*ASK, "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_answer_is_found_once_and_remembered(capsys: pytest.CaptureFixture[str]) -> None:
+    first = answered(capsys)
+    assert first["cached"] is False
+    assert first["problems"] == {}
+    assert first["facts"]["loss_reduction"] == "sum"
+    assert first["facts"]["exact_resume"] is True
+    assert Path(first["path"]).parent == Path(".evsys/doctor").resolve()
+    again = answered(capsys)
+    assert again["cached"] is True
+    assert again["facts"] == first["facts"]
+    assert again["asked_at"] == first["asked_at"]
+
+
+def test_it_asks_again_when_told_to_and_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = Path(answered(capsys)["path"])
+    stored.write_text(stored.read_text(encoding="utf-8").replace('"sum"', '"normalised"'), encoding="utf-8")
+    assert main(ASK) == 0
+    shown = capsys.readouterr()
+    assert "Refused: dpo" in shown.out
+    assert "--refresh" in shown.err
+    assert main([*ASK, "--refresh"]) == 0
+    shown = capsys.readouterr()
+    assert "asking for loss_reduction" in shown.err
+    assert "Refused" not in shown.out
+    assert "loss_reduction         sum" in shown.out
+
+
+def test_bad_input_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--backend", "mock"]) == 1
+    assert "--model" in capsys.readouterr().err
+    assert main(["doctor", "--backend", "mok", "--model", "tiny"]) == 1
+    assert "did you mean 'mock'" in capsys.readouterr().err
+    assert main([*ASK, "--param", "hidden"]) == 1
+    assert "KEY=VALUE" in capsys.readouterr().err
+    assert main([*ASK, "--param", "hidden=1"]) == 1
+    assert "hidden" in capsys.readouterr().err
+    assert main([*ASK, "--base-url", "http://127.0.0.1:9"]) == 1
+    assert "base_url" in capsys.readouterr().err

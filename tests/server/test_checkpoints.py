@@ -1,0 +1,97 @@
+"""Names of saved weights on disk; no server needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evsys_sdk.server.answer import Refusal
+from evsys_sdk.server.checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
+
+RUN = "abc:train:0"
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    found = Checkpoints(tmp_path)
+    found.add_run(RUN, {"base_model": "tiny", "lora_rank": 8, "seed": 1, "user_metadata": None})
+    return found
+
+
+def save(checkpoints: Checkpoints, name: str, content: str = "x", kind: str = WEIGHTS, ttl: int | None = None) -> Path:
+    folder = checkpoints.engine_dir(RUN) / f"{name}-{content}"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text(content, "utf-8")
+    about = {"base_model": "tiny", "lora_rank": 8}
+    checkpoints.add(Place(RUN, kind, name), str(folder), ttl_seconds=ttl, user_metadata={"a": "b"}, about=about)
+    return folder
+
+
+def test_what_was_saved_is_found_by_its_path(checkpoints: Checkpoints) -> None:
+    folder = save(checkpoints, "one")
+    assert checkpoints.get(f"tinker://{RUN}/weights/one")["ref"] == str(folder)
+    (listed,) = checkpoints.listed(RUN)
+    assert (listed["checkpoint_id"], listed["checkpoint_type"], listed["size_bytes"]) == ("weights/one", "training", 1)
+    with pytest.raises(Refusal):
+        checkpoints.get(f"tinker://{RUN}/{SAMPLER}/one")
+
+
+def test_the_folder_can_be_moved(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    save(checkpoints, "one")
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(moved)
+    ref = Checkpoints(moved).get(f"tinker://{RUN}/weights/one")["ref"]
+    assert (Path(ref) / "weights").read_text("utf-8") == "x"
+
+
+def test_a_name_that_is_given_again_replaces_what_it_meant(checkpoints: Checkpoints) -> None:
+    old, new = save(checkpoints, "one"), save(checkpoints, "one", "y")
+    assert checkpoints.get(f"tinker://{RUN}/weights/one")["ref"] == str(new)
+    assert not old.exists()
+
+
+def test_what_is_deleted_or_has_expired_is_gone(checkpoints: Checkpoints) -> None:
+    deleted, expired = save(checkpoints, "deleted"), save(checkpoints, "expired", ttl=3600)
+    checkpoints.delete(Place(RUN, WEIGHTS, "deleted"))
+    record = checkpoints.run_dir(RUN) / "weights" / "expired.json"
+    old = json.loads(record.read_text("utf-8"))
+    record.write_text(json.dumps({**old, "expires_at": "2020-01-01T00:00:00+00:00"}), "utf-8")
+    for name in ("deleted", "expired"):
+        with pytest.raises(Refusal, match="expired"):
+            checkpoints.get(f"tinker://{RUN}/weights/{name}")
+    assert checkpoints.listed() == []
+    checkpoints.delete_expired()
+    assert not deleted.exists()
+    assert not expired.exists()
+
+
+def test_content_without_a_name_does_not_exist(checkpoints: Checkpoints) -> None:
+    """What a killed server leaves behind."""
+    (checkpoints.engine_dir(RUN) / "half").mkdir(parents=True)
+    assert checkpoints.listed() == []
+
+
+def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
+    save(checkpoints, "one")
+    (checkpoints.run_dir(RUN) / "weights" / "one.json").write_text("{", "utf-8")
+    with pytest.raises(Refusal, match=r"one\.json"):
+        checkpoints.get(f"tinker://{RUN}/weights/one")
+    assert checkpoints.listed() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "tinker://",
+        "tinker://x/weights/a",
+        f"tinker://{RUN}/weights/../../a",
+        f"tinker://{RUN}/weights/a/b",
+        "/etc/passwd",
+    ],
+)
+def test_paths_that_cannot_be_ours_are_refused(path: str) -> None:
+    with pytest.raises(Refusal, match="no path of saved weights"):
+        Place.parse(path)

@@ -1,0 +1,114 @@
+"""A model's queue without a server: promises are kept whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+
+import pytest
+
+from evsys_sdk.backends.future import Operation
+from evsys_sdk.errors import BackendError
+from evsys_sdk.server.answer import Answer, Refusal
+from evsys_sdk.server.futures import Futures
+from evsys_sdk.server.model import ServedModel
+
+
+def served(futures: Futures, *, delay_s: float = 0.0, max_queue: int = 8) -> ServedModel:
+    return ServedModel("s:train:0", "s", "tiny", 8, 1, futures, max_queue, delay_s)
+
+
+def done(value: int) -> Operation[Answer]:
+    return Operation.done(Answer.json(value))
+
+
+async def answer(futures: Futures, request_id: str) -> object:
+    return json.loads((await futures.fetch(request_id, 5)).body)
+
+
+async def test_requests_behind_one_that_never_comes_are_told_so() -> None:
+    futures = Futures()
+    model = served(futures)
+    behind = model.submit(3, lambda: done(3))
+    model.refuse(2, BackendError("no"))
+    model.give_up_overdue(60)
+    assert futures.running == 1, "there is still time"
+    model.give_up_overdue(0)
+    told = await answer(futures, behind)
+    assert isinstance(told, dict)
+    assert "request 1 of this model did not arrive" in told["error"]
+    assert futures.running == 0
+    assert await answer(futures, model.submit(4, lambda: done(4))) == 4
+    with pytest.raises(Refusal, match="too late"):
+        model.submit(1, lambda: done(1))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01])
+async def test_a_start_that_fails_unexpectedly_is_a_result_too(delay_s: float) -> None:
+    futures = Futures()
+    model = served(futures, delay_s=delay_s)
+
+    def fail() -> Operation[Answer]:
+        raise OSError("the disk is full")
+
+    request_id = model.submit(2, fail)
+    model.submit(1, lambda: done(1))
+    told = await answer(futures, request_id)
+    assert told == {"error": "the server failed: OSError: the disk is full", "category": "server"}
+    await model.settled()
+
+
+async def test_with_a_service_time_one_operation_ends_before_the_next_begins() -> None:
+    futures, events = Futures(), list[str]()
+    model = served(futures, delay_s=0.01)
+    running: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+
+    def first() -> Operation[Answer]:
+        events.append("first begins")
+        return Operation(running)
+
+    def second() -> Operation[Answer]:
+        events.append("second begins")
+        return done(2)
+
+    ids = [model.submit(1, first), model.submit(2, second)]
+    await asyncio.sleep(0.05)
+    assert events == ["first begins"]
+    running.set_result(Answer.json(1))
+    assert [await answer(futures, request_id) for request_id in ids] == [1, 2]
+
+
+@pytest.mark.parametrize("number", [20_000, 2**31 - 1])
+async def test_a_number_that_no_client_would_reach_is_refused(number: int) -> None:
+    model = served(Futures())
+    with pytest.raises(Refusal, match="the next request of this model is number 1"):
+        model.submit(number, lambda: done(1))
+    with pytest.raises(Refusal):
+        model.refuse(number, BackendError("no"))
+    assert model.turns.held == 0
+
+
+async def test_a_session_that_ends_leaves_nothing_behind() -> None:
+    futures = Futures()
+    model = served(futures, max_queue=2)
+    waiting = [model.submit(number, lambda: done(1)) for number in (2, 3)]
+    with pytest.raises(Refusal, match="--max-queue"):
+        model.submit(4, lambda: done(1))
+    polling = asyncio.ensure_future(futures.fetch(waiting[0], 5))
+    await asyncio.sleep(0)
+    futures.end_session("s")
+    assert b"the session has ended" in (await polling).body
+    assert (futures.running, futures.waiting("s:train:0"), futures.unfetched()) == (0, 0, 0)
+    with pytest.raises(Refusal, match="no request"):
+        await futures.fetch(waiting[1], 5)
+
+
+async def test_a_result_that_takes_long_is_asked_for_again() -> None:
+    futures = Futures()
+    futures.open("a", session_id="s", queue="q")
+    early = await futures.fetch("a", 0.01)
+    assert (early.status, json.loads(early.body)["type"]) == (408, "try_again")
+    futures.finish("a", Answer.json(1))
+    assert await answer(futures, "a") == 1
+    assert await answer(futures, "a") == 1, "the first answer may have been lost"
