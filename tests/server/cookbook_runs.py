@@ -1,6 +1,6 @@
 """Runs the training loops of tinker-cookbook, as its own package ships them, against a server.
 
-    python cookbook_runs.py URL LOG_DIR sft sft_longer rl rl_learns rl_kl rl_async rl_stream
+    python cookbook_runs.py URL LOG_DIR custom sft sft_longer rl rl_learns rl_kl rl_async rl_stream
 
 Two things tell the cookbook about a model that it does not list, both through its public functions: the tokenizer is
 registered under the model's name, and the config names a renderer. Nothing of the cookbook or of `tinker` is patched.
@@ -131,10 +131,39 @@ def reinforcement(url: str, log_dir: Path, **changes: Any) -> rl.Config:
     return rl.Config(**{**options, **changes})
 
 
+def custom_loss(url: str, log_dir: Path) -> None:
+    """The package's own custom losses (they need torch): by hand, cross-entropy has the gradient of the named one."""
+    import tinker
+    import torch
+
+    def by_hand(data: list[Any], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+        weights = [datum.loss_fn_inputs["weights"].to_torch() for datum in data]
+        loss = -torch.stack([(w * lp).sum() for w, lp in zip(weights, logprobs, strict=True)]).sum()
+        return loss, {"mine": 1.0}
+
+    text = list(b"a custom loss")
+    inputs = {"target_tokens": text[1:], "weights": [0.5 + 0.1 * i for i in range(len(text) - 1)]}
+    datum = tinker.types.Datum(model_input=tinker.types.ModelInput.from_ints(text[:-1]), loss_fn_inputs=inputs)
+    service, found = tinker.ServiceClient(base_url=url), dict[str, list[float]]()
+    for name in ("named", "by hand"):
+        client = service.create_lora_training_client(MODEL, rank=8, seed=1)
+        found[name] = []
+        for _ in range(3):
+            if name == "named":
+                output = client.forward_backward([datum], "cross_entropy").result()
+            else:
+                output = client.forward_backward_custom([datum], by_hand).result()
+            step = client.optim_step(tinker.types.AdamParams(learning_rate=1e-3)).result()
+            found[name] += [output.metrics["loss:sum"], step.metrics["grad_norm"]]
+    (log_dir / "losses.json").write_text(json.dumps(found), encoding="utf-8")
+
+
 def main(kind: str, url: str, log_dir: Path) -> None:
     """One run of a kind."""
     log_dir.mkdir(parents=True, exist_ok=True)
     match kind:
+        case "custom":
+            custom_loss(url, log_dir)
         case "sft":
             asyncio.run(sft.main(supervised(url, log_dir)))
         case "sft_longer":

@@ -18,7 +18,7 @@ pytest.importorskip("tinker_cookbook", reason="needs tinker-cookbook; run make t
 pytestmark = [pytest.mark.tinker, pytest.mark.slow]
 
 RUNS = Path(__file__).with_name("cookbook_runs.py")
-KINDS = ["sft", "sft_longer", "rl", "rl_learns", "rl_kl", "rl_async", "rl_stream"]
+KINDS = ["custom", "sft", "sft_longer", "rl", "rl_learns", "rl_kl", "rl_async", "rl_stream"]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,12 @@ def test_the_supervised_loop_learns_resumes_and_saves(logs: Path) -> None:
     assert [row["step"] for row in rows] == list(range(10)), "the second run went on where the first one ended"
     saved = [json.loads(line) for line in (logs / "sft" / "checkpoints.jsonl").read_text("utf-8").splitlines()]
     assert saved[-1]["state_path"].startswith("tinker://")
+
+
+def test_a_custom_loss_of_the_package_has_its_gradient(logs: Path) -> None:
+    found = json.loads((logs / "custom" / "losses.json").read_text("utf-8"))
+    assert found["by hand"] == pytest.approx(found["named"], rel=1e-5)
+    assert found["named"][4] < found["named"][0]
 
 
 def test_the_rl_loop_learns(logs: Path) -> None:

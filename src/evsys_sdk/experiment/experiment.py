@@ -34,6 +34,7 @@ from .journal import Journal
 from .launcher import Launch, Launcher
 from .locks import FolderBusy, folder_lock
 from .output_roots import remember_output_root
+from .pricing import baseline_price_problems
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
 from .scheduler import ArmScheduler
@@ -104,7 +105,8 @@ class Experiment:
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
-        problems = [*deep_problems(self.config), *folder_problems(self.arms)]
+        config = self.config
+        problems = [*deep_problems(config), *folder_problems(self.arms), *baseline_price_problems(config)]
         if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 

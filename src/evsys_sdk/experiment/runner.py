@@ -83,7 +83,7 @@ def _train_and_score(
         ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
         ctx.extras["verify"] = verify_with()
         evaluator = _attach_evaluator(ctx, run)
-        benchmarks = _attach_benchmarks(ctx, config, run, algorithm)
+        benchmarks = _attach_benchmarks(ctx, config, run, algorithm, options.meter)
         if benchmarks is not None:
             ending.callback(benchmarks.close)
         info = _run_info(ctx, config, run, algorithm, benchmarks)
@@ -135,7 +135,7 @@ def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
 
 
 def _attach_benchmarks(
-    ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm
+    ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm, meter: BudgetMeter | None
 ) -> RunBenchmarks | None:
     """Load the benchmarks of the experiment and have the loop score those that are due during training."""
     if not config.metadata.benchmark:
@@ -156,6 +156,7 @@ def _attach_benchmarks(
         ctx.output_dir,
         ctx.extras["attempt"],
         identity,
+        meter,
     )
     ctx.extras["scoring"] = benchmarks.background_scoring()
     if (chosen := selection(planned, config.metadata)) is not None:

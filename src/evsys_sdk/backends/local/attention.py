@@ -57,12 +57,30 @@ class PackedLayout:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self._on_device: _VarlenIndex | None = None
+        self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        """Made once for all layers."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         half = query.dtype in (torch.float16, torch.bfloat16)  # all that the kernels for such rows take
         if query.is_cuda and half and traits.softcap is None and _varlen() is not None:
             return self._attend_varlen(query, key, value, traits)
-        return torch.cat([_attend_segment(s, query, key, value, traits) for s in self.segments], dim=1)
+        return torch.cat([self._attend_segment(s, query, key, value, traits) for s in self.segments], dim=1)
+
+    def _attend_segment(self, segment: Segment, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        own = slice(segment.start, segment.start + segment.length)
+        q, k, v = query[:, own], key[:, own], value[:, own]
+        if segment.prefix_length:
+            prefix = slice(segment.prefix_start, segment.prefix_start + segment.prefix_length)
+            k, v = torch.cat([key[:, prefix], k], dim=1), torch.cat([value[:, prefix], v], dim=1)
+        total = segment.prefix_length + segment.length
+        plain = not segment.prefix_length and (traits.window is None or total <= traits.window)
+        seen = None if plain else self._mask(segment.length, total, traits.window, q.device)
+        return masked_attention(q[None], k[None], v[None], seen, traits)[0]
+
+    def _mask(self, queries: int, keys: int, window: int | None, device: Any) -> Tensor:
+        if (queries, keys, window) not in self._masks:
+            self._masks[queries, keys, window] = _causal(queries, keys, window, device)
+        return self._masks[queries, keys, window]
 
     def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         if self._on_device is None:
@@ -121,18 +139,6 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | N
     mask = _causal(query.shape[-2], key.shape[-2], None, query.device) if seen is None else seen
     weights = scores.float().masked_fill(torch.logical_not(mask), float("-inf")).softmax(dim=-1)
     return weights.to(query.dtype) @ value
-
-
-def _attend_segment(segment: Segment, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-    own = slice(segment.start, segment.start + segment.length)
-    q, k, v = query[:, own], key[:, own], value[:, own]
-    if segment.prefix_length:
-        prefix = slice(segment.prefix_start, segment.prefix_start + segment.prefix_length)
-        k, v = torch.cat([key[:, prefix], k], dim=1), torch.cat([value[:, prefix], v], dim=1)
-    total = segment.prefix_length + segment.length
-    plain = not segment.prefix_length and (traits.window is None or total <= traits.window)
-    seen = None if plain else _causal(segment.length, total, traits.window, q.device)
-    return masked_attention(q[None], k[None], v[None], seen, traits)[0]
 
 
 def _causal(queries: int, keys: int, window: int | None, device: Any) -> Tensor:

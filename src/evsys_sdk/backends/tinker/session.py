@@ -64,7 +64,7 @@ class Session:
         _check_version(sdk)
         _refuse_dead_loop()
         reach(self.base_url)
-        service = sdk.ServiceClient(
+        self._service = service = sdk.ServiceClient(
             user_metadata=dict(self.config.user_metadata) or None,
             project_id=self.config.project_id,
             base_url=self.base_url,
@@ -74,7 +74,6 @@ class Session:
         with telemetry(self.config.telemetry):
             _ = service.holder  # creates the session
             self._models = service.get_server_capabilities().supported_models
-        self._service = service
 
     def model_names(self) -> list[str]:
         """The models that the server lists."""
@@ -107,11 +106,12 @@ class Session:
         service, self._service = self._service, None
         if service is None:
             return
-        holder = service.holder
+        holder = getattr(service, "_session_holder", None)  # its public name would open a session where there is none
         try:
             service.close(status).result(timeout=timeout_s)
         except Exception as error:
-            holder.close()  # or it would go on sending signs of life, and complain that nobody hears them
+            if holder is not None:
+                holder.close()  # or it would go on sending signs of life, and complain that nobody hears them
             get_logger(__name__).debug("%s: the session could not be ended: %s", self.where, error)
 
 
@@ -153,7 +153,7 @@ def reach(base_url: str) -> None:
         if pause:
             threading.Event().wait(pause)
         try:
-            httpx.get(f"{base_url}/api/v1/healthz", timeout=15.0)
+            httpx.get(f"{base_url}/api/v1/healthz", timeout=15.0, verify=_uses_certificates(base_url))
             return
         except httpx.ConnectError as error:
             last = error
@@ -167,13 +167,18 @@ def fetch_extras(base_url: str, headers: Mapping[str, str], name: str) -> Mappin
     import httpx
 
     try:
-        answer = httpx.get(
-            f"{base_url}/api/v1/evsys/model", params={"base_model": name}, headers=dict(headers), timeout=30.0
-        )
+        url, asked = f"{base_url}/api/v1/evsys/model", {"base_model": name}
+        certified = _uses_certificates(base_url)
+        answer = httpx.get(url, params=asked, headers=dict(headers), timeout=30.0, verify=certified)
         found: Any = answer.json() if answer.status_code == 200 else None
     except (httpx.HTTPError, ValueError):
         return None
     return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
+
+
+def _uses_certificates(base_url: str) -> bool:
+    """Whether certificates are needed at all; loading them takes longer than asking a server on this machine."""
+    return base_url.startswith("https://")
 
 
 _telemetry_lock: Final = threading.Lock()
