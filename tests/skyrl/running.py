@@ -55,9 +55,14 @@ def tiny_model(python: Path) -> Path:
     """The folder of the tiny Qwen3, made when it is not there yet."""
     source = (HERE / "tiny_qwen3.py").read_bytes()
     folder = cache_dir() / f"tiny-qwen3-{hashlib.sha256(source).hexdigest()[:12]}"
-    if not (folder / "complete").exists():
-        command = [str(python), str(HERE / "tiny_qwen3.py"), str(folder)]
-        subprocess.run(command, check=True, env=environment(), stdout=subprocess.DEVNULL, timeout=900)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as half_made:
+            command = [str(python), str(HERE / "tiny_qwen3.py"), half_made]
+            subprocess.run(command, check=True, env=environment(), stdout=subprocess.DEVNULL, timeout=900)
+            with contextlib.suppress(OSError):  # another process was faster, with the same result
+                shutil.copytree(half_made, f"{half_made}-complete")
+                Path(f"{half_made}-complete").rename(folder)
     return folder
 
 
@@ -74,14 +79,10 @@ class SkyRLServer:
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), start_new_session=True
             )
         assert self.process.stdout
-        # SkyRL writes its log to stdout too; the line with the address is the only one that is JSON
-        with self.log.open("a", encoding="utf-8") as log:
-            for line in self.process.stdout:
-                if line.startswith('{"url"'):
-                    self.url: str = json.loads(line)["url"]
-                    return
-                log.write(line)
-        raise RuntimeError(f"SkyRL ended with {self.process.wait()} before it was ready; see {self.log}")
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"SkyRL ended with {self.process.wait()} before it was ready; see {self.log}")
+        self.url: str = json.loads(line)["url"]
 
     def stop(self) -> None:
         """End the server, and the engine with it."""

@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--state", type=Path, required=True)
     options = parser.parse_args()
     options.state.mkdir(parents=True, exist_ok=True)
-    asyncio.run(run_api(options.model, options.state))
+    answer = os.dup(1)
+    os.dup2(2, 1)  # SkyRL logs to stdout, which nobody may be reading
+    asyncio.run(run_api(options.model, options.state, answer))
 
 
 def end_with_parent(parent: int) -> None:
@@ -66,7 +68,7 @@ def run_engine(arguments: list[str]) -> None:
     engine.run()
 
 
-async def run_api(model: Path, state: Path) -> None:
+async def run_api(model: Path, state: Path, answer: int) -> None:
     """The HTTP server, which starts the engine."""
     import uvicorn
     from skyrl.tinker import api
@@ -88,17 +90,17 @@ async def run_api(model: Path, state: Path) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     settings = uvicorn.Config(api.app, log_level="warning", log_config=None, timeout_graceful_shutdown=5)
-    announcement = asyncio.create_task(announce(url, ready))
+    announcement = asyncio.create_task(announce(url, ready, answer))
     try:
         await uvicorn.Server(settings).serve(sockets=[listening])
     finally:
         announcement.cancel()
 
 
-async def announce(url: str, ready: Path) -> None:
+async def announce(url: str, ready: Path, answer: int) -> None:
     while not ready.exists():
         await asyncio.sleep(0.1)
-    print(json.dumps({"url": url}), flush=True)
+    os.write(answer, json.dumps({"url": url}).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class Deadlines(Strict):
     The SDK repeats some requests for ever, so these are what ends a run whose server has gone.
     """
 
-    connect_s: float = Field(default=180.0, gt=0)
+    connect_s: float = Field(default=600.0, gt=0)
     """Opening the session and creating or restoring a model."""
     operation_s: float = Field(default=900.0, gt=0)
     """Training operations and checkpoints; the clock starts again whenever one of them ends."""
