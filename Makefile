@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-cookbook unit lint format types docs bench constraints clean core dev
+.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ test-tinker: ## Run the tests against the tinker package, in an environment of t
 
 test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
+
+test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
+	EVSYS_SKYRL_PYTHON=$$(bash scripts/env.sh skyrl)/bin/python \
+		$$(bash scripts/env.sh tinker dev tinker server)/bin/python -m pytest -q -m skyrl tests/skyrl
 
 test-local: ## Run the tests of the local backend with torch, in an environment of their own
 	$$(bash scripts/env.sh local dev local)/bin/python -m pytest -q -m local tests/backends/local
@@ -69,6 +73,9 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-cookbook.txt
+	{ printf "%s; sys_platform == 'never'\n" asyncpg datasets hf-transfer peft psycopg2-binary torch; echo fastapi; } \
+		| uv pip compile -q tests/skyrl/requirements.in --override - --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" | grep -v "'never'" > constraints-skyrl.txt
 
 clean: ## Remove the environments in this folder, caches and build results
 	rm -rf .venv .venv.lock .venvs build dist .hypothesis .pytest_cache .ruff_cache

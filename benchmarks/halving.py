@@ -5,10 +5,10 @@
 
 Each problem is a vocabulary of its own, with frequent and rare words and some wrong answers among its rows, and a grid
 of nine runs: three learning rates, one too low and one too high, times three batch sizes. Val is scored nine times in a
-run. The grid trains all runs in full; halving is given the same config with `search: {kind: halving}`. The winner is
-the run with the best val score at its end; a halving whose winner has the very same score has found a tie. Pausing
-changes no curve, so what halving finds follows from the curves of the grid through its own code; some problems are
-halved for real as well, and must agree.
+run. The grid trains all runs in full; halving is given the same config with `search: {kind: halving, eta: 2}`. The
+winner is the run with the best val score at its end; a halving whose winner has the very same score has found a tie.
+Pausing changes no curve, so what halving finds follows from the curves of the grid through its own code; some problems
+are halved for real as well, and must agree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from evsys_sdk.experiment.search.rungs import rungs_of
 PROBLEMS, STEPS, EVERY, TRAIN, VAL = 20, 36, 4, 1200, 24
 WRONG = 0.1
 MOST_WORK, LEAST_FOUND = 0.40, 0.90
-SEARCH = SearchSpec(kind="halving")
+SEARCH = SearchSpec(kind="halving", eta=2)
 AXES = {"algorithm.params.learning_rate": [1e-3, 1e-2, 1e-1], "algorithm.params.batch_size": [6, 16, 40]}
 OBJECTIVE = Objective("mean_reward", "labels", "max", EVERY)
 
@@ -187,7 +187,7 @@ class Measured:
     """Whether it was halved for real, too."""
 
 
-OTHERS = (SearchSpec(kind="halving", finalists=1), SearchSpec(kind="halving", eta=2))
+OTHERS = (SearchSpec(kind="halving"), SearchSpec(kind="halving", finalists=1))
 
 
 def measured(number: int, trained: bool) -> Measured:
@@ -214,9 +214,9 @@ def summary(spec: SearchSpec, pairs: Sequence[tuple[Found, Found]]) -> str:
     shares = [found.steps / grid.steps for grid, found in pairs]
     good = sum(word != "missed" and share <= MOST_WORK for word, share in zip(said, shares, strict=True))
     return (
-        f"eta {spec.eta}, finalists {spec.finalists}: winner {said.count('winner'):2}, tie {said.count('tie'):2}, missed {said.count('missed'):2} of "
-        f"{len(said)}; steps {min(shares):.0%} to {max(shares):.0%} of the grid's; "
-        f"found for at most {MOST_WORK:.0%}: {good} of {len(said)}"
+        f"eta {spec.eta}, finalists {spec.finalists}: winner {said.count('winner')}, tie {said.count('tie')}, "
+        f"missed {said.count('missed')}; {min(shares):.0%} to {max(shares):.0%} of the grid's steps; "
+        f"found for at most {MOST_WORK:.0%} of them in {good} of {len(said)}"
     )
 
 

@@ -55,7 +55,7 @@ def test_halving_finds_the_winner_of_the_grid_for_at_most_two_fifths_of_its_step
         found, notes = suite.halved(experiment, grid)
         hits.append(found.score == best.score and found.steps <= suite.MOST_WORK * best.steps)
         if number in END_TO_END:
-            result = Experiment(suite.config(folder, "halving", {"kind": "halving"})).run()
+            result = Experiment(suite.config(folder, "halving", suite.SEARCH.model_dump())).run()
             assert suite.best_of(suite.trained_by(result)) == found
             assert recorded_decisions(result.path) == json.loads(json.dumps(notes))
     assert len(hits) >= 20

@@ -6,12 +6,14 @@ or compiled once is kept in `$EVSYS_CACHE_DIR`, so later starts take seconds.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Self
 
@@ -57,12 +59,12 @@ def tiny_model(python: Path) -> Path:
     folder = cache_dir() / f"tiny-qwen3-{hashlib.sha256(source).hexdigest()[:12]}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as half_made:
-            command = [str(python), str(HERE / "tiny_qwen3.py"), half_made]
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            half_made = Path(temporary, "model")
+            command = [str(python), str(HERE / "tiny_qwen3.py"), str(half_made)]
             subprocess.run(command, check=True, env=environment(), stdout=subprocess.DEVNULL, timeout=900)
             with contextlib.suppress(OSError):  # another process was faster, with the same result
-                shutil.copytree(half_made, f"{half_made}-complete")
-                Path(f"{half_made}-complete").rename(folder)
+                half_made.rename(folder)
     return folder
 
 

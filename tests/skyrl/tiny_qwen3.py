@@ -50,17 +50,14 @@ CONFIG = {
 
 
 def main() -> None:
-    """Write the model into the folder; what is complete stays as it is."""
+    """Write the model into the folder."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "complete").exists():
-        return
     chats = made_up_chats(600)
     tokenizer = train_tokenizer(chats)
     tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=1), encoding="utf-8")
     loss = train(folder, [token for chat in chats for token in tokenizer(chat)["input_ids"]])
-    (folder / "complete").touch()
     print(json.dumps({"model": str(folder), "loss": loss}))
 
 

@@ -189,9 +189,13 @@ def test_the_fused_decoder_computes_what_the_plain_one_does(
         base = client._base
         before = client.forward([Datum.supervised([1, 2, 3], [1.0] * 3)]).result().loss
         logits: list[Any] = []
-        for kind in (decoding.Decoder, fused_decoding.FusedDecoder):
+        for fused in (False, True):
             with torch.inference_mode():
-                decoder = kind(base, client._state.adapter.copy().merged(base.switch))
+                merged = client._state.adapter.copy().merged(base.switch)
+                decoder = decoding.Decoder(base, merged)
+                if fused:
+                    layers = fused_decoding.prepared_layers(base, merged)
+                    decoder = fused_decoding.FusedDecoder(base, merged, layers)
                 decoder.cache.reserve(2, 32)
                 decoder.prefill([list(range(20)), [7, 8]], [0, 1])
                 logits.append(torch.stack([decoder.step([5, 6], [20 + n, 2 + n]) for n in range(3)]))

@@ -94,7 +94,10 @@ class Decoder:
         """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
         at = torch.tensor(positions)
         layout = StepLayout(self.cache, at.to(self.base.device), longest=max(positions) + 1)
-        return self.base.head.logits(self._hidden(torch.tensor(tokens), at, layout))
+        return self._logits(self._hidden(torch.tensor(tokens), at, layout))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.base.head.logits(hidden)
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: PackedLayout | StepLayout) -> Tensor:
         with self.base.switch.using(self._changes):

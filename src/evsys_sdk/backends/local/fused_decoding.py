@@ -22,17 +22,31 @@ from .attention import PackedLayout, Traits
 from .decoding import Decoder, StepLayout
 from .loading import Base
 from .lora import Change
+from .products import Product, can_pack
+from .snapshot import Snapshot
 
 _FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}
 
 
-def make_decoder(base: Base, changes: Mapping[str, Change]) -> Decoder:
-    """The fastest decoder that works for a base and what is switched on for it."""
+def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
+    """The fastest decoder that works for a base and a snapshot, which keeps what is prepared for it."""
+    changes = snapshot.changes()
     separate = any(not isinstance(change, Tensor) for change in changes.values())
     if separate or not _can_fuse(base):
         return Decoder(base, changes)
-    return FusedDecoder(base, changes)
+    if snapshot.prepared is None:
+        snapshot.prepared = prepared_layers(base, changes)
+    return FusedDecoder(base, changes, snapshot.prepared)
+
+
+def prepared_layers(base: Base, changes: Mapping[str, Change]) -> list[_Layer]:
+    """The weights of all layers in the form that a fused step wants."""
+    size = sum(linear.weight.numel() * linear.weight.element_size() for linear in base.switch.layers.values())
+    pack = can_pack(base.device, base.key.dtype, size)
+    if base.packed_head is None and pack:
+        base.packed_head = Product.of(base.head.weight, base.head.bias, pack=True)
+    return [_layer(base, changes, number, pack=pack) for number in range(len(base.body.layers))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +56,24 @@ class _Layer:
     attention: Any
     before_attention: Any
     before_gate: Any
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Product
     sizes: tuple[int, int, int]
-    output: Tensor
-    gate_up: Tensor
-    down: Tensor
+    output: Product
+    gate_up: Product
+    down: Product
     traits: Traits
 
 
 class FusedDecoder(Decoder):
     """The plain decoder with a step of its own."""
 
-    def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
+    def __init__(self, base: Base, changes: Mapping[str, Change], layers: Sequence[_Layer]) -> None:
         super().__init__(base, changes)
-        self._layers = [_layer(base, changes, number) for number in range(len(base.body.layers))]
+        self._layers = layers
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        head = self.base.packed_head
+        return super()._logits(hidden) if head is None else head(hidden).float()
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: PackedLayout | StepLayout) -> Tensor:
         if not isinstance(layout, StepLayout):
@@ -66,19 +83,19 @@ class FusedDecoder(Decoder):
         cos, sin = (part[0][:, None] for part in body.rotary_emb(x[None], position_ids=positions[None].to(x.device)))
         for layer in self._layers:
             h = _norm(x, layer.before_attention)
-            qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(len(x), -1, layer.attention.head_dim)
+            qkv = layer.qkv(h).view(len(x), -1, layer.attention.head_dim)
             q, k, v = qkv.split(layer.sizes, dim=1)
             if hasattr(layer.attention, "q_norm"):
                 q, k = _norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
             found = layout.attend(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), layer.traits)
-            x = x + F.linear(found.transpose(0, 1).reshape(len(x), -1), layer.output)
-            gate, up = F.linear(_norm(x, layer.before_gate), layer.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            x = x + layer.output(found.transpose(0, 1).reshape(len(x), -1))
+            gate, up = layer.gate_up(_norm(x, layer.before_gate)).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up)
         return _norm(x, body.norm)
 
 
-def _layer(base: Base, changes: Mapping[str, Change], number: int) -> _Layer:
+def _layer(base: Base, changes: Mapping[str, Change], number: int, *, pack: bool) -> _Layer:
     layer = base.body.layers[number]
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
@@ -90,12 +107,11 @@ def _layer(base: Base, changes: Mapping[str, Change], number: int) -> _Layer:
         attention,
         layer.input_layernorm,
         layer.post_attention_layernorm,
-        _together(projections, changes),
-        None if biases[0] is None else torch.cat(biases),
+        Product.of(_together(projections, changes), None if biases[0] is None else torch.cat(biases), pack=pack),
         tuple(linear.out_features // attention.head_dim for linear in projections),  # pyright: ignore[reportArgumentType]
-        _weight(attention.o_proj, changes),
-        _together([mlp.gate_proj, mlp.up_proj], changes),
-        _weight(mlp.down_proj, changes),
+        Product.of(_weight(attention.o_proj, changes), attention.o_proj.bias, pack=pack),
+        Product.of(_together([mlp.gate_proj, mlp.up_proj], changes), pack=pack),
+        Product.of(_weight(mlp.down_proj, changes), pack=pack),
         Traits(attention.scaling, window, layer=number),
     )
 
@@ -156,8 +172,7 @@ def _agrees(base: Base) -> bool:
     if not isinstance(base.body, nn.Module) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
     logits: list[Tensor] = []
-    for kind in (Decoder, FusedDecoder):
-        decoder = kind(base, {})
+    for decoder in (Decoder(base, {}), FusedDecoder(base, {}, prepared_layers(base, {}))):
         decoder.cache.reserve(2, 16)
         decoder.prefill([[1, 2, 3], [3, 2]], [0, 1])
         logits.append(decoder.step([4, 5], [3, 2]).log_softmax(dim=-1))

@@ -25,6 +25,7 @@ from ...log import get_logger
 from . import attention, memory
 from .head import Head
 from .lora import Switch, install
+from .products import Product
 from .turns import Turns
 
 _PROBE_TOKENS = 12
@@ -60,6 +61,8 @@ class Base:
     """Held by whoever runs the model."""
     fusible: bool | None = None
     """Whether the faster decoder works for it; None until it was tried."""
+    packed_head: Product | None = None
+    """The output layer as decoding wants it, where it is stored once more."""
 
     @property
     def device(self) -> torch.device:

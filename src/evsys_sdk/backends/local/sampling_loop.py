@@ -191,7 +191,7 @@ class _Batch:
         try:
             with torch.inference_mode(), self._base.turns:
                 if self._decoder is None:
-                    self._decoder = make_decoder(self._base, self._snapshot.changes())
+                    self._decoder = make_decoder(self._base, self._snapshot)
                 if self.running:
                     self._step(self._decoder)
                 joining = self._next_lanes()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...log import get_logger
 from . import memory
@@ -19,6 +20,8 @@ class Snapshot:
         self._base, self._merge = base, merge
         self._adapter = None if adapter is None or adapter.is_zero() else adapter
         self._merged: Mapping[str, Change] | None = None
+        self.prepared: Any = None
+        """What a decoder has made of the weights for itself."""
 
     def changes(self) -> Mapping[str, Change]:
         """What to switch on while sampling: merged weights where there is room for them."""
@@ -41,4 +44,4 @@ class Snapshot:
 
     def forget_merged(self) -> None:
         """Give back the memory of the merged weights; they are made again when needed."""
-        self._merged = None
+        self._merged = self.prepared = None
