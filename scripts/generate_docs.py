@@ -237,7 +237,8 @@ def _example(kind: str, name: str, builtin: Builtin, place: tuple[str, ...]) -> 
     except ValueError as error:
         sys.exit(f"{kind} '{name}' has no valid example: {error}\nAdd one to EXAMPLES in {Path(__file__).name}.")
     is_list = place[-1].endswith("s") and kind in ("transform", "metric", "callback")
-    where = f"yaml at {'.'.join(place[:-1]) or '.'}" if not _needs_extra(kind, builtin, block) else "yaml fragment"
+    unchecked = _needs_extra(kind, builtin, block) or _is_refused(extension, block)
+    where = "yaml fragment" if unchecked else f"yaml at {'.'.join(place[:-1]) or '.'}"
     around = REQUIRED_AROUND.get(place[:-1], {})
     return fenced(where, write_yaml({**around, place[-1]: [block] if is_list else block}))
 
@@ -246,6 +247,17 @@ def _needs_extra(kind: str, builtin: Builtin, block: dict[str, Any]) -> bool:
     """Whether an example can only be validated where some extra is installed."""
     inner = [child.get("kind", "") for child in block.get("params", {}).get("children", ())]
     return bool(builtin.extra) or any(BUILTINS[kind][name].extra for name in inner)
+
+
+def _is_refused(extension: Any, block: dict[str, Any]) -> bool:
+    """Whether a kind is there only to say why it cannot be used."""
+    check = getattr(extension, "check_params", None)
+    try:
+        if check is not None:
+            check(block.get("params", {}))
+    except evsys_sdk.ConfigError:
+        return True
+    return False
 
 
 def cli_page() -> str:

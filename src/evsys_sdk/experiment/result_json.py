@@ -25,6 +25,13 @@ def result_from_dict(data: Mapping[str, Any]) -> RunResult:
     return RunResult(**{name: data[name] for name in _FIELDS if name != "metrics"}, metrics=metrics)
 
 
+def portable(result: RunResult) -> RunResult:
+    """The result as any other process can read it, whatever the algorithm put into it."""
+    plain = result_to_dict(result)
+    floats = {name: float(value) for name, value in result.metrics.items() if isinstance(value, float)}
+    return RunResult(**{**plain, "metrics": {**plain["metrics"], **floats}})
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value

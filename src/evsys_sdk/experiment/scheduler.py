@@ -18,7 +18,7 @@ from ..log import get_logger
 from ..protocols import RunResult
 from .allocation import Allocation, ArmRequest, Decision, Outcome
 from .journal import ARM_ENDED, ARM_RECALLED, ARM_RETRIED, ARM_STARTED, SEARCH_DECISION, Journal, read_journal
-from .launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
+from .launcher import TIMEOUT, ArmJob, Launcher
 from .record_dir import ExperimentDir, read_result, write_result
 from .results import ArmResult, paused_after
 
@@ -71,11 +71,15 @@ class ArmScheduler:
     def run(self) -> list[ArmResult]:
         """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
         self._ask_allocation()
-        while self._waiting or self._running:
-            self._start_waiting()
-            if not self._running:
-                break
-            self._await_one()
+        try:
+            while self._waiting or self._running:
+                self._start_waiting()
+                if not self._running:
+                    break
+                self._await_one()
+        except BaseException as error:  # of the record, or a second Ctrl-C: nobody waits for the others any more
+            self._stop_all(f"the experiment broke off: {type(error).__name__}")
+            raise
         return list({outcome.request.arm.name: outcome.result for outcome in self._in_order()}.values())
 
     def interrupt(self, reason: str) -> None:
@@ -124,7 +128,10 @@ class ArmScheduler:
         self.journal.append(ARM_STARTED, arm=arm.name, arm_id=arm.id, attempt=attempt, until_step=request.until_step)
         running = _Running(request, Future(), attempt, time.monotonic())
         self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
-        running.future = self.launcher.start(job)
+        try:
+            running.future = self.launcher.start(job)
+        except Exception as error:
+            running.future.set_exception(error)
         running.is_elsewhere = True
 
     def _was_started_before(self, request: ArmRequest) -> bool:
@@ -152,20 +159,22 @@ class ArmScheduler:
 
     def _take(self, running: _Running) -> None:
         """Deal with an arm that has ended: try again, or keep what came of it."""
-        request, retries, lost = running.request, self.config.arm_retries, False
+        request, retries, loss = running.request, self.config.arm_retries, None
         try:
-            result = running.future.result()
-        except WorkerLost as error:
-            lost, retries = True, max(retries, error.retries)
-            result = RunResult(request.arm.name, "failed", error=f"WorkerLost: {error}")
+            result = recorded = running.future.result()
+        except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
+            recorded = self._on_disk(request)  # it may have been lost on its way home
+            loss = error if recorded is None else None
+            result = recorded or RunResult(request.arm.name, "failed", error=f"{type(error).__name__}: {error}")
+            retries = max(retries, getattr(error, "retries", 0))
         result = _timed_out(result)
-        may_retry = (lost and not running.was_killed) or result.extras.get("retryable", False)
+        may_retry = (loss is not None and not running.was_killed) or result.extras.get("retryable", False)
         if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
             self._waiting.append((request, running.attempt + 1))
             return
-        if lost:  # nobody was left to write it down
+        if result is not recorded:  # nobody was left to write it down, or what was written is not how it is taken
             write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
         self._journal_end(request, result)
         self._settle(request, result)
@@ -189,10 +198,11 @@ class ArmScheduler:
 
     def _recorded(self, request: ArmRequest) -> RunResult | None:
         """The result an arm ended with when the experiment was run before, if it need not be trained again."""
-        if not self.folder.resumed:
-            return None
-        run_dir = self.folder.run_dir(request.arm.name)
-        result = read_result(run_dir)
+        return self._on_disk(request) if self.folder.resumed else None
+
+    def _on_disk(self, request: ArmRequest) -> RunResult | None:
+        """The result in the folder of an arm, if it went as far as it should."""
+        result = read_result(self.folder.run_dir(request.arm.name))
         if result is None or "unscored" in result.extras:
             return None
         reached = paused_after(result)

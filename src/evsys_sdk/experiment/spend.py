@@ -194,7 +194,7 @@ class SpendLedger:
     def _opened(self) -> int:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         except OSError:
             return os.open(self.path, os.O_RDONLY)  # a record that may only be looked at
 
@@ -216,7 +216,8 @@ class SpendLedger:
                 self._forget()
             if size == self._offset:
                 return
-            data = os.pread(self._open(), size - self._offset, self._offset)
+            os.lseek(self._open(), self._offset, os.SEEK_SET)  # no matter to writes, which go to the end
+            data = os.read(self._open(), size - self._offset)
         except OSError as error:
             get_logger(__name__).warning("%s: spend cannot be read at the moment: %s", self.path, error)
             return
@@ -254,6 +255,7 @@ class SpendLedger:
 
 _OPENED: dict[Path, SpendLedger] = {}
 _MOST_OPENED = 16
+_OPENING = threading.Lock()
 
 
 def open_ledger(experiment_dir: Path) -> SpendLedger:
@@ -262,10 +264,11 @@ def open_ledger(experiment_dir: Path) -> SpendLedger:
     The arms of a process share one, so that a thousandth arm need not read what the others wrote.
     """
     path = (experiment_dir / SPEND_FILE).resolve()
-    ledger = _OPENED.pop(path, None) or SpendLedger(path)
-    _OPENED[path] = ledger  # the last one again: the first is dropped when there are many
-    if len(_OPENED) > _MOST_OPENED:
-        _OPENED.pop(next(iter(_OPENED)))
+    with _OPENING:
+        ledger = _OPENED.pop(path, None) or SpendLedger(path)
+        _OPENED[path] = ledger  # the last one again: the first is dropped when there are many
+        if len(_OPENED) > _MOST_OPENED:
+            _OPENED.pop(next(iter(_OPENED)))
     return ledger
 
 

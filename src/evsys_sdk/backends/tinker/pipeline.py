@@ -90,6 +90,7 @@ class Pipeline:
         changes_weights: bool = False,
     ) -> Operation[T]:
         """Start something after everything submitted before it; `start` gives a future of the SDK, or a value."""
+        self._refuse_if_forked(what)
         with self._shared.changed:
             pending = self._added(what, start, convert, lane, changes_weights)
             self._shared.queue.append(pending)
@@ -100,6 +101,7 @@ class Pipeline:
         self, what: str, start: Callable[[], Any], convert: Callable[[Any], T], *, lane: LaneName = "sample"
     ) -> Operation[T]:
         """Start something at once, beside whatever else is under way; `start` must not wait."""
+        self._refuse_if_forked(what)
         with self._shared.changed:
             pending = self._added(what, start, convert, lane, False)
             self._shared.changed.notify_all()
@@ -118,21 +120,26 @@ class Pipeline:
         return future.result()
 
     def close(self, *, wait_s: float = _CLOSING_S) -> None:
-        """Wait a while for what is under way, then let go. Closing twice does nothing."""
+        """Wait a while for what is under way, then let go. Closing twice does nothing, nor does a forked process."""
+        if os.getpid() != self._shared.pid:
+            return
         with self._shared.changed:
             left = [] if self._shared.closed else [p.out for lane in self._shared.lanes.values() for p in _all(lane)]
         wait(left, timeout=wait_s)
         _close(self._shared)
 
-    def _added(
-        self, what: str, start: Callable[[], Any], convert: Callable[[Any], Any], lane: LaneName, changes_weights: bool
-    ) -> _Pending:
-        shared = self._shared
-        if os.getpid() != shared.pid:
+    def _refuse_if_forked(self, what: str) -> None:
+        """Before any lock is taken: a thread that is not there any more may have held it at the fork."""
+        if os.getpid() != self._shared.pid:
             raise BackendError(
                 f"{what} was asked in a process that was forked from the one that made this client; its connection "
                 "does not survive a fork. Start processes with the method 'spawn' and prepare the backend in them."
             )
+
+    def _added(
+        self, what: str, start: Callable[[], Any], convert: Callable[[Any], Any], lane: LaneName, changes_weights: bool
+    ) -> _Pending:
+        shared = self._shared
         if shared.closed:
             raise BackendError(f"{what} was asked of a client that is closed. Prepare the backend again.")
         if shared.broken is not None:
@@ -286,6 +293,8 @@ def _all(lane: _Lane) -> list[_Pending]:
 
 
 def _close(shared: _Shared) -> None:
+    if os.getpid() != shared.pid:
+        return
     with shared.changed:
         shared.closed = True
         shared.queue.clear()

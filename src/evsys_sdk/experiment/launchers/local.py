@@ -97,6 +97,8 @@ class LocalLauncher:
 
     def close(self) -> None:
         for executor in self._executors:
+            executor.dismiss()
+        for executor in self._executors:
             executor.close()
         if self._threads is not None:
             self._threads.shutdown(wait=True)
@@ -121,7 +123,7 @@ class LocalLauncher:
                 "move them to a module of their own to use all cores",
                 ", ".join(unreachable),
             )
-        return remote or bool(unreachable)
+        return remote or bool(unreachable) or os.name == "nt"  # where a worker cannot be given a connection
 
     def _room(self, remote: bool, gpus: list[str]) -> int:
         if remote:
@@ -158,6 +160,9 @@ class _Executor:
     def kill(self) -> None:
         """A thread cannot be ended from outside."""
 
+    def dismiss(self) -> None:
+        """Begin to let go of it, so that all go at the same time."""
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -190,6 +195,10 @@ class _InProcess(_Executor):
     def kill(self) -> None:
         if self._worker is not None:
             self._worker.kill()
+
+    def dismiss(self) -> None:
+        if self._worker is not None:
+            self._worker.dismiss()
 
     def close(self) -> None:
         if self._worker is not None:

@@ -19,6 +19,7 @@ from typing import Any
 from ...training.callback import Callback, RunControl
 from ..launcher import ArmJob, execute
 from ..locks import LOCK_FILE
+from ..result_json import portable
 
 _POLL_S = 0.5
 
@@ -62,7 +63,7 @@ def run_task(shared: bytes, job_bytes: bytes, token: str, folder: str, board: An
     control = RunControl()
     with _listening(control, job.arm.name, board):
         result = execute(job, launch, control)
-    return pickle.dumps((result, b"" if same_disk else pack(job.run_dir)))
+    return pickle.dumps((portable(result), b"" if same_disk else pack(job.run_dir)))
 
 
 class SendBack(Callback):

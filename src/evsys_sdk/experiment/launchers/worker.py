@@ -10,18 +10,20 @@ import os
 import pickle
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from socket import AF_UNIX, SOCK_STREAM, socketpair
+from typing import Any
 
 from ...errors import ConfigError, EvsysError, Problem
 from ...protocols import RunResult
 from ...training.callback import RunControl
 from ..launcher import ArmJob, Launch, WorkerLost, execute
 from ..project_code import ProjectCode
+from ..result_json import portable
 
 _FAREWELL_S = 10.0
 _WORKER = "EVSYS_ARM_WORKER"
@@ -39,12 +41,13 @@ class WorkerProcess:
     @classmethod
     def start(cls, briefing: bytes, environment: dict[str, str]) -> WorkerProcess:
         """Start a process and tell it what all arms share, as `briefing_for` puts it."""
-        ours, theirs = socketpair(AF_UNIX, SOCK_STREAM)
-        command = [sys.executable, "-m", __spec__.name, str(theirs.fileno())]
-        told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with theirs:
-            process = subprocess.Popen(command, env=told, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        worker = cls(process, Connection(ours.detach()))
+        try:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                process = _started(theirs.fileno(), environment)
+                worker = cls(process, Connection(ours.detach()))
+        except OSError as error:
+            raise WorkerLost(f"no process could be started for it: {error}") from None
         worker._send(briefing)
         return worker
 
@@ -69,12 +72,18 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Send it home; one that does not go is ended."""
-        self._connection.close()
+        self.dismiss()
         try:
             self._process.wait(_FAREWELL_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._connection.close()
+
+    def dismiss(self) -> None:
+        """Let it read the end of the connection, which closing does not while a thread here waits for its result."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
+            ours.shutdown(socket.SHUT_WR)
 
     def _send(self, message: bytes) -> None:
         try:
@@ -91,6 +100,15 @@ class WorkerProcess:
         return WorkerLost(f"the process that trained it ended with {cause}")
 
 
+def _started(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A worker that finds modules where this process does, and prints where this process does."""
+    command = [sys.executable, "-P", "-m", __spec__.name, str(descriptor)]
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}
+    prints_to = 2 if sys.stdout is sys.stderr else None  # stdout is kept free for an answer in JSON
+    return subprocess.Popen(command, env=told, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=prints_to)
+
+
 def briefing_for(launch: Launch) -> bytes:
     """What a worker is told; what cannot travel is refused with its name."""
     code = ProjectCode.of_this_process()
@@ -99,7 +117,7 @@ def briefing_for(launch: Launch) -> bytes:
         message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
         raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
     try:
-        return pickle.dumps((code, launch))
+        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH")))
     except Exception as error:
         hint = "Register it and name it under callbacks, or set launcher.params.arms_in to 'threads'."
         raise ConfigError(Problem(f"a callback cannot be sent to a process: {error}", hint=hint)) from None
@@ -107,10 +125,13 @@ def briefing_for(launch: Launch) -> bytes:
 
 def main(descriptor: int) -> None:
     """The worker's side: execute arms until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent decides what it means
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the parent decides what it means
+        signal.signal(number, _pass_over)
     connection = Connection(descriptor)
-    code, launch = pickle.loads(connection.recv_bytes())
+    code, launch, python_path = pickle.loads(connection.recv_bytes())
+    os.environ.pop("PYTHONPATH", None)  # it was for this process: another Python, in a sandbox, would stumble over it
+    if python_path is not None:
+        os.environ["PYTHONPATH"] = python_path
     inbox = _Inbox(connection)
     try:
         code.load()
@@ -120,7 +141,11 @@ def main(descriptor: int) -> None:
     while True:
         job, control = inbox.next_job()
         failed = RunResult(job.arm.name, "failed", error=problem)
-        connection.send(execute(job, launch, control) if problem is None else failed)
+        connection.send(portable(execute(job, launch, control)) if problem is None else failed)
+
+
+def _pass_over(number: int, frame: Any) -> None:
+    """Do nothing. Were the signal ignored, so would every program be that an arm starts, and `timeout` end none."""
 
 
 class _Inbox:
