@@ -55,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder of a model; by default a small one with random weights")
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--only", nargs="+", default=["sft", "sampling", "grpo"], choices=["sft", "sampling", "grpo"])
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
@@ -66,7 +67,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or small_model(Path(folder) / "model")
         for dtype in arguments.dtype:
-            for name, measure in (("sft", sft), ("sampling", sampling), ("grpo", grpo)):
+            for name in arguments.only:
+                measure = {"sft": sft, "sampling": sampling, "grpo": grpo}[name]
                 ours, theirs, work = measure(model, dtype, arguments.steps, Path(folder))
                 report(f"{dtype:8} {name:8}", ours, theirs, work)
 

@@ -251,10 +251,10 @@ def _needs_extra(kind: str, builtin: Builtin, block: dict[str, Any]) -> bool:
 
 def _is_refused(extension: Any, block: dict[str, Any]) -> bool:
     """Whether a kind is there only to say why it cannot be used."""
-    check = getattr(extension, "check_params", None)
+    check, model = getattr(extension, "check_params", None), config_model(extension)
     try:
-        if check is not None:
-            check(block.get("params", {}))
+        if check is not None and model is not None:
+            check(model.model_validate(block.get("params", {})))
     except evsys_sdk.ConfigError:
         return True
     return False

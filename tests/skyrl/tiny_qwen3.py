@@ -2,8 +2,8 @@
 
     python tests/skyrl/tiny_qwen3.py FOLDER
 
-It is trained for some seconds on sentences made up here: adapters cover attention and feed-forward layers only, and on
-random embeddings these can hardly change a prediction. Made from a fixed seed, so that it is the same model each time.
+It is trained for some seconds on sentences made up here: adapters cover attention and feed-forward layers only, and these
+cannot lead to a token whose embedding is small and random. Made from a fixed seed, so that it is the same model each time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from skyrl.tx.utils.models import save_safetensors
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-VOCABULARY, LENGTH, BATCH, STEPS = 512, 64, 16, 200
+VOCABULARY, LENGTH, BATCH, STEPS = 512, 64, 16, 300
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -72,9 +72,13 @@ def made_up_chats(count: int) -> list[str]:
     def fill(text: str) -> str:
         return text.format(who=chance.choice(who), does=chance.choice(does), what=chance.choice(what))
 
+    def word() -> str:
+        """Something like a name in a program, so that every letter has a meaning."""
+        return "".join(chance.choices("abcdefghijklmnopqrstuvwxyz_0123456789", k=chance.randint(2, 8)))
+
     return [
-        f"<|im_start|>user\n{fill(chance.choice(ask))}<|im_end|>\n"
-        f"<|im_start|>assistant\n{fill('{who} {does} {what}.')}<|im_end|>\n"
+        f"<|im_start|>user\n{fill(chance.choice(ask))} {word()}<|im_end|>\n"
+        f"<|im_start|>assistant\n{chance.choice((fill('{who} {does} {what}.'), word()))}<|im_end|>\n"
         for _ in range(count)
     ]
 

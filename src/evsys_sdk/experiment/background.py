@@ -15,10 +15,12 @@ from typing import Any
 from ..errors import TrainingError
 from .journal import read_journal
 from .live_status import experiment_status
-from .locks import lock_owner
+from .locks import LOCK_FILE, lock_owner
 from .record_dir import CONSOLE_FILE
 
 _POLL_S = 0.1
+_LAST_BREATH_S = 2.0
+"""How long the lock of a process that has just ended may still be seen."""
 
 
 def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patience_s: float = 60.0) -> int:
@@ -62,15 +64,21 @@ def follow(experiment_dir: Path) -> Iterator[str]:
 def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> dict[str, Any]:
     """Ask a running experiment for a clean stop and wait for it; with `kill`, end what has not stopped by then."""
     owner = lock_owner(experiment_dir)
+    deadline = time.monotonic() + _LAST_BREATH_S
+    while owner == {} and time.monotonic() < deadline:  # it is writing its name at this moment
+        time.sleep(_POLL_S)
+        owner = lock_owner(experiment_dir)
     if owner is None:
         return {"was_running": False, "stopped": True, "killed": False}
+    if "pid" not in owner:
+        raise TrainingError(f"{experiment_dir / LOCK_FILE} does not say which process runs it. End that one yourself.")
     if owner.get("host") != socket.gethostname():
         raise TrainingError(f"it runs on {owner.get('host')}, where process {owner.get('pid')} has to be stopped.")
     pid = int(owner["pid"])
-    os.kill(pid, signal.SIGTERM)
+    _signal(pid, signal.SIGTERM, experiment_dir)
     stopped = _wait_until_free(experiment_dir, patience_s)
     if not stopped and kill:
-        os.kill(pid, signal.SIGKILL)
+        _signal(pid, signal.SIGKILL, experiment_dir)
         stopped = _wait_until_free(experiment_dir, patience_s)
         return {"was_running": True, "stopped": stopped, "killed": True}
     return {"was_running": True, "stopped": stopped, "killed": False}
@@ -81,6 +89,20 @@ def wait_for_end(experiment_dir: Path) -> str:
     while lock_owner(experiment_dir) is not None:
         time.sleep(_POLL_S)
     return experiment_status(experiment_dir).state
+
+
+def _signal(pid: int, number: signal.Signals, experiment_dir: Path) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        if _wait_until_free(experiment_dir, _LAST_BREATH_S):
+            return
+        raise TrainingError(
+            f"process {pid}, which ran it, is gone, but a process it started still holds {experiment_dir / LOCK_FILE}. "
+            "End that one; `lsof` or `fuser` on this file names it."
+        ) from None
+    except PermissionError:
+        raise TrainingError(f"it is run by process {pid} of another user, who has to stop it.") from None
 
 
 def _wait_until_free(experiment_dir: Path, patience_s: float) -> bool:

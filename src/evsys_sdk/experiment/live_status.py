@@ -79,7 +79,7 @@ def _after(arm: ArmStatus, event: Mapping[str, Any]) -> ArmStatus:
     if event["kind"] == events.ARM_STARTED:
         return replace(arm, state="running", error=None)
     if event["kind"] == events.ARM_RECALLED:
-        return replace(arm, state="completed")
+        return replace(arm, state=event.get("status", "completed"))
     if event["kind"] == events.ARM_RETRIED:
         return replace(arm, state="waiting", error=event.get("reason"))
     if event["kind"] == events.ARM_ENDED:

@@ -54,6 +54,9 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
         if options.meter is not None:
             observers.add(options.meter)
         result = _train_and_score(arm, config, options, observers, attempt)
+    except SystemExit as error:
+        wish = TrainingError(f"the code of the run called sys.exit({error.code!r}). Raise an error instead.")
+        result = failed_result(arm.name, wish)
     except Exception as error:
         result = failed_result(arm.name, error)
     observers.on_run_end(result)

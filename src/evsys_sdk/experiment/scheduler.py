@@ -116,7 +116,7 @@ class ArmScheduler:
             request, attempt = self._waiting.popleft()
             recorded = self._recorded(request) if attempt == 1 else None
             if recorded is not None:
-                self.journal.append(ARM_RECALLED, arm=request.arm.name)
+                self.journal.append(ARM_RECALLED, arm=request.arm.name, status=recorded.status)
                 self._settle(request, recorded)
                 continue
             self._start(request, attempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import decoding, fused_decoding, sampling_loop  # noqa: E402
+from evsys_sdk.backends.local import decoding, fused_decoding, products, sampling_loop  # noqa: E402
 from evsys_sdk.backends.local.sampling import choose  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
+
+from .conftest import save_tiny  # noqa: E402
 
 type MakeClient = Callable[..., Any]
 
@@ -202,6 +205,18 @@ def test_the_fused_decoder_computes_what_the_plain_one_does(
         assert torch.allclose(logits[0], logits[1], atol=1e-3)
         assert client.forward([Datum.supervised([1, 2, 3], [1.0] * 3)]).result().loss == before
         train(client, steps=1)
+
+
+def test_without_the_kernels_of_the_fused_decoder_the_plain_one_is_used(
+    tmp_path: Path, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no such operator, on purpose")
+
+    monkeypatch.setattr(products.Product, "of", missing)
+    client = make_client(name=save_tiny(tmp_path / "own"))
+    assert client.sampler().result().sample([1, 2], 2, SamplingParams(4, stop=[])).result()
+    assert client._base.fusible is False
 
 
 def test_merged_and_separate_adapters_sample_alike(make_client: MakeClient) -> None:

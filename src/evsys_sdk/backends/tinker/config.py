@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from ...config.base import Strict
-from ..losses import LOSSES
 
 
 class Deadlines(Strict):
@@ -84,6 +83,8 @@ class TinkerConfig(Strict):
     @field_validator("native_losses")
     @classmethod
     def _are_known(cls, losses: list[str] | None) -> list[str] | None:
+        from ..losses import LOSSES  # here, because it needs numpy and validating a config must stay quick
+
         unknown = sorted(set(losses or ()) - LOSSES)
         if unknown:
             raise ValueError(f"there is no loss '{unknown[0]}'. Known: {', '.join(sorted(LOSSES))}.")

@@ -70,7 +70,7 @@ class RayLauncher:
         self._token = launch.experiment_dir / _TOKEN_FILE
         self._token.write_text(launch.experiment_dir.name, encoding="utf-8")
         self._shared = ray.put(pickle.dumps((code, launch)))
-        self._board = ray.remote(num_cpus=0)(MessageBoard).remote()
+        self._board = self._new_board()
         self._task = ray.remote(run_task).options(
             num_cpus=self.cfg.cpus_per_arm,
             num_gpus=self.cfg.gpus_per_arm,
@@ -133,6 +133,15 @@ class RayLauncher:
             message = f"no Ray cluster at {where}: {error}"
             raise ConfigError(Problem(message, path="launcher.params.address", hint=hint)) from None
         self._started_cluster = True
+
+    def _new_board(self) -> Any:
+        """A message board beside this process: were it on a machine that is lost, all arms would be lost with it."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
+        return ray.remote(MessageBoard).options(**options).remote()
 
     def _room(self) -> int:
         """How many arms the whole cluster has room for."""

@@ -22,6 +22,8 @@ from ..locks import LOCK_FILE
 from ..result_json import portable
 
 _POLL_S = 0.5
+_MOST_MISSED = 20
+"""How often in a row nobody may answer before the experiment counts as gone."""
 
 
 class MessageBoard:
@@ -112,11 +114,13 @@ def _listening(control: RunControl, arm: str, board: Any) -> Generator[None]:
     ended = threading.Event()
 
     def listen() -> None:
+        missed = 0
         while not ended.wait(_POLL_S):
             try:
-                reason = ray.get(board.reason.remote(arm))
-            except Exception:  # the experiment has gone, and with it whoever could want the result
-                reason = "the experiment has ended"
+                reason, missed = ray.get(board.reason.remote(arm)), 0
+            except Exception:  # the board is on its way to another machine, or gone with whoever could want the result
+                missed += 1
+                reason = "the experiment has ended" if missed > _MOST_MISSED else None
             if reason is not None:
                 control.stop(reason, interrupted=True)
                 return
