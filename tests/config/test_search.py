@@ -155,7 +155,7 @@ BAD_SPACE = "search: { kind: random, n: 4, space: { %s } }\n"
         (BAD_SPACE % "seed: [1]", "search", "Add 'base_run'"),
         (MATRIX + "search: { kind: random }\n", "search", "Set 'n'"),
         (MATRIX + "search: { kind: grid, n: 3 }\n", "search.n", "a grid tries every run"),
-        (MATRIX + "search: { kind: grid, eta: 2 }\n", "search.eta", "only halving compares"),
+        (MATRIX + "search: { kind: grid, eta: 3 }\n", "search.eta", "only halving compares"),
         (MATRIX + "search: { kind: random, n: 2, rungs: [0.5] }\n", "search.rungs", "only halving compares"),
         (MATRIX + "search: { kind: grid, finalists: 1 }\n", "search.finalists", "only halving compares"),
         (MATRIX + "search: { kind: grid, metric: pass@1 }\n", "search.metric", "nothing is compared here"),

@@ -23,6 +23,7 @@ from evsys_sdk.experiment.background import cancel
 from evsys_sdk.experiment.journal import Journal, read_journal
 from evsys_sdk.experiment.launcher import ArmJob, Launch, WorkerLost, execute
 from evsys_sdk.experiment.locks import LOCK_FILE, folder_lock
+from evsys_sdk.settings import import_project_code
 from evsys_sdk.training.callback import RunControl
 
 type Config = Callable[..., ExperimentConfig]
@@ -150,6 +151,16 @@ def test_the_record_calls_an_arm_that_took_too_long_failed(config: Config, proje
     result = Experiment(config(callbacks=[{"kind": "slow"}], arm_timeout_s=0.3)).run()
     assert written(result.path, "r")["status"] == "failed"
     assert written(result.path, "r")["error"] == result.arms[0].result.error
+
+
+def test_code_that_a_process_cannot_import_is_named_in_the_record(config: Config, project: Path) -> None:
+    code = "import os, sys\nif os.environ.get('EVSYS_ARM_WORKER'): sys.exit('only here')\n"
+    code += "from evsys_sdk import register_callback\nregister_callback('picky')(type('Picky', (), {}))\n"
+    (project / "picky.py").write_text(code, encoding="utf-8")
+    import_project_code(["picky.py"])
+    result = Experiment(config(runs=RUNS, **PROCESSES)).run()
+    assert [arm.status for arm in result.arms] == ["failed", "failed"]
+    assert "picky.py" in str(written(result.path, "a")["error"])
 
 
 def test_a_second_ctrl_c_ends_the_processes_of_all_arms(config: Config, project: Path) -> None:

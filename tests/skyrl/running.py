@@ -1,7 +1,7 @@
 """A SkyRL server for tests and benchmarks, started from another environment than its own.
 
-`EVSYS_SKYRL_PYTHON` names the interpreter of SkyRL's environment; `make test-skyrl` makes one and sets it. What was made
-or compiled once is kept in `$EVSYS_CACHE_DIR`, so later starts take seconds.
+`EVSYS_SKYRL_PYTHON` names the interpreter of SkyRL's environment; `make test-skyrl` makes one and sets it. What was
+made or compiled once is kept in `$EVSYS_CACHE_DIR`, so later starts take seconds.
 """
 
 from __future__ import annotations

@@ -79,9 +79,11 @@ def _detach(experiment: Experiment, *, resume: bool, fresh: bool, as_json: bool)
 
 
 def _render_detached(answer: dict[str, Any]) -> None:
+    from shlex import quote
+
     click.echo(f"{answer['experiment_id']} runs in the background as process {answer['pid']}.")
     for verb in ("status", "attach", "cancel"):
-        click.echo(f"  evsys {verb} {answer['path']}")
+        click.echo(f"  evsys {verb} {quote(answer['path'])}")
 
 
 def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:

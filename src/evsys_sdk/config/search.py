@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from .base import MisplacedValue, Strict
 from .metadata import BenchmarkEntry, Metadata, SuccessMetric
 
-_ETA = 3
+_ETA = 2
 _FINALISTS = 2
 
 

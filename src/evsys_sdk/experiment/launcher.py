@@ -9,19 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from ..config import ExperimentConfig
+from ..errors import EvsysError
 from ..protocols import RunResult
 from ..registry import get_callback
 from ..training.callback import Callback, RunControl
 from .arms import Arm
 from .budget import meter_for
 from .locks import folder_lock
+from .record_dir import write_result
 from .runner import ArmOptions, failed_result, run_arm
 from .spend import open_ledger
 
@@ -96,6 +98,14 @@ def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
         return _execute(job, launch, control)
     except Exception as error:  # of the folder or its lock; what goes wrong in the arm is its result already
         return failed_result(job.arm.name, error)
+
+
+def refuse(job: ArmJob, error: EvsysError) -> RunResult:
+    """The result of an arm that cannot be executed where it was sent, because project code cannot be imported there."""
+    result = failed_result(job.arm.name, error)
+    with suppress(OSError):
+        write_result(job.run_dir, result, hparams=job.arm.run.model_dump(mode="json"))
+    return result
 
 
 def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:

@@ -29,7 +29,8 @@ def portable(result: RunResult) -> RunResult:
     """The result as any other process can read it, whatever the algorithm put into it."""
     plain = result_to_dict(result)
     floats = {name: float(value) for name, value in result.metrics.items() if isinstance(value, float)}
-    return RunResult(**{**plain, "metrics": {**plain["metrics"], **floats}})
+    plain["metrics"] |= floats  # infinite ones stay what they are
+    return RunResult(**plain)
 
 
 def _plain(value: Any) -> Any:

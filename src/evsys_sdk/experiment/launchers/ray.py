@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,6 +76,8 @@ class RayLauncher:
             num_cpus=self.cfg.cpus_per_arm,
             num_gpus=self.cfg.gpus_per_arm,
             resources=self.cfg.resources,
+            # Workers of its own: those of an earlier experiment have the code that its project had then.
+            runtime_env={"env_vars": {"EVSYS_LAUNCH": secrets.token_hex(4)}},
             max_retries=0,  # the scheduler tries again, because it knows that there is a checkpoint to go on from
         )
         return min(launch.max_concurrent or self._room(), max(n_arms, 1))

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...errors import EvsysError
 from ...training.callback import Callback, RunControl
-from ..launcher import ArmJob, execute
+from ..launcher import ArmJob, execute, refuse
 from ..locks import LOCK_FILE
 from ..result_json import portable
 
@@ -57,8 +58,11 @@ def run_task(shared: bytes, job_bytes: bytes, token: str, folder: str, board: An
     code, launch = pickle.loads(shared)
     same_disk = Path(token).exists()
     _enter(Path(folder))
-    code.load()
     job: ArmJob = pickle.loads(job_bytes)
+    try:
+        code.load()
+    except EvsysError as error:  # as wrong on every other machine, so that trying again is of no use
+        return pickle.dumps((refuse(job, error), b"" if same_disk else pack(job.run_dir)))
     if not same_disk:
         # Under the same name, so that the paths it records are right where the files come back to.
         launch = replace(launch, callbacks=[*launch.callbacks, partial(SendBack, job.arm.name, job.run_dir, board)])

@@ -21,7 +21,7 @@ from typing import Any
 from ...errors import ConfigError, EvsysError, Problem
 from ...protocols import RunResult
 from ...training.callback import RunControl
-from ..launcher import ArmJob, Launch, WorkerLost, execute
+from ..launcher import ArmJob, Launch, WorkerLost, execute, refuse
 from ..project_code import ProjectCode
 from ..result_json import portable
 
@@ -137,11 +137,10 @@ def main(descriptor: int) -> None:
         code.load()
         problem = None
     except EvsysError as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = error
     while True:
         job, control = inbox.next_job()
-        failed = RunResult(job.arm.name, "failed", error=problem)
-        connection.send(portable(execute(job, launch, control)) if problem is None else failed)
+        connection.send(portable(execute(job, launch, control)) if problem is None else refuse(job, problem))
 
 
 def _pass_over(number: int, frame: Any) -> None:

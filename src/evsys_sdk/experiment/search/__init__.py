@@ -20,7 +20,7 @@ from ...errors import Problem
 from ..allocation import Allocation, EveryArm
 from ..arms import Arm, folder_problems, repeated
 from .halving import Halving
-from .objective import Objective, final_scores, objective_of, recorded_curve
+from .objective import Objective, final_scores, objective_of, recorded_curve, recorded_progress
 from .racing import Racing, RacingRules
 from .random import DrawnArms
 from .rungs import rungs_of
@@ -79,5 +79,11 @@ def _halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective
         shares=search.rungs,
     )
     return Halving(
-        arms, rungs, objective, lambda arm: recorded_curve(experiment_dir / arm.name, objective), search.eta, keep
+        arms,
+        rungs,
+        objective,
+        lambda arm: recorded_curve(experiment_dir / arm.name, objective),
+        search.eta,
+        keep,
+        lambda arm, step: recorded_progress(experiment_dir / arm.name, step),
     )

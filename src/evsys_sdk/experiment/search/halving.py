@@ -3,8 +3,9 @@
 Arms are compared when all of them have reached the rung, so that the choice does not depend on which was faster. The
 others stay paused there: what they cost is known, and nothing of it is thrown away.
 
-Of arms with the same score, the one that scored more on the way there is ahead. Those that are equal in this, too, go
-on together: where nothing tells them apart, nothing is decided.
+One scoring is noisy, so arms are compared by the mean of their last two. Of equal arms the one that scored more on the
+way there is ahead, then the one that does better on its training data. Those that are equal in this, too, go on
+together: where nothing tells them apart, nothing is decided.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from ..allocation import ArmRequest, Decision, Outcome
 from ..arms import Arm
 from ..results import ArmResult
-from .objective import Curve, CurveOf, Objective
+from .objective import Curve, CurveOf, Objective, ProgressOf
 from .rungs import survivors
 from .stopped import is_settled
 
@@ -29,7 +30,7 @@ class _Standing:
     arm: Arm
     step: int
     score: float | None
-    rank: tuple[float, float] | None
+    rank: tuple[float, float, float] | None
     """Smaller is better; None without a score."""
 
 
@@ -42,10 +43,12 @@ class Halving:
         rungs: Mapping[str, Sequence[int]],
         objective: Objective,
         curve: CurveOf,
-        eta: int = 3,
+        eta: int = 2,
         keep: int = 1,
+        progress: ProgressOf = lambda arm, step: 0.0,
     ) -> None:
         """`rungs` says for each arm where it pauses, the same number of times for all; `keep` how many finish."""
+        self._progress = progress
         self._arms, self._rungs, self._objective, self._curve = list(arms), rungs, objective, curve
         self._count = min((len(rungs[arm.name]) for arm in arms), default=0)
         targets = survivors(len(self._arms), eta, keep)
@@ -94,8 +97,9 @@ class Halving:
         score = seen[max(seen)] if finished and seen else seen.get(step)
         if score is None:
             return _Standing(arm, step, None, None)
-        sign = -self._objective.sign
-        return _Standing(arm, step, score, (sign * score, sign * fmean(seen[at] for at in sorted(seen))))
+        sign, scores = -self._objective.sign, [seen[at] for at in sorted(seen)]
+        rank = (sign * fmean(scores[-2:]), sign * fmean(scores), self._progress(arm, step))
+        return _Standing(arm, step, score, rank)
 
     def _chosen(
         self, standings: Sequence[_Standing], level: int, target: int, lost: Sequence[Arm]

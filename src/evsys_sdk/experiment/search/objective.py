@@ -23,6 +23,8 @@ type Curve = Mapping[int, float]
 """Step -> score."""
 type CurveOf = Callable[[Arm], Curve]
 """What an arm has scored so far."""
+type ProgressOf = Callable[[Arm, int], float]
+"""How an arm was doing on its training data after a step; less is better, and 0 where nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,12 @@ def recorded_curve(run_dir: Path, objective: Objective) -> Curve:
         for step, scores in sorted(found.items())
         if step > 0 and math.isfinite(scores.get(objective.name, math.nan))
     }
+
+
+def recorded_progress(run_dir: Path, step: int) -> float:
+    """Minus the mean reward of the batch where a recipe has one, else its loss."""
+    metrics = next((one.metrics for one in CheckpointLog.in_dir(run_dir).read() if one.next_step == step), {})
+    return -metrics["reward/mean"] if "reward/mean" in metrics else metrics.get("loss", 0.0)
 
 
 def final_scores(run_dir: Path, objective: Objective) -> Mapping[str, float]:
