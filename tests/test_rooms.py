@@ -14,7 +14,7 @@ import pytest
 PACKAGE = "evsys_sdk"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
-FOUNDATIONS = {"_version", "builtins", "errors", "files", "log", "paths", "protocols", "registry", "settings"}
+FOUNDATIONS = {"_version", "builtins", "errors", "files", "log", "paths", "protocols", "redact", "registry", "settings"}
 ROOMS = [
     "config",
     "data",

@@ -75,11 +75,12 @@ def test_the_outcome_is_a_table_on_stdout_and_progress_is_on_stderr(
 ) -> None:
     assert main(["run", "config.yaml"]) == 0
     out, err = capsys.readouterr()
-    header, _, row, record = out.splitlines()
+    header, _, row, record, conclusion = out.splitlines()
     assert header.split() == ["run", "status", "metrics"]
     assert row.startswith("r    completed  steps=4  final_loss=")
     assert "eval/exact_match=0" in row
     assert record == "record: outputs/hello"
+    assert "the best run is `r`" in conclusion
     assert "step" in err
 
 
@@ -220,7 +221,7 @@ def test_ctrl_c_is_exit_130_and_resume_completes_with_the_same_record(project: P
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "r    cancelled" in out
-    assert "--resume" in err
+    assert "Run the same command again to go on." in err
     assert "Traceback" not in err
     resumed = subprocess.run(
         command("--quiet", "--resume"), cwd=project, capture_output=True, text=True, timeout=60, check=False

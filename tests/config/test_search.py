@@ -161,7 +161,7 @@ BAD_SPACE = "search: { kind: random, n: 4, space: { %s } }\n"
         (MATRIX + "search: { kind: grid, metric: pass@1 }\n", "search.metric", "nothing is compared here"),
         (MATRIX + VAL + "search: { kind: halving, rungs: [0.5, 0.2] }\n", "search.rungs", "Sort them"),
         (MATRIX + VAL + "search: { kind: halving, rungs: [1.5] }\n", "search.rungs[0]", "less than 1"),
-        (MATRIX + VAL + "search: { kind: halving, eta: 1 }\n", "search.eta", "at least 2"),
+        (MATRIX + VAL + "search: { kind: halving, eta: 1 }\n", "search.eta", "at least 1.1"),
         (MATRIX + VAL + "search: { kind: halvng }\n", "search.kind", "Did you mean 'halving'"),
         (
             MATRIX + VAL + "search: { kind: halving, metric: pass@9 }\n",

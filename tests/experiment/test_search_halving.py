@@ -92,6 +92,8 @@ def test_two_finalists_are_both_trained_to_the_end() -> None:
 @pytest.mark.parametrize(
     ("n", "eta", "keep", "expected"),
     [
+        (9, 1.5, 2, [6, 4, 3, 2]),
+        (3, 1.1, 1, [2, 1]),  # each comparison stops at least one
         (9, 3, 1, [3, 1]),
         (9, 2, 1, [5, 3, 2, 1]),
         (9, 4, 1, [3, 1]),
@@ -103,7 +105,7 @@ def test_two_finalists_are_both_trained_to_the_end() -> None:
         (27, 3, 5, [9, 5]),
     ],
 )
-def test_how_many_go_on(n: int, eta: int, keep: int, expected: list[int]) -> None:
+def test_how_many_go_on(n: int, eta: float, keep: int, expected: list[int]) -> None:
     assert survivors(n, eta, keep) == expected
 
 
@@ -117,11 +119,12 @@ def test_how_many_go_on(n: int, eta: int, keep: int, expected: list[int]) -> Non
         (20, 10, 9, 3, [10]),  # there is no room for a second comparison before the end
         (10, 10, 9, 3, []),
         (64, 1, 16, 4, [4, 16]),
-        (64, 1, 8, 2, [8, 16, 32]),
+        (64, 1, 8, 2, [8, 16, 28]),  # the last no later than four ninths of the way
+        (90, 1, 4, 1.5, [13, 27, 40]),  # a gentle eta compares often, and early
         (90, 10, 1, 3, []),
     ],
 )
-def test_arms_pause_where_val_is_scored(length: int, every: int, n: int, eta: int, expected: list[int]) -> None:
+def test_arms_pause_where_val_is_scored(length: int, every: int, n: int, eta: float, expected: list[int]) -> None:
     names = [str(index) for index in range(n)]
     rungs = rungs_of(dict.fromkeys(names, length), every=dict.fromkeys(names, every), eta=eta)
     assert list(rungs.values()) == [expected] * n

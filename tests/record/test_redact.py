@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evsys_sdk.record.redact import REDACTED, redact, redact_text
+from evsys_sdk.redact import REDACTED, redact, redact_text
 
 
 @pytest.mark.parametrize(

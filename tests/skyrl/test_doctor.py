@@ -52,6 +52,7 @@ def test_doctor_finds_what_skyrl_does(answer: dict[str, Any], server: SkyRLServe
         "soft_targets": False,
         "seeds": True,
         "top_k_logprobs": 0,
+        "clips_gradients": False,
         "exact_resume": True,
         "rejects_unknown_model": False,
     }

@@ -113,7 +113,7 @@ def _asked(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
     from ..backends.probes.cache import write_answer
     from ..backends.probes.probe import probe
 
-    asked = backend.for_probing() if hasattr(backend, "for_probing") else backend
+    asked = backend.for_probing(server.model) if hasattr(backend, "for_probing") else backend
 
     def progress(name: str) -> None:
         if not quiet:

@@ -23,6 +23,7 @@ from ..config import ExperimentConfig
 from ..errors import ConfigError, DataError, Problem
 from ..files import write_json
 from ..protocols import RunResult
+from ..redact import redact
 from .journal import is_finished
 from .locks import lock_owner
 from .result_json import result_from_dict, result_to_dict
@@ -68,7 +69,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
     finished is taken up, so that the same command after a crash goes on.
     """
     base = Path(config.output_dir) / config.name
-    resolved = config.model_dump(mode="json")
+    resolved = redact(config.model_dump(mode="json"))
     latest = _latest(base)
     if latest is not None and not fresh:
         changed = _changes(latest, resolved)
@@ -87,7 +88,7 @@ def begin_run(run_dir: Path, config: dict[str, Any]) -> int:
     """Note that a run starts, and return how often it has by now."""
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / RESULT_FILE).unlink(missing_ok=True)  # what goes on has no result yet
-    write_json(run_dir / CONFIG_FILE, config)
+    write_json(run_dir / CONFIG_FILE, redact(config))
     starts = run_dir / STARTS_FILE
     with starts.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"time": time.time(), "pid": os.getpid()}) + "\n")
@@ -96,7 +97,7 @@ def begin_run(run_dir: Path, config: dict[str, Any]) -> int:
 
 def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -> None:
     """Note how a run ended."""
-    write_json(run_dir / RESULT_FILE, {**result_to_dict(result), "hparams": hparams, "ts": time.time()})
+    write_json(run_dir / RESULT_FILE, {**result_to_dict(result), "hparams": redact(hparams), "ts": time.time()})
 
 
 def read_result(run_dir: Path) -> RunResult | None:

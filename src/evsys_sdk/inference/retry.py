@@ -20,8 +20,8 @@ from typing import Any
 
 from ..errors import EvsysError
 from ..log import get_logger
+from ..redact import redact_text
 from .errors import InferenceError
-from .redaction import hide_environment_keys
 
 type RetryOn = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
 
@@ -179,7 +179,7 @@ class _Tries:
             self._what,
             self._made,
             self._attempts,
-            hide_environment_keys(str(error)),
+            redact_text(str(error)),
             delay,
         )
         self._made += 1
@@ -199,7 +199,7 @@ class _Tries:
 
     def _give_up(self, error: Exception, reason: str) -> None:
         if self._report:
-            last = hide_environment_keys(f"{type(error).__name__}: {error}")
+            last = redact_text(f"{type(error).__name__}: {error}")
             self._report.count(self._made, RetryFailure(self._what, self._made, last))
         if not reason:
             raise error

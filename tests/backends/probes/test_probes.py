@@ -25,6 +25,7 @@ GOOD: dict[str, Any] = {
     "soft_targets": True,
     "seeds": True,
     "top_k_logprobs": 50,
+    "clips_gradients": True,
     "exact_resume": True,
 }
 
@@ -51,6 +52,7 @@ def asked(client: type[MockTrainingClient], fact: str, folder: Path) -> Any:
         (wrong.IgnoresSeeds, "seeds", False),
         (wrong.ShiftedLogprobs, "aligned_logprobs", False),
         (wrong.NoTopK, "top_k_logprobs", 0),
+        (wrong.ForgetsToClip, "clips_gradients", False),
         (wrong.ForgetsOptimizer, "exact_resume", False),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value),

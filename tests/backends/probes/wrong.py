@@ -118,6 +118,11 @@ class NoTopK(MockTrainingClient):
         return Operation.done(_Patched(super().sampler(name).result(), topk_logprobs=refuse))
 
 
+class ForgetsToClip(MockTrainingClient):
+    def optim_step(self, adam: AdamParams) -> Any:
+        return super().optim_step(dataclasses.replace(adam, grad_clip_norm=0.0))
+
+
 class ForgetsOptimizer(MockTrainingClient):
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Any:
         return super().load_state(ref, with_optimizer=False)

@@ -29,6 +29,8 @@ class Facts:
     soft_targets: bool | None = None
     seeds: bool | None = None
     top_k_logprobs: int | None = None
+    clips_gradients: bool | None = None
+    """Whether `grad_clip_norm` bounds the gradient of a step."""
     exact_resume: bool | None = None
     """Whether a restored state goes on bit by bit as the uninterrupted one did."""
     rejects_unknown_model: bool | None = None

@@ -25,6 +25,7 @@ PROBES: dict[str, Callable[[TrainingClient], Any]] = {
     "aligned_logprobs": sampling.aligned_logprobs,
     "seeds": sampling.seeds,
     "top_k_logprobs": sampling.top_k_logprobs,
+    "clips_gradients": training.clips_gradients,
     "exact_resume": training.exact_resume,
     "snapshot_samplers": sampling.snapshot_samplers,
 }

@@ -13,6 +13,7 @@ MEANING: dict[str, str] = {
     "soft_targets": "several targets per position can be sent",
     "seeds": "the same seed gives the same samples",
     "top_k_logprobs": "alternatives per position that are reported",
+    "clips_gradients": "grad_clip_norm has an effect",
     "exact_resume": "a restored state goes on bit by bit",
     "rejects_unknown_model": "a model that does not exist is refused",
     "step_latency_s": "seconds of an empty optimiser step",
@@ -35,6 +36,8 @@ def consequences(facts: Facts) -> list[str]:
         found.append("Corrected: soft targets are sent as one datum for each alternative.")
     if facts.aligned_logprobs is False:
         found.append("Beware: log-probabilities of samples do not match those of training; rl and opd will be off.")
+    if facts.clips_gradients is False:
+        found.append("Beware: grad_clip_norm is ignored; lower the learning rate where gradients are large.")
     if facts.exact_resume is False:
         found.append("Beware: a resumed run is not exactly the run it would have been.")
     if facts.seeds is False:

@@ -20,6 +20,8 @@ from .gradients import GradientScale, logprobs_of, probe_data, scaled
 _CLOSE = 0.05
 """How far, relatively, two gradients may differ and still count as the same."""
 _LEARNING_RATE = 1e-3
+_SEEN = 1e-4
+"""The least change of a log-probability that is no rounding error."""
 
 
 def loss_reduction(client: TrainingClient) -> LossReduction:
@@ -106,6 +108,21 @@ def _doubled(datum: Datum) -> Datum:
     targets = np.stack((datum.target_tokens, datum.target_tokens), axis=1)
     weights = datum.weights[:, None] * np.array([0.7, 0.3], np.float32)
     return dataclasses.replace(datum, target_tokens=targets, weights=weights)
+
+
+def clips_gradients(client: TrainingClient) -> bool | None:
+    """Whether a bound on the gradient makes a step smaller; None where steps are too small to tell."""
+    data = probe_data(client)
+
+    def moved(bound: float) -> float:
+        before = logprobs_of(client, data)
+        client.forward_backward(data, "cross_entropy")
+        # Adam itself makes all gradients alike; with a huge eps it is plain descent, at a rate of 0.001
+        client.optim_step(AdamParams(1e3, beta1=0.0, beta2=0.0, eps=1e6, grad_clip_norm=bound)).result()
+        return float(np.abs(logprobs_of(client, data) - before).max())
+
+    free = moved(0.0)
+    return None if free < _SEEN else moved(1e-6) < free / 10
 
 
 def exact_resume(client: TrainingClient) -> bool:

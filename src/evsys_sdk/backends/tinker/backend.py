@@ -39,12 +39,12 @@ class TinkerBackend:
 
     def __init__(self, **params: Any) -> None:
         self.config = self.Config(**params)
-        self._probing = False
+        self._probed: str | None = None
 
-    def for_probing(self) -> Self:
-        """The same backend without any assumption about the server, so that all of it can be asked."""
+    def for_probing(self, model: str) -> Self:
+        """The same backend without any assumption about the server, so that all of it can be asked about a model."""
         found = type(self)(**{**self.config.model_dump(exclude_unset=True), "check_model": False})
-        found._probing = True
+        found._probed = model
         return found
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
@@ -129,12 +129,16 @@ class TinkerBackend:
         from ..probes.cache import Server, read_facts
         from ..probes.facts import Facts
 
-        if self._probing:
+        if self._probed is not None:
             from .quirks import PROMISED
 
             return PROMISED
         found = read_facts(Server(self.name, base_url, model)) if self.config.use_doctor else None
         return (found or Facts()).over(_said(extras or {})).over(self.assumed())
+
+    def tokenizer_of(self, model: str) -> str:
+        """Whose tokenizer goes with a model; that of the model being asked about also serves names nobody has."""
+        return self._probed or model
 
     def quirks(self, facts: Facts) -> Quirks:
         """What is done differently for this server."""
@@ -156,7 +160,8 @@ class TinkerBackend:
             backend=self.name,
             vocab_size=int(extras.get("vocab_size") or _vocabulary(tokenizer)),
             context_length=config.context_length or longest,
-            losses=LOSSES if quirks.summed else quirks.native_losses,
+            # what would be computed here says nothing about the server that is asked
+            losses=LOSSES if quirks.summed and self._probed is None else quirks.native_losses,
             suggested_learning_rate=config.suggested_learning_rate
             or extras.get("suggested_learning_rate")
             or _SUGGESTED_LEARNING_RATE,
@@ -259,7 +264,7 @@ class _Preparation:
         wanted, named = self.backend.config.tokenizer, None
         if wanted == "auto" and not (served.extras or {}).get("tokenizer"):
             named = getattr(training.get_info().model_data, "tokenizer_id", None)
-        return load_tokenizer(wanted, self.model.name, served.extras, named)
+        return load_tokenizer(wanted, self.backend.tokenizer_of(self.model.name), served.extras, named)
 
 
 def _said(extras: Mapping[str, Any]) -> Facts:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BackendError
+from ...log import get_logger
 from .. import checks
 from ..client import AdamParams, Capabilities, ForwardBackwardOutput, OptimStepOutput
 from ..datum import Datum, Floats
@@ -49,6 +50,7 @@ class TinkerTrainingClient:
         self._session, self._pipeline, self._training = session, pipeline, training
         self._adapter, self._quirks, self._run_dir = adapter, quirks, run_dir
         self._seeds, self._version = SeedCounter(seed), 0
+        self._said_not_clipped = quirks.clips_gradients
         self.model_name = adapter.model
         self.tokenizer = tokenizer
         self.capabilities = capabilities
@@ -88,6 +90,7 @@ class TinkerTrainingClient:
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
         """Apply the accumulated gradient and forget it."""
         checks.check_adam(adam)
+        self._say_once_if_not_clipped(adam)
         params = import_module("tinker").types.AdamParams(
             learning_rate=adam.learning_rate,
             beta1=adam.beta1,
@@ -101,6 +104,13 @@ class TinkerTrainingClient:
         )
         self._version += 1
         return stepped
+
+    def _say_once_if_not_clipped(self, adam: AdamParams) -> None:
+        if adam.grad_clip_norm > 0 and not self._said_not_clipped:
+            self._said_not_clipped = True
+            get_logger(__name__).warning(
+                "%s ignores grad_clip_norm (%g), so gradients are not clipped", self._session.where, adam.grad_clip_norm
+            )
 
     def save_state(self, name: str) -> Operation[str]:
         """Store weights and optimizer on the server; returns the reference that `load_state` takes."""

@@ -35,6 +35,7 @@ SKYRL: Final = Facts(
     soft_targets=False,
     seeds=True,
     top_k_logprobs=0,
+    clips_gradients=False,
 )
 """What SkyRL's JAX server does; its other engines may do better, which `evsys doctor` finds out."""
 
@@ -52,6 +53,7 @@ class Quirks:
     seed_bits: int = 63
     fill_sequence_ids: bool = False
     """Whether samples come without the ids that the SDK insists on."""
+    clips_gradients: bool = True
     sample_retries: bool = True
     sample_limit_s: float = 900.0
 
@@ -65,6 +67,7 @@ class Quirks:
             expand_soft_targets=expand,
             seed_bits=seed_bits,
             fill_sequence_ids=fill_sequence_ids,
+            clips_gradients=facts.clips_gradients is not False,
             sample_retries=config.sample_retries,
             sample_limit_s=config.deadlines.sample_s,
         )

@@ -16,9 +16,9 @@ from ...data.types import Message
 from ...errors import DataError, EvalError, EvsysAuthError, MissingExtraError
 from ...inference.adapter import as_chat_client
 from ...inference.client import ChatClient, Completion
-from ...inference.redaction import hide_environment_keys
 from ...inference.retry import RetryReport, call_with_retry_async
 from ...log import get_logger
+from ...redact import redact_text
 from .config import ModelEvalConfig
 from .dataset import EvalRow
 from .extraction import TOOL_CALL_TAG
@@ -95,7 +95,7 @@ class Asker:
         except (EvsysAuthError, MissingExtraError):  # no other question would fare better
             raise
         except Exception as error:
-            reason = _writable(hide_environment_keys(f"{type(error).__name__}: {error}"))
+            reason = _writable(redact_text(f"{type(error).__name__}: {error}"))
             get_logger(__name__).info("%s failed: %s", what, reason)
             return Attempt(number, None, error=reason)
         return Attempt(

@@ -3,8 +3,8 @@
 Arms are compared when all of them have reached the rung, so that the choice does not depend on which was faster. The
 others stay paused there: what they cost is known, and nothing of it is thrown away.
 
-One scoring is noisy, so arms are compared by the mean of their last two. Of equal arms the one that scored more on the
-way there is ahead, then the one that does better on its training data. Those that are equal in this, too, go on
+One scoring is noisy, so arms are compared by the mean of their last three. Of equal arms the one that scored more on
+the way there is ahead, then the one that does better on its training data. Those that are equal in this, too, go on
 together: where nothing tells them apart, nothing is decided.
 """
 
@@ -43,7 +43,7 @@ class Halving:
         rungs: Mapping[str, Sequence[int]],
         objective: Objective,
         curve: CurveOf,
-        eta: int = 2,
+        eta: float = 1.5,
         keep: int = 1,
         progress: ProgressOf = lambda arm, step: 0.0,
     ) -> None:
@@ -98,7 +98,7 @@ class Halving:
         if score is None:
             return _Standing(arm, step, None, None)
         sign, scores = -self._objective.sign, [seen[at] for at in sorted(seen)]
-        rank = (sign * fmean(scores[-2:]), sign * fmean(scores), self._progress(arm, step))
+        rank = (sign * fmean(scores[-3:]), sign * fmean(scores), self._progress(arm, step))
         return _Standing(arm, step, score, rank)
 
     def _chosen(

@@ -80,7 +80,8 @@ def recorded_curve(run_dir: Path, objective: Objective) -> Curve:
 
 def recorded_progress(run_dir: Path, step: int) -> float:
     """Minus the mean reward of the batch where a recipe has one, else its loss."""
-    metrics = next((one.metrics for one in CheckpointLog.in_dir(run_dir).read() if one.next_step == step), {})
+    nothing: dict[str, float] = {}
+    metrics = next((one.metrics for one in CheckpointLog.in_dir(run_dir).read() if one.next_step == step), nothing)
     return -metrics["reward/mean"] if "reward/mean" in metrics else metrics.get("loss", 0.0)
 
 

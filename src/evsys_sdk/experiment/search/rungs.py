@@ -1,22 +1,28 @@
 """When the arms of a halving are compared: after which of its steps each one pauses.
 
-Comparisons come at equal shares of each run's own length, 1/eta, 1/eta^2 ... counted from the end, so that runs of
-different lengths (batch sizes) and learning rates that fall along a schedule are compared at the same stage. Each one
-is moved to the nearest step at which val is scored, the first at the earliest to the first scoring.
+Comparisons come at equal shares of each run's own length, so that runs of different lengths (batch sizes) and learning
+rates that fall along a schedule are compared at the same stage. The shares are 1/eta, 1/eta^2 ... counted from the end,
+and earlier where that would spread the comparisons beyond the first four ninths: a gentle `eta` compares often, and
+must do so early to be worth it. Each one is moved to the nearest step at which val is scored, the first at the earliest
+to the first scoring.
 
     rungs_of({"a": 90, ...}, every={"a": 10, ...}, eta=3)      nine such runs: after steps 10 and 30
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+_LATEST = 4 / 9
+"""Share of a run after which nobody is compared any more."""
 
-def survivors(n: int, eta: int, keep: int = 1) -> list[int]:
+
+def survivors(n: int, eta: float, keep: int = 1) -> list[int]:
     """How many of `n` runs go on after each comparison, until no more than `keep` are left."""
     found: list[int] = []
     while n > keep:
-        n = max(-(-n // eta), keep)
+        n = min(max(math.ceil(n / eta), keep), n - 1)
         found.append(n)
     return found
 
@@ -25,7 +31,7 @@ def rungs_of(
     lengths: Mapping[str, int],
     *,
     every: Mapping[str, int],
-    eta: int,
+    eta: float,
     keep: int = 1,
     shares: Sequence[float] | None = None,
 ) -> dict[str, list[int]]:
@@ -35,7 +41,8 @@ def rungs_of(
     all.
     """
     needed = len(survivors(len(lengths), eta, keep))
-    wanted = shares if shares is not None else [1 / eta ** (needed - at) for at in range(needed)]
+    usual = [min(1 / eta ** (needed - at), _LATEST * (at + 1) / needed) for at in range(needed)]
+    wanted = usual if shares is None else shares
     found = {name: _steps(length, every[name], wanted) for name, length in lengths.items()}
     count = min((len(steps) for steps in found.values()), default=0)
     return {name: steps[len(steps) - count :] for name, steps in found.items()}

@@ -21,13 +21,13 @@ from ...data.shapes import is_object
 from ...data.types import Message
 from ...errors import DataError, EvsysAuthError
 from ...log import get_logger
+from ...redact import hide
 from ..background_loop import BackgroundLoop, background_loop
 from ..client import ChatClient, Completion, StopReason, check_request, cut_at_stop
 from ..errors import InferenceError
 from ..messages import ChatTurn, ToolFunction, tool_functions, turns_of
 from ..prices import Prices, TokenUsage, cost_of
 from ..rate_limit import RateLimiter
-from ..redaction import hide
 from ..retry import call_with_retry_async
 from ..transport import Answer, Transport
 from .hosted_config import HostedConfig

@@ -27,10 +27,10 @@ from ...data.jsonable import encode_line
 from ...data.jsonl_file import JsonlFile, cannot_write, read_records
 from ...files import atomic_write, write_text
 from ...protocols import Row, RunResult
+from ...redact import redact_text
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ...training.checkpoints import CheckpointLog
 from ..metrics import metrics_record, split_timing
-from ..redact import redact_text
 from ..run_conclusion import RunStory, write_up
 
 _FOLDERS = {"val": "validation", "eval": "validation", "test": "test", "train_fit": "train_fit"}

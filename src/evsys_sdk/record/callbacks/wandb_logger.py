@@ -28,9 +28,9 @@ from ...errors import EvsysAuthError, EvsysError
 from ...files import write_json
 from ...log import get_logger
 from ...protocols import RunResult
+from ...redact import redact, redact_text
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..extra import import_extra
-from ..redact import redact, redact_text
 
 _ID_FILE = "wandb.json"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError
-from ..redact import redact, redact_text
+from ...redact import redact, redact_text
 from .arm_records import ArmRecord, add_spend, arm_records
 from .liveness import is_running
 from .outcome import Outcome, outcome_of

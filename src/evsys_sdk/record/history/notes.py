@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import DataError, show
-from ..redact import redact_text
+from ...redact import redact_text
 from .reading import JOURNAL, read_lines
 from .roots import shortest
 

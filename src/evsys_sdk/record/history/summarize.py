@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..redact import redact, redact_text
+from ...redact import redact, redact_text
 from .arm_records import ArmRecord, add_spend, arm_records, config_runs
 from .outcome import Outcome, outcome_of
 from .reading import (

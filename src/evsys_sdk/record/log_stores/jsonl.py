@@ -19,9 +19,9 @@ from ...data.jsonable import jsonable
 from ...data.jsonl_file import JsonlFile, cannot_write, read_records
 from ...errors import ConfigError, Problem
 from ...files import write_json
+from ...redact import redact
 from ...training.callback import EvalRecord
 from ..metrics import metrics_record, split_timing
-from ..redact import redact
 
 
 class JsonlConfig(Strict):

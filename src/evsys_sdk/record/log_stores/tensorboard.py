@@ -17,9 +17,9 @@ from typing import Any
 from ...config.base import Strict
 from ...data.jsonable import jsonable
 from ...data.jsonl_file import cannot_write
+from ...redact import redact
 from ..extra import import_extra
 from ..metrics import as_number
-from ..redact import redact
 from .jsonl import log_folder
 
 

@@ -48,6 +48,14 @@ def redact_text(text: str) -> str:
     return text
 
 
+def hide(text: str, *secrets: str | None) -> str:
+    """`text` without the given secrets: a server may repeat the key it refuses."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, REDACTED)
+    return text
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a field or variable of this name holds a secret."""
     return bool(_SECRET_NAME.search(name)) and not _TEXT_TOKEN.search(name)
