@@ -39,8 +39,8 @@ test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, so
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
 
 test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
-	EVSYS_SKYRL_PYTHON=$$(bash scripts/env.sh skyrl)/bin/python \
-		$$(bash scripts/env.sh tinker dev tinker server)/bin/python -m pytest -q -m skyrl tests/skyrl
+	skyrl=$$(bash scripts/env.sh skyrl) && client=$$(bash scripts/env.sh tinker dev tinker server) && \
+		EVSYS_SKYRL_PYTHON=$$skyrl/bin/python $$client/bin/python -m pytest -q -m skyrl tests/skyrl
 
 test-local: ## Run the tests of the local backend with torch, in an environment of their own
 	$$(bash scripts/env.sh local dev local)/bin/python -m pytest -q -m local tests/backends/local

@@ -141,3 +141,12 @@ def test_a_long_value_is_shown_in_part() -> None:
 def test_the_closest_name_is_a_plausible_typo_or_nothing(name: str, expected: str | None) -> None:
     assert closest(name, ["sft", "dpo", "jsonl_to_chat"]) == expected
     assert closest(name, []) is None
+
+
+def test_what_is_shown_holds_no_secret() -> None:
+    whole = Problem("takes no params", "run.backend.params", {"api_key": "sk-verysecret", "rank": 3})
+    assert "sk-verysecret" not in str(whole)
+    assert "'rank': 3" in str(whole)
+    single = Problem("is not a number", "run.backend.params.password", "hunter2-hunter2")
+    assert "hunter2" not in str(single)
+    assert "hunter2" not in str(single.to_dict())

@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from .redact import redact
+
 
 class _Missing(Enum):
     MISSING = "missing"  # an enum member is still itself after pickling
@@ -45,8 +47,8 @@ def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def show(value: object) -> str:
-    """`value` as a reader of an error message wants to see it: one line, not endless."""
-    text = repr(value)
+    """`value` as a reader of an error message wants to see it: one line, not endless, and without its secrets."""
+    text = repr(redact(value))
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
 
 
@@ -64,13 +66,18 @@ class Problem:
     line: int | None = None
     column: int | None = None
 
+    @property
+    def _shown(self) -> Any:
+        """The value, unless its place says that it is a secret."""
+        return redact(self.value, self.path.rpartition(".")[2])
+
     def located(self, *, file: str | None, line: int | None = None, column: int | None = None) -> Problem:
         return replace(self, file=self.file or file, line=self.line or line, column=self.column or column)
 
     def __str__(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         head = ": ".join(part for part in (where, self.path) if part)
-        got = "" if self.value is MISSING else f" (got {show(self.value)})"
+        got = "" if self.value is MISSING else f" (got {show(self._shown)})"
         tail = f" {self.hint}" if self.hint else ""
         sentence = f"{self.message.rstrip('.')}{got}.{tail}"
         return f"{head}: {sentence}" if head else sentence
@@ -80,7 +87,7 @@ class Problem:
         found: dict[str, Any] = {"message": self.message, "path": self.path, "hint": self.hint}
         found |= {"file": self.file, "line": self.line, "column": self.column}
         if self.value is not MISSING:
-            found["value"] = self.value if _is_json_scalar(self.value) else show(self.value)
+            found["value"] = self._shown if _is_json_scalar(self._shown) else show(self._shown)
         return found
 
 

@@ -1,0 +1,335 @@
+"""Triton kernels for what lies between the large products of a model: norms, rotations, gates, and one decoding step.
+
+Each does in one pass over memory what takes five to ten in plain torch. Weights are frozen, so gradients are those of
+the inputs alone. Sums are taken in float32. Used on a GPU only, in bfloat16; `fused_body` says where.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_HEADS = 8
+"""Heads that one program rotates."""
+_COLUMNS = 1024
+_KEYS = 64
+
+
+@triton.jit
+def _norm_forward(x, weight, y, scales, eps, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / width + eps)
+    factor = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(scales + row, scale)
+    tl.store(y + row * width + at, (value * scale * factor).to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _norm_backward(grad, straight, x, weight, scales, found, width, STRAIGHT: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    here = row * width + at
+    value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
+    weighted = tl.load(grad + here, mask=inside, other=0.0).to(tl.float32)
+    weighted *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(scales + row)
+    along = tl.sum(weighted * value, 0) * scale * scale * scale / width
+    total = weighted * scale - value * along
+    if STRAIGHT:
+        total += tl.load(straight + here, mask=inside, other=0.0).to(tl.float32)
+    tl.store(found + here, total.to(found.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _heads_forward(
+    qkv, q_weight, k_weight, cos, sin, q, k, eps, H, K, NORM: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    column = tl.arange(0, HALF)
+    width: tl.constexpr = 2 * HALF
+    inside = (head < H + K)[:, None]
+    here = qkv + token * (H + 2 * K) * width + head[:, None] * width + column[None, :]
+    first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(here + HALF, mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / width + eps)
+        is_q = (head < H)[:, None]
+        first *= scale[:, None] * tl.where(
+            is_q, tl.load(q_weight + column)[None, :], tl.load(k_weight + column)[None, :]
+        )
+        second *= scale[:, None] * tl.where(
+            is_q, tl.load(q_weight + HALF + column)[None, :], tl.load(k_weight + HALF + column)[None, :]
+        )
+    turn = token * width + column
+    cos_1, cos_2 = tl.load(cos + turn).to(tl.float32)[None, :], tl.load(cos + turn + HALF).to(tl.float32)[None, :]
+    sin_1, sin_2 = tl.load(sin + turn).to(tl.float32)[None, :], tl.load(sin + turn + HALF).to(tl.float32)[None, :]
+    turned_1 = (first * cos_1 - second * sin_1).to(q.dtype.element_ty)
+    turned_2 = (second * cos_2 + first * sin_2).to(q.dtype.element_ty)
+    to_q = q + token * H * width + head[:, None] * width + column[None, :]
+    to_k = k + token * K * width + (head[:, None] - H) * width + column[None, :]
+    for_q, for_k = (head < H)[:, None], ((head >= H) & (head < H + K))[:, None]
+    tl.store(to_q, turned_1, mask=for_q)
+    tl.store(to_q + HALF, turned_2, mask=for_q)
+    tl.store(to_k, turned_1, mask=for_k)
+    tl.store(to_k + HALF, turned_2, mask=for_k)
+
+
+@triton.jit
+def _heads_backward(
+    grad_q,
+    grad_k,
+    grad_v,
+    qkv,
+    q_weight,
+    k_weight,
+    cos,
+    sin,
+    found,
+    eps,
+    H,
+    K,
+    NORM: tl.constexpr,
+    HALF: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
+    column = tl.arange(0, HALF)[None, :]
+    width: tl.constexpr = 2 * HALF
+    is_q, is_k = head < H, (head >= H) & (head < H + K)
+    is_v = (head >= H + K) & (head < H + 2 * K)
+    here = token * (H + 2 * K) * width + head * width + column
+    from_q = grad_q + token * H * width + head * width + column
+    from_k = grad_k + token * K * width + (head - H) * width + column
+    from_v = grad_v + token * K * width + (head - H - K) * width + column
+    grad_1 = tl.load(from_q, mask=is_q, other=0.0).to(tl.float32) + tl.load(from_k, mask=is_k, other=0.0).to(tl.float32)
+    grad_2 = tl.load(from_q + HALF, mask=is_q, other=0.0).to(tl.float32)
+    grad_2 += tl.load(from_k + HALF, mask=is_k, other=0.0).to(tl.float32)
+    turn = token * width + column
+    cos_1, cos_2 = tl.load(cos + turn).to(tl.float32), tl.load(cos + turn + HALF).to(tl.float32)
+    sin_1, sin_2 = tl.load(sin + turn).to(tl.float32), tl.load(sin + turn + HALF).to(tl.float32)
+    back_1 = grad_1 * cos_1 + grad_2 * sin_2
+    back_2 = grad_2 * cos_2 - grad_1 * sin_1
+    if NORM:
+        turned = is_q | is_k
+        first = tl.load(qkv + here, mask=turned, other=0.0).to(tl.float32)
+        second = tl.load(qkv + here + HALF, mask=turned, other=0.0).to(tl.float32)
+        scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / width + eps)[:, None]
+        back_1 *= tl.where(is_q, tl.load(q_weight + column), tl.load(k_weight + column)).to(tl.float32)
+        back_2 *= tl.where(is_q, tl.load(q_weight + HALF + column), tl.load(k_weight + HALF + column)).to(tl.float32)
+        along = (tl.sum(back_1 * first, 1) + tl.sum(back_2 * second, 1))[:, None] * scale * scale * scale / width
+        back_1 = back_1 * scale - first * along
+        back_2 = back_2 * scale - second * along
+    back_1 = tl.where(is_v, tl.load(from_v, mask=is_v, other=0.0).to(tl.float32), back_1)
+    back_2 = tl.where(is_v, tl.load(from_v + HALF, mask=is_v, other=0.0).to(tl.float32), back_2)
+    some = head < H + 2 * K
+    tl.store(found + here, back_1.to(found.dtype.element_ty), mask=some)
+    tl.store(found + here + HALF, back_2.to(found.dtype.element_ty), mask=some)
+
+
+@triton.jit
+def _gate_forward(both, found, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    gate = tl.load(both + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(found + row * width + at, (gate * tl.sigmoid(gate) * up).to(found.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    gate = tl.load(both + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
+    slope = tl.load(grad + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    open_ = tl.sigmoid(gate)
+    to_gate = slope * up * open_ * (1.0 + gate * (1.0 - open_))
+    tl.store(found + row * 2 * width + at, to_gate.to(found.dtype.element_ty), mask=inside)
+    tl.store(found + row * 2 * width + width + at, (slope * gate * open_).to(found.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _decode_attention(
+    q,
+    k,
+    v,
+    keys,
+    values,
+    positions,
+    found,
+    scale,
+    window,
+    v_stride,
+    slot_stride,
+    head_stride,
+    K,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    position = tl.load(positions + slot)
+    row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    place = slot * K * GROUP * WIDTH + (head * GROUP + row[:, None]) * WIDTH + column[None, :]
+    query = tl.load(q + place, mask=(row < GROUP)[:, None], other=0.0)
+    new_key = tl.load(k + (slot * K + head) * WIDTH + column)
+    new_value = tl.load(v + slot * v_stride + head * WIDTH + column)
+    cache = slot * slot_stride + head * head_stride
+    tl.store(keys + cache + position * WIDTH + column, new_key)
+    tl.store(values + cache + position * WIDTH + column, new_value)
+    # The token itself is not read back from the cache: it begins the running softmax.
+    most = tl.sum(query.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale
+    total = tl.full([ROWS], 1.0, tl.float32)
+    mixed = tl.zeros([ROWS, WIDTH], tl.float32) + new_value.to(tl.float32)[None, :]
+    first = tl.maximum(position - window + 1, 0)
+    for start in range((first // BLOCK) * BLOCK, position, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        seen = (at >= first) & (at < position)
+        block = cache + at[:, None] * WIDTH + column[None, :]
+        key = tl.load(keys + block, mask=seen[:, None], other=0.0)
+        score = tl.where(seen[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        highest = tl.maximum(most, tl.max(score, 1))
+        weight = tl.exp(score - highest[:, None])
+        kept = tl.exp(most - highest)
+        value = tl.load(values + block, mask=seen[:, None], other=0.0)
+        mixed = mixed * kept[:, None] + tl.dot(weight.to(value.dtype), value)
+        total = total * kept + tl.sum(weight, 1)
+        most = highest
+    tl.store(found + place, (mixed / total[:, None]).to(found.dtype.element_ty), mask=(row < GROUP)[:, None])
+
+
+class Norm(torch.autograd.Function):
+    """x -> (its RMS norm, x): what goes on beside the norm passes through, so that both gradients meet in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        y, scales = torch.empty_like(x), torch.empty(len(x), device=x.device)
+        width = x.shape[1]
+        _norm_forward[(len(x),)](x, weight, y, scales, eps, width, BLOCK=triton.next_power_of_2(width))
+        ctx.save_for_backward(x, weight, scales)
+        return y, x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        x, weight, scales = ctx.saved_tensors
+        grad, straight = grads
+        found, width = torch.empty_like(x), x.shape[1]
+        beside = grad if straight is None else straight.contiguous()
+        _norm_backward[(len(x),)](
+            grad.contiguous(),
+            beside,
+            x,
+            weight,
+            scales,
+            found,
+            width,
+            STRAIGHT=straight is not None,
+            BLOCK=triton.next_power_of_2(width),
+        )
+        return found, None, None
+
+
+class Heads(torch.autograd.Function):
+    """(T, heads * width) of queries, keys and values -> the three, (T, heads, width) each, normed and rotated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, shape: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        H, K, width, eps = shape
+        q, k = qkv.new_empty(len(qkv), H, width), qkv.new_empty(len(qkv), K, width)
+        norm = q_weight is not None
+        weights = (q_weight, k_weight) if norm else (qkv, qkv)
+        grid = (len(qkv), triton.cdiv(H + K, _HEADS))
+        _heads_forward[grid](qkv, *weights, cos, sin, q, k, eps, H, K, NORM=norm, HALF=width // 2, HEADS=_HEADS)
+        ctx.save_for_backward(qkv, cos, sin, *weights)
+        ctx.shape, ctx.norm = shape, norm
+        return q, k, qkv.view(len(qkv), -1, width)[:, H + K :]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        qkv, cos, sin, q_weight, k_weight = ctx.saved_tensors
+        H, K, width, eps = ctx.shape
+        found = torch.empty_like(qkv)
+        grid = (len(qkv), triton.cdiv(H + 2 * K, _HEADS))
+        _heads_backward[grid](
+            *(grad.contiguous() for grad in grads),
+            qkv,
+            q_weight,
+            k_weight,
+            cos,
+            sin,
+            found,
+            eps,
+            H,
+            K,
+            NORM=ctx.norm,
+            HALF=width // 2,
+            HEADS=_HEADS,
+        )
+        return found, None, None, None, None, None
+
+
+class Gate(torch.autograd.Function):
+    """(T, 2 * width) -> silu of the first half times the second, (T, width)."""
+
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        width = both.shape[1] // 2
+        found = both.new_empty(len(both), width)
+        _gate_forward[(len(both), triton.cdiv(width, _COLUMNS))](both, found, width, BLOCK=_COLUMNS)
+        ctx.save_for_backward(both)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Tensor:
+        (both,) = ctx.saved_tensors
+        width, found = both.shape[1] // 2, torch.empty_like(both)
+        grid = (len(both), triton.cdiv(width, _COLUMNS))
+        _gate_backward[grid](grads[0].contiguous(), both, found, width, BLOCK=_COLUMNS)
+        return found
+
+
+def decode_attention(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float, window: int | None
+) -> Tensor:
+    """One token of each slot on all that the slot holds, (slots, heads, width); its key and value enter the cache."""
+    slots, H, width = q.shape
+    K = k.shape[1]
+    group = H // K
+    found = torch.empty_like(q)
+    _decode_attention[(slots, K)](
+        q,
+        k,
+        v,
+        keys,
+        values,
+        positions,
+        found,
+        scale,
+        window or 1 << 30,
+        v.stride(0),
+        keys.stride(0),
+        keys.stride(1),
+        K,
+        GROUP=group,
+        ROWS=max(16, triton.next_power_of_2(group)),
+        WIDTH=width,
+        BLOCK=_KEYS,
+    )
+    return found
