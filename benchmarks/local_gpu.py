@@ -109,7 +109,19 @@ class Bench:
             for batch in batches:
                 ours.time(lambda batch=batch: sft_step(client, batch))
         tokens = statistics.mean(sum(map(len, batch)) for batch in batches)
-        return ours, self._their_sft(batches) if self.with_theirs else None, tokens
+        release()
+        return ours, self._theirs(lambda: self._their_sft(batches)), tokens
+
+    def _theirs(self, measure: Callable[[], Side]) -> Side | None:
+        if not self.with_theirs:
+            return None
+        try:
+            return measure()
+        except Exception as error:
+            print(f"theirs failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            return None
+        finally:
+            release()
 
     def _their_sft(self, batches: list[list[list[int]]]) -> Side:
         from datasets import Dataset
@@ -134,18 +146,19 @@ class Bench:
         filled = [len(row) for row in trainer.train_dataset["input_ids"]]
         # Rows are not quite full: count their tokens, not their places.
         side.seconds = [seconds * LONGEST / statistics.mean(filled) for seconds in side.seconds]
-        release(trainer, model)
         return side
 
     def sampling(self) -> tuple[Side, Side | None, float]:
         """64 sequences of 128 new tokens after prompts of 256."""
-        import torch
+        prompts, new = some_prompts(64, 256), 128
+        ours = self._our_sampling(prompts, new)
+        release()
+        return ours, self._theirs(lambda: self._their_sampling(prompts, new)), len(prompts) * new
 
+    def _our_sampling(self, prompts: list[list[int]], new: int) -> Side:
         from evsys_sdk.backends.client import SamplingParams
 
-        count, new = 64, 128
-        prompts = some_prompts(count, 256)
-        ours, theirs = Side(), None
+        side = Side()
         with client_of(self.model, self.folder) as client:
             sft_step(client, [prompts[0]])
             sampler = client.sampler().result()
@@ -155,17 +168,21 @@ class Bench:
                     assert len(asked.result()[0].tokens) == new
 
             for _ in range(self.steps):
-                ours.time(sample)
-        if self.with_theirs:
-            theirs = Side()
-            model, _ = peft_model(self.model)
-            ids = torch.tensor(prompts, device="cuda")
-            asked: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": True, "pad_token_id": 0}
-            for _ in range(4):
-                with torch.no_grad():
-                    theirs.time(lambda: model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **asked))
-            release(model)
-        return ours, theirs, count * new
+                side.time(sample)
+        return side
+
+    def _their_sampling(self, prompts: list[list[int]], new: int) -> Side:
+        import torch
+
+        side = Side()
+        model, _ = peft_model(self.model)
+        model.eval()
+        ids = torch.tensor(prompts, device="cuda")
+        asked: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": True, "pad_token_id": 0}
+        for _ in range(5):
+            with torch.no_grad():
+                side.time(lambda: model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **asked))
+        return side
 
     def grpo(self) -> tuple[Side, Side | None, float]:
         """A snapshot, 16 groups of 8 samples with 128 new tokens, and a training step on them."""
@@ -176,7 +193,8 @@ class Bench:
             sft_step(client, [prompts[0]])
             for number in range(self.steps):
                 ours.time(lambda number=number: grpo_step(client, prompts, size, new, number))
-        return ours, self._their_grpo(prompts, size, new) if self.with_theirs else None, groups * size * new
+        release()
+        return ours, self._theirs(lambda: self._their_grpo(prompts, size, new)), groups * size * new
 
     def _their_grpo(self, prompts: list[list[int]], size: int, new: int) -> Side:
         from datasets import Dataset
@@ -186,7 +204,8 @@ class Bench:
         steps = 4
         args = GRPOConfig(
             **common(self.folder, steps),
-            per_device_train_batch_size=len(prompts) * size,
+            per_device_train_batch_size=len(prompts) * size // 2,  # all at once would not fit
+            gradient_accumulation_steps=2,
             num_generations=size,
             max_completion_length=new,
             shuffle_dataset=False,
@@ -201,7 +220,6 @@ class Bench:
             processing_class=tokenizer,
         )
         side = timed(trainer)
-        release(trainer, model)
         return side
 
     def batches(self) -> Iterator[list[list[int]]]:
@@ -343,12 +361,9 @@ def random_model(size: str, folder: Path) -> str:
     return str(folder)
 
 
-def release(*held: Any) -> None:
+def release() -> None:
     import torch
 
-    for one in held:
-        if hasattr(one, "model"):
-            one.model = None
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -3,9 +3,9 @@
     python benchmarks/skyrl_server.py [--rounds 5] [--skyrl-python PATH] [--local-python PATH]
 
 SkyRL trains a Qwen3 of 0.1 million parameters with JAX. `evsys serve --backend local` trains the very same model with
-torch, if --local-python names an interpreter with the extras `local` and `server`. `--backend mock` is another and
-simpler model: its row shows what remains when the model costs little, not who computes faster. All are asked in turn,
-through the `tinker` package. The environments are those of `make test-skyrl` and `make test-tinker`.
+torch, also in float32, if --local-python names an interpreter with the extras `local` and `server`. `--backend mock` is
+another and simpler model: its row shows what remains when the model costs little, not who computes faster. All are
+asked in turn, through the `tinker` package. The environments are those of `make test-skyrl` and `make test-tinker`.
 """
 
 import argparse
@@ -47,6 +47,7 @@ def main() -> None:
         for _ in range(options.rounds + 1):  # the first is for what is compiled or loaded on first use
             for contender in contenders:
                 contender.measure()
+        check_agreement(contenders)
         report(contenders)
 
 
@@ -56,17 +57,24 @@ def started(options: argparse.Namespace, folder: Path, stack: contextlib.ExitSta
 
     model = tiny_model(options.skyrl_python)
     skyrl = stack.enter_context(SkyRLServer(options.skyrl_python, model, folder / "skyrl"))
-    yield Contender("SkyRL, JAX", skyrl.url, skyrl.process.pid, str(model))
+    yield Contender(f"SkyRL {version_of(options.skyrl_python)}, JAX", skyrl.url, skyrl.process.pid, str(model))
     if options.local_python is not None:
-        url, pid = stack.enter_context(evsys_serve(options.local_python, "local", str(model), folder / "local"))
+        local = evsys_serve(options.local_python, "local", str(model), folder / "local", "dtype=float32")
+        url, pid = stack.enter_context(local)
         yield Contender("evsys serve, local (torch)", url, pid, str(model))
     url, pid = stack.enter_context(evsys_serve(options.python, "mock", "tiny", folder / "mock"))
     yield Contender("evsys serve, mock (numpy)", url, pid, "tiny")
 
 
+def version_of(python: Path) -> str:
+    command = [str(python), "-c", "from importlib.metadata import version; print(version('skyrl'))"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 @contextlib.contextmanager
-def evsys_serve(python: Path, backend: str, model: str, folder: Path) -> Iterator[tuple[str, int]]:
+def evsys_serve(python: Path, backend: str, model: str, folder: Path, *params: str) -> Iterator[tuple[str, int]]:
     command = [str(python), "-m", "evsys_sdk", "serve", "--backend", backend, "--model", model, "--port", "0", "--json"]
+    command += [part for param in params for part in ("--backend-param", param)]
     process = subprocess.Popen([*command, "--state-dir", str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
@@ -89,6 +97,7 @@ class Contender:
     model: str
     times: dict[str, list[float]] = field(default_factory=dict)
     cpu: list[float] = field(default_factory=list)
+    logprobs: Any = None
     _client: Any = None
     _data: Any = None
 
@@ -101,13 +110,17 @@ class Contender:
             self._client, self._data = service.create_lora_training_client(self.model, rank=8, seed=1), batch()
         client, adam = self._client, tinker.types.AdamParams(learning_rate=0.0)
         used = cpu_seconds(self.pid)
-        self._timed("backward", lambda: client.forward_backward(self._data, "cross_entropy").result(timeout=600))
+        self._timed("backward", lambda: self._backward(client))
         self.cpu.append(cpu_seconds(self.pid) - used)
         for _ in range(5):
             self._timed("step", lambda: client.optim_step(adam).result(timeout=600))
         self._timed(
             "20 steps", lambda: [step.result(timeout=600) for step in [client.optim_step(adam) for _ in range(20)]]
         )
+
+    def _backward(self, client: Any) -> None:
+        output = client.forward_backward(self._data, "cross_entropy").result(timeout=600)
+        self.logprobs = output.loss_fn_outputs[0]["logprobs"].to_numpy()
 
     def _timed(self, what: str, call: Any) -> None:
         began = time.perf_counter()
@@ -148,6 +161,16 @@ def cpu_seconds(pid: int) -> float:
             if pid in (int(path.parent.name), int(fields[1])):
                 total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total
+
+
+def check_agreement(contenders: list[Contender]) -> None:
+    """What trains the same model must find the same log-probabilities."""
+    first = contenders[0]
+    for other in contenders[1:]:
+        if other.model == first.model:
+            difference = abs(first.logprobs - other.logprobs).max()
+            assert difference < 1e-3, f"{first.name} and {other.name} differ by {difference}"
+            print(f"{first.name} and {other.name}: log-probabilities differ by at most {difference:.1e}")
 
 
 def report(contenders: list[Contender]) -> None:

@@ -62,7 +62,7 @@ class PackedLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         half = query.dtype in (torch.float16, torch.bfloat16)  # all that the kernels for such rows take
-        if query.is_cuda and half and traits.softcap is None and _varlen() is not None:
+        if query.is_cuda and half and traits.softcap is None and has_varlen():
             return self._attend_varlen(query, key, value, traits)
         return torch.cat([self._attend_segment(s, query, key, value, traits) for s in self.segments], dim=1)
 
@@ -82,16 +82,37 @@ class PackedLayout:
             self._masks[queries, keys, window] = _causal(queries, keys, window, device)
         return self._masks[queries, keys, window]
 
-    def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+    def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        """The same for (tokens, heads, width), by the kernels of a GPU for rows of varying length."""
         if self._on_device is None:
             self._on_device = _VarlenIndex.of(self.segments, query.device)
         index = self._on_device
-        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
         if index.gather is not None:
-            k, v = k[index.gather], v[index.gather]
+            key, value = _Gather.apply(key, index.gather), _Gather.apply(value, index.gather)
         varlen = _varlen()
         assert varlen is not None
-        return varlen(q, k, v, index, traits).transpose(0, 1)
+        return varlen(query, key, value, index, traits)
+
+    def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        rows = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
+        return self.attend_rows(*rows, traits).transpose(0, 1)
+
+
+class _Gather(torch.autograd.Function):
+    """Rows by number; where one is asked for several times, its gradients are added in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.count = len(rows)
+        return rows.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        [grad] = grads
+        total = torch.zeros(ctx.count, *grad.shape[1:], device=grad.device).index_add_(0, index, grad.float())
+        return total.to(grad.dtype), None
 
 
 def attention(
@@ -182,6 +203,16 @@ class _VarlenIndex:
         return cls(ends[0], ends[1], max(lengths), max(totals), gather)
 
 
+def varlen_rows(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, traits: Traits) -> Tensor:
+    """Attention of (tokens, heads, width) whose sequences end where `ends` says, 0 first."""
+    return _varlen()(query, key, value, _VarlenIndex(ends, ends, longest, longest, None), traits)
+
+
+def has_varlen() -> bool:
+    """Whether torch has attention for rows of varying length."""
+    return _varlen() is not None
+
+
 @functools.cache
 def _varlen() -> Any:
     """torch's attention for rows of varying length, as a function of our own shape; None where it is missing."""
@@ -198,11 +229,8 @@ def _varlen() -> Any:
         options: dict[str, Any] = {"scale": traits.scale} if "scale" in takes else {}
         options |= {"window_size": (back, 0)} if "window_size" in takes else {"is_causal": True}
         if q.shape[1] != k.shape[1]:
-            if "enable_gqa" in takes:
-                options["enable_gqa"] = True
-            else:
-                groups = q.shape[1] // k.shape[1]
-                k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+            # Before there was this option, the kernels took fewer heads of keys than of queries without asking.
+            options |= {"enable_gqa": True} if "enable_gqa" in takes else {}
         return varlen_attn(q, k, v, index.queries, index.keys, index.longest_query, index.longest_key, **options)
 
     return call

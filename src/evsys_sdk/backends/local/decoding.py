@@ -23,6 +23,7 @@ from torch import Tensor
 from .attention import PackedLayout, Segment, Traits, masked_attention
 from .loading import Base
 from .lora import Change
+from .sampling import Lane, advance
 
 _GROWTH = 64
 """The cache grows by at least this many positions at a time."""
@@ -96,6 +97,17 @@ class Decoder:
         layout = StepLayout(self.cache, at.to(self.base.device), longest=max(positions) + 1)
         return self._logits(self._hidden(torch.tensor(tokens), at, layout))
 
+    def reserve(self, lanes: Sequence[Lane]) -> None:
+        """Make room in the cache for the next token of these."""
+        self.cache.reserve(len(lanes), max(lane.position for lane in lanes) + 2)
+
+    def grow(self, lanes: Sequence[Lane]) -> None:
+        """Read the last token of every lane, lane i in slot i, and choose its next one."""
+        advance(lanes, self.step([lane.tokens[-1] for lane in lanes], [lane.position for lane in lanes]))
+
+    def release(self) -> None:
+        """Let go of memory that outlives the decoder; there was too little of it."""
+
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.base.head.logits(hidden)
 
@@ -110,6 +122,19 @@ class _PrefillLayout(PackedLayout):
     def __init__(self, segments: Sequence[Segment], slots: Sequence[int], cache: KeyValueCache) -> None:
         super().__init__(segments)
         self._slots, self._cache = slots, cache
+        self._where: tuple[Tensor, Tensor] | None = None
+
+    def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        if self._where is None:
+            lengths = [segment.length for segment in self.segments]
+            slot = torch.tensor(self._slots).repeat_interleave(torch.tensor(lengths))
+            place = torch.cat([torch.arange(length) for length in lengths])
+            self._where = (slot.to(key.device), place.to(key.device))
+        slot, place = self._where
+        keys, values = self._cache.layers[traits.layer]
+        keys[slot, :, place] = key
+        values[slot, :, place] = value
+        return super().attend_rows(query, key, value, traits)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         keys, values = self._cache.layer(traits.layer, key, value)

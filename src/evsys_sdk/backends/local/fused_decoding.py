@@ -10,7 +10,6 @@ decoder; if the two disagree, the plain one is used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,19 +18,21 @@ from torch.nn import functional as F
 
 from ...log import get_logger
 from . import memory
-from .attention import PackedLayout, Traits
+from .attention import PackedLayout
 from .decoding import Decoder, StepLayout
+from .fused_layers import FAMILY, Layer, prepared_layers
+from .graph_decoding import graph_decoder
 from .loading import Base
 from .lora import Change
-from .products import Product, can_pack
 from .snapshot import Snapshot
 
-_FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}
 
 
 def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
     """The fastest decoder that works for a base and a snapshot, which keeps what is prepared for it."""
+    if (found := graph_decoder(base, snapshot)) is not None:
+        return found
     changes = snapshot.changes()
     separate = any(not isinstance(change, Tensor) for change in changes.values())
     if separate or not _can_fuse(base):
@@ -41,34 +42,10 @@ def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
     return FusedDecoder(base, changes, snapshot.prepared)
 
 
-def prepared_layers(base: Base, changes: Mapping[str, Change]) -> list[_Layer]:
-    """The weights of all layers in the form that a fused step wants."""
-    size = sum(linear.weight.numel() * linear.weight.element_size() for linear in base.switch.layers.values())
-    pack = can_pack(base.device, base.key.dtype, size)
-    if base.packed_head is None and pack:
-        base.packed_head = Product.of(base.head.weight, base.head.bias, pack=True)
-    return [_layer(base, changes, number, pack=pack) for number in range(len(base.body.layers))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """The weights of one layer, as a step needs them."""
-
-    attention: Any
-    before_attention: Any
-    before_gate: Any
-    qkv: Product
-    sizes: tuple[int, int, int]
-    output: Product
-    gate_up: Product
-    down: Product
-    traits: Traits
-
-
 class FusedDecoder(Decoder):
     """The plain decoder with a step of its own."""
 
-    def __init__(self, base: Base, changes: Mapping[str, Change], layers: Sequence[_Layer]) -> None:
+    def __init__(self, base: Base, changes: Mapping[str, Change], layers: Sequence[Layer]) -> None:
         super().__init__(base, changes)
         self._layers = layers
 
@@ -96,62 +73,6 @@ class FusedDecoder(Decoder):
         return _norm(x, body.norm)
 
 
-def _layer(base: Base, changes: Mapping[str, Change], number: int, *, pack: bool) -> _Layer:
-    layer = base.body.layers[number]
-    attention, mlp = layer.self_attn, layer.mlp
-    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    biases = [linear.bias for linear in projections]
-    window = getattr(attention, "sliding_window", None)
-    if type(base.model).__name__ == "MistralForCausalLM":
-        window = getattr(attention.config, "sliding_window", None)
-    return _Layer(
-        attention,
-        layer.input_layernorm,
-        layer.post_attention_layernorm,
-        Product.of(_together(projections, changes), None if biases[0] is None else torch.cat(biases), pack=pack),
-        tuple(linear.out_features // attention.head_dim for linear in projections),  # pyright: ignore[reportArgumentType]
-        Product.of(_weight(attention.o_proj, changes), attention.o_proj.bias, pack=pack),
-        Product.of(_together([mlp.gate_proj, mlp.up_proj], changes), pack=pack),
-        Product.of(_weight(mlp.down_proj, changes), pack=pack),
-        Traits(attention.scaling, window, layer=number),
-    )
-
-
-def _weight(linear: Any, changes: Mapping[str, Change]) -> Tensor:
-    changed = changes.get(linear.name)
-    return changed if isinstance(changed, Tensor) else linear.weight
-
-
-def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Tensor:
-    """Weights below each other; from then on the single ones are views of the whole, so that nothing is kept twice."""
-    weights = [_weight(linear, changes) for linear in linears]
-    if (whole := _whole_of(weights)) is not None:
-        return whole
-    # The base's own weights are trained through; a tensor made in inference mode must not take their place.
-    with torch.inference_mode(any(weight.is_inference() for weight in weights)), torch.no_grad():
-        joined = torch.cat([weight.detach() for weight in weights])
-    if len({isinstance(weight, nn.Parameter) for weight in weights}) > 1:
-        return joined  # the adapter changes only some of them
-    start = 0
-    for linear, weight in zip(linears, weights, strict=True):
-        weight.data = joined[start : start + linear.out_features]
-        start += linear.out_features
-    return joined
-
-
-def _whole_of(weights: Sequence[Tensor]) -> Tensor | None:
-    """The tensor that these lie in one after another, if they do."""
-    first, expected = weights[0], weights[0].data_ptr()
-    for weight in weights:
-        if weight.data_ptr() != expected or not weight.is_contiguous():
-            return None
-        expected += weight.numel() * weight.element_size()
-    if expected - first.data_ptr() > first.untyped_storage().nbytes() - first.storage_offset() * first.element_size():
-        return None  # neighbours by chance, in different allocations
-    rows = sum(weight.shape[0] for weight in weights)
-    return first.detach().as_strided((rows, first.shape[1]), (first.shape[1], 1), first.storage_offset())
-
-
 def _norm(x: Tensor, module: Any) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
 
@@ -163,7 +84,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _can_fuse(base: Base) -> bool:
     if base.fusible is None:
-        base.fusible = type(base.model).__name__ in _FAMILY and _agrees(base)
+        base.fusible = type(base.model).__name__ in FAMILY and _agrees(base)
     return base.fusible
 
 

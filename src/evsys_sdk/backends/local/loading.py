@@ -63,6 +63,10 @@ class Base:
     """Whether the faster decoder works for it; None until it was tried."""
     packed_head: Product | None = None
     """The output layer as decoding wants it, where it is stored once more."""
+    gpu_layers: Any = None
+    """Its layers for the fused body of a GPU; False where that does not work, None until it was tried."""
+    spaces: list[Any] = field(default_factory=list[Any])
+    """Places of graph decoders that are free to be used again."""
 
     @property
     def device(self) -> torch.device:

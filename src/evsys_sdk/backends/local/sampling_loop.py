@@ -204,9 +204,8 @@ class _Batch:
                 self._fail([*self.running, *joining, *self.waiting], error)
 
     def _step(self, decoder: Decoder) -> None:
-        positions = [lane.position for lane in self.running]
-        decoder.cache.reserve(len(self.running), max(positions) + 1)
-        advance(self.running, decoder.step([lane.tokens[-1] for lane in self.running], positions))
+        decoder.reserve(self.running)
+        decoder.grow(self.running)
         self._remove_finished(decoder)
 
     def _next_lanes(self) -> list[Lane]:
@@ -232,7 +231,7 @@ class _Batch:
         """Read the prompts that are new, give every lane a slot with its prompt, and choose the first tokens."""
         first = len(self.running)
         prompts = [lane.request.prompt for lane in (*self.running, *joining)]
-        decoder.cache.reserve(len(prompts), max(map(len, prompts)) + 1)
+        decoder.reserve([*self.running, *joining])
         slot_of: dict[tuple[int, ...], int] = {}
         for slot, prompt in enumerate(prompts):
             slot_of.setdefault(prompt, slot)
@@ -263,6 +262,8 @@ class _Batch:
     def _shrink(self, joining: Sequence[Lane], error: Exception) -> None:
         """Start again with half as many at once."""
         active = [*self.running, *joining]
+        if self._decoder is not None:
+            self._decoder.release()
         self._decoder, self.running, self._after_prompt = None, [], {}
         memory.release_unused()
         if len(active) <= 1:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..client import TopLogprobs
 from . import memory, packing
+from .fused_body import hidden_of
 from .head import Targets
 from .loading import Base
 from .snapshot import Snapshot
@@ -68,9 +69,9 @@ def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, t
 
 @torch.inference_mode()
 def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, requests: Sequence[ScoreRequest]) -> None:
-    with base.turns, base.switch.using(snapshot.parts()):
+    with base.turns:
         tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
-        hidden = base.hidden(tokens, positions, batch.layout())
+        hidden = hidden_of(base, snapshot.parts(), tokens, positions, batch.layout())
         answers = [
             _answer(base, requests[member], hidden[torch.from_numpy(place).to(base.device)])
             for member, place in zip(batch.members, batch.places, strict=True)

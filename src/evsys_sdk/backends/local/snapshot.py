@@ -23,6 +23,16 @@ class Snapshot:
         self.prepared: Any = None
         """What a decoder has made of the weights for itself."""
 
+    @property
+    def adapter(self) -> Adapter | None:
+        """What is to be merged; None where there is nothing to add to the base."""
+        return self._adapter
+
+    @property
+    def merges(self) -> bool:
+        """Whether there may be a merged copy of the weights."""
+        return self._merge
+
     def changes(self) -> Mapping[str, Change]:
         """What to switch on while sampling: merged weights where there is room for them."""
         if self._adapter is None:

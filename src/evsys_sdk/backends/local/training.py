@@ -23,10 +23,12 @@ from ..datum import Datum, Floats
 from ..losses import LossResult
 from ..mock.sampling import stream_of
 from . import memory, packing
+from .fused_body import hidden_of
 from .head import Targets
 from .loading import Base
 from .lora import Adapter
 from .optimizer import AdapterOptimizer
+from .training_graphs import PassGraph, TrainingGraphs
 
 type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
 type Mask = NDArray[np.bool_]
@@ -86,6 +88,7 @@ class TrainingState:
         """Take over another adapter, with a fresh optimizer and no gradient."""
         self.adapter = adapter
         self.optimizer = AdapterOptimizer(adapter)
+        self.graphs = TrainingGraphs(self.base, adapter, self.optimizer.parameters)
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Loss and log-probabilities of all targets, without a gradient."""
@@ -128,6 +131,10 @@ class TrainingState:
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it."""
         return self.optimizer.step(adam)
+
+    def graph_of(self, batch: packing.MicroBatch) -> PassGraph | None:
+        """A captured pass for a row, on a GPU and where it is worth it."""
+        return None if self.settings.dropout else self.graphs.find(batch)
 
     def dropout_generator(self, row: int) -> torch.Generator | None:
         """Random numbers for one row of the pass that is under way."""
@@ -195,10 +202,14 @@ class _Run:
         parts = self._state.adapter.parts(
             dropout=self._state.settings.dropout, generator=self._state.dropout_generator(row)
         )
-        with base.turns, base.switch.using(parts), torch.set_grad_enabled(train):
-            tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
-            hidden = base.hidden(tokens, positions, batch.layout())
-            live = hidden[torch.from_numpy(entries.places).to(base.device)]
+        places = torch.from_numpy(entries.places).to(base.device)
+        with base.turns, torch.set_grad_enabled(train):
+            graph = self._state.graph_of(batch) if train else None
+            if graph is None:
+                tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
+                live = hidden_of(base, parts, tokens, positions, batch.layout())[places]
+            else:
+                live = graph.forward(batch)[places]
             scored = base.head.score(live.detach(), targets, with_gradient=train)
         logprobs = self._by_member(batch, entries, scored.logprobs.cpu().numpy())
         if slopes is not None:
@@ -207,7 +218,11 @@ class _Run:
             gradients = torch.from_numpy(slope[entries.order].astype(np.float32)).to(base.device)
             with base.turns:
                 into = base.head.gradient(scored, targets, gradients).to(live.dtype)
-                gradient = list(torch.autograd.grad(live, self._state.optimizer.parameters, into))
+                gradient = (
+                    list(torch.autograd.grad(live, self._state.optimizer.parameters, into))
+                    if graph is None
+                    else graph.backward(places, into)
+                )
         else:
             gradient = None
         self._found |= dict(zip(batch.members, logprobs, strict=True))
@@ -234,6 +249,8 @@ class _Run:
             torch._foreach_add_(self._gradient, gradient)
 
     def _smaller(self, batch: packing.MicroBatch, error: BaseException) -> list[packing.MicroBatch]:
+        self._state.base.spaces.clear()  # what is only kept to be faster makes room
+        self._state.graphs.forget()
         memory.release_unused()
         if len(batch.members) == 1:
             raise memory.too_little_memory("a sequence", len(batch.tokens), self._state.base.device) from error

@@ -1,44 +1,218 @@
-"""The `fireworks` kind: known by name, and refused with the reason.
+"""The `fireworks` backend: train on Fireworks' serverless trainers, through Fireworks' own client.
 
-Fireworks speaks an older, JSON form of the protocol through a client of its own (`fireworks-ai[training-sdk]`), whose
-service has to be provisioned (trainer job, deployment, or serverless session) before a model can be made. Its backward
-passes may come back without log-probabilities, and it has no alternatives per position, no time to live and no combined
-save and sample. An address is therefore not enough, and an adapter that was never run against the service would be a
-guess; so there is none yet.
+    model: { name: accounts/fireworks/models/qwen3-8b }
+    backend: { kind: fireworks, params: { tokenizer: Qwen/Qwen3-8B } }       # key in FIREWORKS_API_KEY
+
+Fireworks speaks an older, JSON form of the Tinker protocol through a client of its own (`fireworks-ai`), so an address
+alone is not enough. What can be shared with the backend `tinker` is shared. **It was never run against the hosted
+service**: it is tested with the provider's client against a stand-in on the same machine.
+
+Trainers that have to be provisioned by the hour are not used. Full-parameter training, which needs one, is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import BackendError, ConfigError, Problem
-from .config import TinkerConfig
+from .backend import TinkerBackend
+from .fireworks_config import FireworksConfig
 
-_REASON = (
-    "Fireworks trains through a client of its own (fireworks-ai), which speaks an older form of the protocol and "
-    "needs a trainer that was provisioned with it; this version has no adapter for it"
-)
-_REMEDY = "Use backend.kind 'tinker' with a server that speaks the Tinker protocol, for instance `evsys serve`."
+if TYPE_CHECKING:
+    from ..client import Capabilities
+    from ..probes.facts import Facts
+    from .fireworks_client import FireworksTrainingClient
+    from .fireworks_sampling import FireworksSamplingClient
+    from .fireworks_session import FireworksSession
+    from .pipeline import Pipeline
+    from .quirks import Quirks
+    from .session import ServedModel
+
+_NO_TOKENIZER = "Fireworks does not say which tokenizer goes with a model"
+_NAME_ONE = "Set backend.params.tokenizer to a folder or to the name of the model on the Hugging Face hub."
 
 
-class FireworksBackend:
-    """Fireworks' own training service; refused, because no address alone makes it a Tinker server."""
+class FireworksBackend(TinkerBackend):
+    """Fireworks' serverless training, through the package fireworks-ai; never run against the hosted service."""
 
     name: ClassVar[str] = "fireworks"
-    Config: ClassVar[type[TinkerConfig]] = TinkerConfig
-
-    def __init__(self, **params: Any) -> None:
-        self.config = self.Config(**params)
+    Config = FireworksConfig
+    config: FireworksConfig
 
     @classmethod
     def check_params(cls, params: Any) -> None:
-        """Say so in deep validation, before anything is spent."""
-        raise ConfigError(Problem(_REASON, hint=_REMEDY))
+        """Say in deep validation what would fail later, before anything is spent."""
+        if isinstance(params, FireworksConfig) and params.tokenizer == "auto":
+            raise ConfigError(Problem(_NO_TOKENIZER, path="tokenizer", value=params.tokenizer, hint=_NAME_ONE))
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
-        """Refuse."""
-        raise BackendError(f"{_REASON}. {_REMEDY}")
+        """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
+        if self.config.tokenizer == "auto":
+            raise BackendError(f"{_NO_TOKENIZER}. {_NAME_ONE}")
+        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
+        if resumed and initial:
+            raise BackendError(
+                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
+                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
+            )
+        session, pipeline = self.open_session()
+        try:
+            made = _Preparation(self, session, pipeline, model, Path(run_dir))
+            client = pipeline.submit("creating the model", made.make, lambda made: made, lane="connect").result()
+        except BaseException:  # also Ctrl-C, after which nobody wants to wait
+            pipeline.close(wait_s=0.0)
+            session.close("errored", timeout_s=5.0)
+            raise
+        return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
 
-    def teardown(self, handles: dict[str, Any]) -> None:
-        """Nothing was made."""
+    def open_session(self) -> tuple[FireworksSession, Pipeline]:
+        """A session that is open, and the pipeline for its operations."""
+        from .fireworks_session import FireworksSession
+        from .pipeline import Pipeline
+
+        limits = self.config.deadlines
+        session = FireworksSession(self.config)
+        pipeline = Pipeline(
+            session.where, {"connect": limits.connect_s, "train": limits.operation_s, "sample": limits.sample_s}
+        )
+        try:
+            pipeline.submit("opening the session", session.open, lambda _: None, lane="connect").result()
+        except BaseException:  # also Ctrl-C, after which nobody wants to wait
+            pipeline.close(wait_s=0.0)
+            session.close("errored", timeout_s=5.0)
+            raise
+        return session, pipeline
+
+    def open_sampler(
+        self, model: str, checkpoint: str | None = None
+    ) -> tuple[FireworksSamplingClient, Callable[[], None]]:
+        """A sampler of a base model or of a checkpoint, without anything to train; and what closes it."""
+        session, pipeline = self.open_session()
+
+        def close() -> None:
+            pipeline.close()
+            session.close("errored" if pipeline.broken else "success")
+
+        def make() -> FireworksSamplingClient:
+            return _opened_sampler(self, session, pipeline, model, checkpoint)
+
+        try:
+            return pipeline.submit("sampler", make, lambda sampler: sampler, lane="connect").result(), close
+        except BaseException:
+            close()
+            raise
+
+    def assumed(self) -> Facts:
+        """What Fireworks' client promises; what it does not say is not relied on."""
+        from ..probes.facts import Facts
+
+        return Facts(
+            loss_reduction="sum",
+            snapshot_samplers=True,
+            losses=("cross_entropy",),
+            soft_targets=False,
+            seeds=True,
+            top_k_logprobs=0,
+        )
+
+    def quirks(self, facts: Facts) -> Quirks:
+        """Soft targets are always sent as one datum for each alternative, and seeds are 31 bits wide."""
+        from .quirks import Quirks
+
+        return replace(Quirks.of(self.config, facts, seed_bits=31), expand_soft_targets=True)
+
+    def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
+        """What recipes may ask; the client cannot report alternatives, whatever a config says."""
+        return replace(super().capabilities(facts, served, tokenizer), top_k_logprobs=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """Everything between an open session and a training client."""
+
+    backend: FireworksBackend
+    session: FireworksSession
+    pipeline: Pipeline
+    model: Any
+    run_dir: Path
+
+    def make(self) -> FireworksTrainingClient:
+        """Create or restore the model; blocks."""
+        from .fireworks_client import FireworksTrainingClient
+        from .state import Adapter
+        from .tokenizers import load_tokenizer
+
+        backend, config, name = self.backend, self.backend.config, self.model.name
+        served = self.session.model(name)
+        tokenizer = load_tokenizer(config.tokenizer, name, served.extras)  # first: a model costs, a tokenizer does not
+        facts = backend.facts(self.session.base_url, name, served.extras)
+        adapter = Adapter(
+            model=name,
+            rank=getattr(self.model, "lora_rank", 32),
+            train_mlp=config.train_mlp,
+            train_attn=config.train_attn,
+            train_unembed=config.train_unembed,
+            renderer=getattr(self.model, "renderer_name", None),
+            tokenizer=config.tokenizer,
+        )
+        return FireworksTrainingClient(
+            session=self.session,
+            pipeline=self.pipeline,
+            training=self._training(adapter),
+            adapter=adapter,
+            capabilities=backend.capabilities(facts, served, tokenizer),
+            tokenizer=tokenizer,
+            quirks=backend.quirks(facts),
+            run_dir=self.run_dir,
+            seed=getattr(self.model, "seed", 0),
+        )
+
+    def _training(self, adapter: Any) -> Any:
+        from .fireworks_client import checked_path, load_into
+        from .state import check_sidecar
+
+        resumed = getattr(self.model, "load_checkpoint_path", None)
+        ref = resumed or getattr(self.model, "init_from_checkpoint", None)
+        path = checked_path(ref) if ref else None
+        if ref:
+            check_sidecar(self.run_dir, ref, adapter)
+        training = self.session.service.create_lora_training_client(
+            base_model=adapter.model,
+            rank=adapter.rank,
+            seed=getattr(self.model, "seed", None),
+            alpha=self.backend.config.lora_alpha,
+            **adapter.layers(),
+        )
+        if path is not None:
+            self.pipeline.waited(self.session.run(load_into(training, path, bool(resumed)).result_async()))
+        return training
+
+
+def _opened_sampler(
+    backend: FireworksBackend, session: FireworksSession, pipeline: Pipeline, model: str, checkpoint: str | None
+) -> FireworksSamplingClient:
+    """A sampler without a training client; blocks until the service has it."""
+    from .fireworks_client import checked_path
+    from .fireworks_sampling import FireworksSamplingClient
+    from .sampling import SamplerContext, SeedCounter
+    from .tokenizers import load_tokenizer
+    from .usage import Usage
+
+    served = session.model(model, to_train=False)
+    tokenizer = load_tokenizer(backend.config.tokenizer, model, served.extras)
+    facts = backend.facts(session.base_url, model, served.extras)
+    source = {"base_model": model} if checkpoint is None else {"model_path": checked_path(checkpoint)}
+    sampler = session.service.create_sampling_client(**source, tokenizer=tokenizer)
+    context = SamplerContext(
+        pipeline,
+        backend.capabilities(facts, served, tokenizer),
+        tokenizer,
+        Usage(backend.config.prices),
+        SeedCounter(0).next,
+        lambda: 0,
+        backend.quirks(facts).seed_bits,
+    )
+    return FireworksSamplingClient(session, sampler, checkpoint or "", context)

@@ -1,0 +1,201 @@
+"""The body of Llama, Mistral and Qwen on a GPU: the large products, and one kernel for everything between two of them.
+
+Training, scoring and reading prompts go through it in bfloat16; on other devices, in float32 and with dropout the
+model's own modules are used. A base is tried out once against these; if the two disagree, its own are used.
+
+    hidden = hidden_of(base, adapter.parts(), tokens, positions, layout)      # (T, hidden)
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...log import get_logger
+from . import memory
+from .attention import PackedLayout, Segment, Traits, has_varlen
+from .fused_layers import FAMILY, Layer, prepared_layers
+from .loading import Base
+from .lora import Change, LoRAPart
+
+type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
+"""(layer, which of its products, rows, what the result is added to)"""
+type Attend = Callable[[Tensor, Tensor, Tensor, Traits], Tensor]
+
+_TRIED_TOKENS = 8
+_TOLERANCE = 1.0
+
+
+def hidden_of(
+    base: Base, changes: Mapping[str, Change], tokens: Tensor, positions: Tensor, layout: PackedLayout
+) -> Tensor:
+    """The last hidden state of each token of a row, with these changes of the base."""
+    layers = gpu_layers(base) if _can_be_fused(changes) else None
+    if layers is None:
+        with base.switch.using(changes):
+            return base.hidden(tokens, positions, layout)
+    return run_body(base, layers, adapted(changes), tokens, positions, layout.attend_rows)
+
+
+def gpu_layers(base: Base) -> Sequence[Layer] | None:
+    """The layers as the fused body wants them; None where the model's own modules have to do."""
+    if base.gpu_layers is None:
+        base.gpu_layers = _tried_out(base)
+    return base.gpu_layers or None
+
+
+def run_body(
+    base: Base, layers: Sequence[Layer], linear: Linear, tokens: Tensor, positions: Tensor, attend: Attend
+) -> Tensor:
+    """All layers, one after another."""
+    from .kernels import Gate, Heads, Norm
+
+    body: Any = base.body
+    x = body.embed_tokens(tokens)
+    cos, sin = (part[0].contiguous() for part in body.rotary_emb(x[None], position_ids=positions[None]))
+    for layer in layers:
+        own = layer.attention
+        norms = (own.q_norm.weight, own.k_norm.weight) if hasattr(own, "q_norm") else (None, None)
+        eps = own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0
+        h, x = Norm.apply(x, layer.before_attention.weight, layer.before_attention.variance_epsilon)
+        qkv = linear(layer, "qkv", h, None)
+        q, k, v = Heads.apply(qkv, cos, sin, *norms, (layer.sizes[0], layer.sizes[1], own.head_dim, eps))
+        found = attend(q, k, v, layer.traits)
+        x = linear(layer, "output", found.reshape(len(x), -1), x)
+        h, x = Norm.apply(x, layer.before_gate.weight, layer.before_gate.variance_epsilon)
+        x = linear(layer, "down", Gate.apply(linear(layer, "gate_up", h, None)), x)
+    return Norm.apply(x, body.norm.weight, body.norm.variance_epsilon)[0]
+
+
+def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
+    """A product with the weights as they are."""
+    product = getattr(layer, which)
+    if onto is None:
+        return F.linear(x, product.weight, product.bias)
+    found = torch.addmm(onto, x, product.weight.T)
+    return found if product.bias is None else found + product.bias
+
+
+def adapted(changes: Mapping[str, Change]) -> Linear:
+    """Products to which an adapter adds its part."""
+
+    def linear(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
+        rows: list[tuple[int, int]] = []
+        matrices: list[Tensor] = []
+        scale, start = 1.0, 0
+        for single in layer.linears[which]:
+            if isinstance(part := changes.get(single.name), LoRAPart):
+                rows.append((start, start + single.out_features))
+                matrices += [part.a, part.b]
+                scale = part.scale
+            start += single.out_features
+        if not matrices:
+            return plain(layer, which, x, onto)
+        product = getattr(layer, which)
+        return _AddLoRAs.apply(x, onto, product.weight, product.bias, scale, rows, *matrices)
+
+    return linear
+
+
+class _AddLoRAs(torch.autograd.Function):
+    """y = onto + xW' + b + scale * (xA')B' for several adapted layers that read the same x.
+
+    Their A lie below each other, and their B on the diagonal of one matrix, so that there are three products in all.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        onto: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        scale: float,
+        rows: Any,
+        *matrices: Tensor,
+    ) -> Tensor:
+        a, b = _joined(matrices, rows, len(weight), x.dtype)
+        low = x @ a.T
+        if onto is None:
+            y = F.linear(x, weight, bias)
+        else:
+            y = torch.addmm(onto, x, weight.T)
+            if bias is not None:
+                y += bias
+        y.addmm_(low, b.T, alpha=scale)
+        ctx.save_for_backward(x, weight, low, a, b)
+        ctx.scale, ctx.rows, ctx.has_onto = scale, rows, onto is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        x, weight, low, a, b = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        grad_low = grad @ b
+        if ctx.scale != 1:
+            grad_low *= ctx.scale
+        grad_a, grad_b = (grad_low.T @ x).float(), grad.T @ low
+        rank = len(a) // len(ctx.rows)
+        found: list[Tensor] = []
+        for number, (start, end) in enumerate(ctx.rows):
+            own = slice(number * rank, (number + 1) * rank)
+            found += [grad_a[own], grad_b[start:end, own].float().mul_(ctx.scale)]
+        grad_x = (grad @ weight).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None
+        return grad_x, grad if ctx.has_onto else None, None, None, None, None, *found
+
+
+def _joined(matrices: Sequence[Tensor], rows: Any, height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    if len(rows) == 1 and rows[0] == (0, height):
+        return matrices[0].to(dtype), matrices[1].to(dtype)
+    a = torch.cat(matrices[0::2]).to(dtype)
+    b = torch.zeros(height, len(a), dtype=dtype, device=a.device)
+    rank = len(matrices[0])
+    for number, (start, end) in enumerate(rows):
+        b[start:end, number * rank : (number + 1) * rank] = matrices[2 * number + 1]
+    return a, b
+
+
+def _can_be_fused(changes: Mapping[str, Change]) -> bool:
+    return all(isinstance(change, LoRAPart) and not change.dropout for change in changes.values())
+
+
+def _tried_out(base: Base) -> Sequence[Layer] | bool:
+    """The layers, if the fused body gives what the model's own modules give."""
+    if base.device.type != "cuda" or base.key.dtype != torch.bfloat16 or type(base.model).__name__ not in FAMILY:
+        return False
+    own = base.body.layers[0].self_attn  # pyright: ignore[reportIndexIssue]
+    width, has_tools = own.head_dim, importlib.util.find_spec("triton") is not None and has_varlen()
+    if not has_tools or width & (width - 1) or getattr(base.body.config, "hidden_act", "silu") != "silu":
+        return False
+    try:
+        with torch.inference_mode(False):  # they are trained through
+            layers = prepared_layers(base, {})
+        gap = _gap(base, layers)
+    except Exception as error:
+        if memory.is_out_of_memory(error):
+            raise
+        get_logger(__name__).warning("the fused body does not work for %s and is not used: %s", base.key.model, error)
+        return False
+    if not gap <= _TOLERANCE:
+        get_logger(__name__).warning("the fused body differs by %.3g for %s and is not used", gap, base.key.model)
+        return False
+    return layers
+
+
+@torch.no_grad()
+def _gap(base: Base, layers: Sequence[Layer]) -> float:
+    """The largest difference of log-probabilities for a few tokens, the second half of which share a prefix."""
+    tokens = torch.arange(_TRIED_TOKENS, device=base.device) * 11 % base.vocab_size
+    segments = [Segment(0, 4), Segment(4, 2, 0, 4), Segment(6, 2, 0, 4)]
+    positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5], device=base.device)
+    fused = run_body(base, layers, plain, tokens, positions, PackedLayout(segments).attend_rows)
+    own = base.hidden(tokens, positions, PackedLayout(segments))
+    one, other = (base.head.logits(hidden).log_softmax(dim=-1) for hidden in (fused, own))
+    return float((one - other).abs().max())

@@ -1,0 +1,157 @@
+"""A training pass on a GPU as two captured graphs, forward and backward, for when launching kernels takes the longest.
+
+Graphs have fixed shapes: a row is filled up to a round number of tokens with a sequence that nobody looks at, and so
+are the ends of its sequences. A shape is captured when it comes up again. Small models gain most; for large ones, and
+for rows in which sequences share a prefix, the pass runs as it is.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import memory
+from .attention import Traits, varlen_rows
+from .fused_body import adapted, gpu_layers, run_body
+from .loading import Base
+from .lora import Adapter
+from .packing import MicroBatch
+
+_MOST_WORK = 1.2e13
+"""Parameters times tokens; above, the GPU is busy anyway."""
+_TOKENS = 512
+_SEGMENTS = 32
+_LENGTH = 1024
+_SIGHTINGS = 2
+"""How often a shape has to come up before it is worth capturing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph is fixed to."""
+
+    tokens: int
+    segments: int
+    longest: int
+
+    @classmethod
+    def of(cls, batch: MicroBatch) -> Shape:
+        """The smallest shape that holds a row."""
+        tokens = -(-len(batch.tokens) // _TOKENS) * _TOKENS
+        longest = max(tokens - len(batch.tokens), *(segment.length for segment in batch.segments))
+        return cls(tokens, _power_of_2(len(batch.segments) + 1, _SEGMENTS), _power_of_2(longest, _LENGTH))
+
+
+class TrainingGraphs:
+    """The graphs of one adapter in training. Its owner holds the base's turn during each call."""
+
+    def __init__(self, base: Base, adapter: Adapter, parameters: list[Tensor]) -> None:
+        self._base, self._adapter, self._parameters = base, adapter, parameters
+        self._size = sum(linear.weight.numel() for linear in base.switch.layers.values())
+        self._seen: Counter[Shape] = Counter()
+        self._passes: dict[Shape, PassGraph] = {}
+        self._pool: Any = None
+
+    def find(self, batch: MicroBatch) -> PassGraph | None:
+        """The graph for a row; None where it is not worth one."""
+        if any(segment.prefix_length for segment in batch.segments) or gpu_layers(self._base) is None:
+            return None
+        shape = Shape.of(batch)
+        if self._size * shape.tokens > _MOST_WORK:
+            return None
+        self._seen[shape] += 1
+        if shape not in self._passes:
+            if self._seen[shape] < _SIGHTINGS:
+                return None
+            self._capture(shape, batch)
+        return self._passes.get(shape)
+
+    def forget(self) -> None:
+        """Give the memory back, and capture nothing more: there is too little of it."""
+        self._passes.clear()
+        self._pool, self._size = None, 1 << 60
+
+    def _capture(self, shape: Shape, batch: MicroBatch) -> None:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        try:
+            self._passes[shape] = PassGraph(
+                self._base, self._adapter, self._parameters, shape, _inputs(batch, shape), self._pool
+            )
+        except Exception as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            self.forget()
+            memory.release_unused()
+
+
+class PassGraph:
+    """Forward and backward of rows of one shape."""
+
+    def __init__(
+        self, base: Base, adapter: Adapter, parameters: list[Tensor], shape: Shape, inputs: Any, pool: Any
+    ) -> None:
+        self._shape, self._parameters = shape, parameters
+        self._inputs = [torch.from_numpy(part).to(base.device) for part in inputs]
+        self._slope = torch.zeros(shape.tokens, base.hidden_size, dtype=base.key.dtype, device=base.device)
+        side = torch.cuda.Stream(base.device)
+        side.wait_stream(torch.cuda.current_stream(base.device))
+        with torch.cuda.stream(side):  # compiles and allocates what capturing must not
+            torch.autograd.grad(self._run(base, adapter), parameters, self._slope)
+        torch.cuda.current_stream(base.device).wait_stream(side)
+        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._forward, pool=pool, capture_error_mode="thread_local"):
+            hidden = self._run(base, adapter)
+        with torch.cuda.graph(self._backward, pool=pool, capture_error_mode="thread_local"):
+            found = torch.autograd.grad(hidden, parameters, self._slope)
+            self._gradient = torch.cat([gradient.flatten() for gradient in found])
+        self._hidden = hidden.detach()
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """The last hidden states of a row, which the next row overwrites."""
+        for held, part in zip(self._inputs, _inputs(batch, self._shape), strict=True):
+            held.copy_(torch.from_numpy(part))
+        self._forward.replay()
+        return self._hidden[: len(batch.tokens)]
+
+    def backward(self, places: Tensor, slope: Tensor) -> list[Tensor]:
+        """The gradient of the parameters, given that of the hidden states at some places, for the row just read."""
+        self._slope.zero_()
+        self._slope[places] = slope
+        self._backward.replay()
+        pieces = self._gradient.clone().split([parameter.numel() for parameter in self._parameters])
+        return [piece.view_as(parameter) for piece, parameter in zip(pieces, self._parameters, strict=True)]
+
+    def _run(self, base: Base, adapter: Adapter) -> Tensor:
+        tokens, positions, ends = self._inputs
+        layers = gpu_layers(base)
+        assert layers is not None
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> Tensor:
+            return varlen_rows(q, k, v, ends, self._shape.longest, traits)
+
+        return run_body(base, layers, adapted(adapter.parts()), tokens, positions, attend)
+
+
+def _inputs(batch: MicroBatch, shape: Shape) -> tuple[Any, Any, Any]:
+    """Tokens, positions and the ends of the sequences, filled up to the shape."""
+    count = len(batch.tokens)
+    tokens, positions = np.zeros(shape.tokens, np.int64), np.zeros(shape.tokens, np.int64)
+    tokens[:count], positions[:count] = batch.tokens, batch.positions
+    positions[count:] = np.arange(shape.tokens - count)
+    ends = np.full(shape.segments + 1, shape.tokens, np.int32)
+    starts = [segment.start for segment in batch.segments]
+    ends[: len(starts)] = starts
+    ends[len(starts)] = count
+    return tokens, positions, ends
+
+
+def _power_of_2(count: int, least: int) -> int:
+    return max(least, 1 << (count - 1).bit_length())

@@ -1,0 +1,195 @@
+"""What only a GPU has: the fused body, captured graphs, and the places in memory that they share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra local; run make test-local")
+pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
+pytestmark = [pytest.mark.local, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
+from evsys_sdk.backends.datum import Datum  # noqa: E402
+
+GPU = {"device": "cuda", "dtype": "bfloat16", "exact": False}
+
+
+def some_data(seed: int = 0, *, shared: int = 20) -> list[Datum]:
+    rng = np.random.default_rng(seed)
+    start = rng.integers(0, 256, shared).tolist()
+    data: list[Datum] = []
+    for length in (5, 23, 40, 31, 12):
+        ids = [*start, *rng.integers(0, 256, length).tolist()]
+        data.append(Datum.supervised(ids, [0.0] * shared + [1.0] * length))
+    return data
+
+
+def randomise(client: Any, seed: int = 5, size: float = 0.05) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, b in client._state.adapter.weights.values():
+            b.copy_(torch.randn(b.shape, generator=generator) * size)
+
+
+def gradient(client: Any) -> Any:
+    return torch.cat([tensor.flatten().double().cpu() for tensor in client._state.optimizer._gradient])
+
+
+def alike(one: Any, other: Any) -> float:
+    return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize("shared", [0, 20])
+def test_the_fused_body_has_the_gradient_of_float32_on_a_cpu(
+    arch: str, shared: int, tiny: Callable[[str], str], make_client: Callable[..., Any]
+) -> None:
+    found: list[Any] = []
+    logprobs: list[Any] = []
+    for params in ({}, GPU, {**GPU, "lora_dropout": 1e-9}):  # the last goes through the model's own modules
+        client = make_client(name=tiny(arch), params=params)
+        randomise(client)
+        logprobs.append(
+            np.concatenate(client.forward_backward(some_data(shared=shared), "cross_entropy").result().logprobs)
+        )
+        found.append(gradient(client))
+    assert client._base.gpu_layers, "the fused body is not in use"
+    exact, fused, own = found
+    assert alike(fused, exact) > 0.99
+    assert alike(fused, exact) > alike(own, exact) - 0.002
+    assert abs(float(fused.norm() / exact.norm()) - 1) < 0.03
+    assert np.abs(logprobs[1] - logprobs[0]).mean() < 0.1
+
+
+def test_a_captured_pass_has_the_gradient_of_the_one_before_it(make_client: Callable[..., Any]) -> None:
+    client = make_client(params=GPU)
+    randomise(client)
+    losses: dict[int, list[float]] = {0: [], 1: []}
+    found: dict[int, list[Any]] = {0: [], 1: []}
+    for seed in (0, 1, 0, 1):  # the first is read as it is, and from the second on the shape is known
+        losses[seed].append(client.forward_backward(some_data(seed, shared=0), "cross_entropy").result().loss)
+        found[seed].append(gradient(client))
+        client._state.optimizer.forget_gradient()
+    assert len(client._state.graphs._passes) == 1
+    for seed in (0, 1):
+        assert losses[seed][0] == pytest.approx(losses[seed][1], rel=1e-3)
+        assert alike(*found[seed]) > 0.999
+    assert alike(found[0][0], found[1][0]) < 0.9
+    client.forward_backward(some_data(0, shared=0), "cross_entropy")
+    client.optim_step(AdamParams(1e-3)).result()
+    after = client.forward_backward(some_data(0, shared=0), "cross_entropy").result().loss
+    assert after < losses[0][0]
+    client._state.graphs.forget()
+    assert client.forward_backward(some_data(0, shared=0), "cross_entropy").result().loss == pytest.approx(
+        after, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["k_proj", "up_proj", "down_proj"]])
+def test_an_adapter_of_some_layers_only(targets: list[str], make_client: Callable[..., Any]) -> None:
+    found: list[Any] = []
+    for params in ({}, GPU):
+        client = make_client(params={**params, "lora_targets": targets})
+        randomise(client)
+        client.forward_backward(some_data(), "cross_entropy").result()
+        found.append(gradient(client))
+    assert alike(*found) > 0.99
+    check_logprobs(client, client.sampler().result())
+
+
+def check_logprobs(client: Any, sampler: Any, *, allowed: float = 0.1) -> None:
+    """Samples have the log-probabilities that training gives them, and every one of a batch its own."""
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(0, 256, length).tolist() for length in (3, 40, 17, 130, 9)]
+    lengths = (40, 3, 25, 90, 12)
+    asked = [
+        sampler.sample(prompt, 3, SamplingParams(count, seed=number, stop=[]))
+        for number, (prompt, count) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+    for prompt, count, operation in zip(prompts, lengths, asked, strict=True):
+        for sample in operation.result():
+            assert len(sample.tokens) == count
+            datum = Datum.supervised([*prompt, *sample.tokens], [0.0] * len(prompt) + [1.0] * count)
+            [again] = client.forward([datum]).result().logprobs
+            assert np.abs(again[-count:] - np.array(sample.logprobs)).mean() < allowed
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "mistral"])
+def test_sampled_logprobs_are_those_of_training(
+    arch: str, tiny: Callable[[str], str], make_client: Callable[..., Any]
+) -> None:
+    client = make_client(name=tiny(arch), params=GPU)
+    check_logprobs(client, client.sampler().result())
+    randomise(client)
+    check_logprobs(client, client.sampler().result())
+
+
+def test_a_sampler_keeps_its_weights_while_others_come_and_go(make_client: Callable[..., Any]) -> None:
+    client = make_client(params=GPU)
+    greedy = SamplingParams(24, temperature=0, stop=[])
+    randomise(client, 1)
+    kept = client.sampler().result()
+    before = kept.sample([1, 2, 3], 1, greedy).result()
+    for seed in range(2, 6):
+        randomise(client, seed)
+        other = client.sampler().result()
+        assert other.sample([1, 2, 3], 1, greedy).result() != before
+        if seed % 2:
+            assert kept.sample([1, 2, 3], 1, greedy).result() == before
+    assert kept.sample([1, 2, 3], 1, greedy).result() == before
+
+
+def test_a_seed_repeats_its_samples_and_truncation_works_beside_it(make_client: Callable[..., Any]) -> None:
+    client = make_client(params=GPU)
+    randomise(client)
+    sampler = client.sampler().result()
+    params = SamplingParams(20, seed=4, stop=[])
+    assert sampler.sample([5, 6], 4, params).result() == sampler.sample([5, 6], 4, params).result()
+    best = sampler.sample([5, 6], 1, SamplingParams(20, temperature=0, stop=[])).result()
+    narrow = sampler.sample([5, 6], 2, dataclasses.replace(params, top_k=1)).result()
+    assert [sample.tokens for sample in narrow] == [best[0].tokens] * 2
+
+
+def test_more_samples_than_run_at_once(make_client: Callable[..., Any]) -> None:
+    client = make_client(params={**GPU, "samples_at_once": 5})
+    samples = client.sampler().result().sample([1, 2, 3], 23, SamplingParams(9, seed=0, stop=[])).result()
+    assert len({tuple(sample.tokens) for sample in samples}) == 23
+
+
+def test_training_and_sampling_at_the_same_time(make_client: Callable[..., Any]) -> None:
+    client = make_client(params=GPU)
+    randomise(client)
+    sampler = client.sampler().result()
+    params = SamplingParams(60, seed=1, temperature=0, stop=[])
+    alone = sampler.sample([7, 8, 9], 1, params).result()
+    losses: list[float] = []
+    asked = [sampler.sample([7, 8, 9], 1, params) for _ in range(3)]
+    for _ in range(12):
+        output = client.forward_backward(some_data(), "cross_entropy")
+        client.optim_step(AdamParams(5e-3))
+        losses.append(output.result().loss)
+    assert [operation.result() for operation in asked] == [alone] * 3
+    assert losses[-1] < losses[0] * 0.8
+
+
+def test_running_out_of_memory_while_sampling_goes_on_with_fewer(
+    make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk.backends.local import graph_decoding
+
+    client = make_client(params=GPU)
+    reserve = graph_decoding.StackedCache.reserve
+
+    def little(self: Any, slots: int, length: int) -> None:
+        if slots > 4:
+            raise torch.OutOfMemoryError("no memory")
+        reserve(self, slots, length)
+
+    monkeypatch.setattr(graph_decoding.StackedCache, "reserve", little)
+    samples = client.sampler().result().sample([1, 2, 3], 16, SamplingParams(6, seed=0, stop=[])).result()
+    assert [len(sample.tokens) for sample in samples] == [6] * 16
