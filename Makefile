@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
+.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-fireworks test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-ray: ## Run the tests of the Ray launcher, in an environment of their own
 
 test-tinker: ## Run the tests against the tinker package, in an environment of their own
 	$$(bash scripts/env.sh tinker dev tinker server)/bin/python -m pytest -n auto --dist loadfile -q -m tinker tests/server tests/backends/tinker
+
+test-fireworks: ## Run the tests with Fireworks' client against a stand-in, in an environment of their own
+	$$(bash scripts/env.sh fireworks dev fireworks)/bin/python -m pytest -n auto --dist loadfile -q tests/backends/fireworks
 
 test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
@@ -68,6 +71,9 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	echo certifi | uv pip compile -q pyproject.toml --extra dev --extra harbor --override - --universal \
 		--python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-harbor.txt
+	echo certifi | uv pip compile -q pyproject.toml --extra dev --extra fireworks --override - --universal \
+		--python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
+		--output-file constraints-fireworks.txt
 	uv pip compile -q pyproject.toml --extra dev --extra tinker --extra server --universal --python-version 3.12 \
 		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-tinker.txt
 	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \

@@ -12,6 +12,7 @@ function. Aims: under 30 ms an arm, and no growth in memory per finished arm.
 import argparse
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -83,7 +84,6 @@ def orchestration(arms: int) -> None:
 
 def through_ray(arms: int) -> None:
     """Arms through the `ray` launcher, and the same number of bare tasks, on the same two-worker cluster."""
-    import os
     import pickle
 
     import ray
@@ -141,7 +141,9 @@ def main() -> None:
         print("ray: not measured; give --ray-python")
         return
     command = [options.ray_python, __file__, "--ray-part", "--ray-arms", str(options.ray_arms)]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    told = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=told)
+    found = json.loads(done.stdout.splitlines()[-1])
     each = {name: found[name] / options.ray_arms * 1e3 for name in ("bare", "launched")}
     print(f"{options.ray_arms} arms on two workers of Ray {found['ray']}, median of 3, taking turns:")
     print(f"  bare task calling the arm {each['bare']:8.1f} ms an arm")

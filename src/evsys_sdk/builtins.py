@@ -14,6 +14,7 @@ from typing import Any
 EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "claude": (),
     "e2b": ("e2b",),
+    "fireworks": ("fireworks", "transformers"),
     "frontier": (),
     "gemini": (),
     "harbor": ("harbor",),
@@ -88,7 +89,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "mock": Builtin("backends.mock.backend:MockBackend"),
         "tinker": Builtin("backends.tinker.backend:TinkerBackend", extra="tinker"),
         "skyrl": Builtin("backends.tinker.backend:SkyRLBackend", extra="tinker"),
-        "fireworks": Builtin("backends.tinker.fireworks:FireworksBackend"),
+        "fireworks": Builtin("backends.tinker.fireworks:FireworksBackend", extra="fireworks"),
         "local": Builtin("backends.local.backend:LocalBackend", extra="local"),
     },
     "environment": {

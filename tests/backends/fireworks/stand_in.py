@@ -54,6 +54,7 @@ class StandIn:
         """Statuses that the next requests of a name are answered with."""
         self.silent: set[str] = set()
         """Requests whose results never come."""
+        self.gone = False
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
@@ -64,6 +65,7 @@ class StandIn:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.gone = True  # also for connections that are still open
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -86,7 +88,10 @@ class StandIn:
         if name == "create_sampling_route":
             return {}
         if name == "retrieve_future":
-            return self.results[body["request_id"]]
+            result = self.results[body["request_id"]]
+            if result.get("type") == "try_again":
+                threading.Event().wait(0.2)  # as a server does, which keeps the request for a while
+            return result
         request_id = f"{name}-{secrets.token_hex(8)}"
         self.results[request_id] = self._result(name, body)
         return {"request_id": request_id}
@@ -158,14 +163,14 @@ class StandIn:
         path = body["model"].partition("/checkpoints/")[2]
         client = next(iter(self.models.values())).client
         sampler = client.open_sampler(self.saved[path]).result()
-        prompt, stop = body["prompt"], body.get("stop")
+        prompt, stop = body["prompt"], body.get("stop") or []
         params = SamplingParams(
             max_tokens=body["max_tokens"],
             temperature=body["temperature"],
             top_k=body["top_k"] or -1,
             top_p=body["top_p"],
             seed=body.get("seed", 0),
-            stop=[] if body.get("ignore_eos") else [*(stop or ()), ByteTokenizer.eos_token],
+            stop=[*stop, *([] if body.get("ignore_eos") else [ByteTokenizer.eos_token])],
         )
         [sample] = sampler.sample(prompt, 1, params).result()
         tokens, logprobs = sample.tokens, sample.logprobs
@@ -242,6 +247,9 @@ def _handler(service: StandIn) -> type[BaseHTTPRequestHandler]:
                 self._send(service.answer(name, body))
 
         def _refused(self) -> bool:
+            if service.gone:
+                self.close_connection = True
+                return True
             if self.headers.get("x-api-key") == KEY or self.path.endswith("healthz"):
                 return False
             self._send({"error": {"message": "the key is not known"}}, 401)

@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.backends.client import ModelSpec
 from evsys_sdk.backends.probes.cache import Server, write_answer
 from evsys_sdk.backends.probes.facts import Facts
 from evsys_sdk.backends.tinker.backend import SkyRLBackend, TinkerBackend
 from evsys_sdk.backends.tinker.session import HOSTED, ServedModel, resolved_url
-from evsys_sdk.config import validate_yaml
-from evsys_sdk.errors import BackendError, ConfigError
-from evsys_sdk.registry import get_backend
 
 
 class Tokens:
@@ -61,16 +57,3 @@ def test_a_place_is_kept_for_the_token_that_scoring_samples() -> None:
     assert backend.capabilities(facts, ServedModel(4096), Tokens()).context_length == 4095
     chosen = TinkerBackend(use_doctor=False, context_length=512)
     assert chosen.capabilities(facts, ServedModel(4096), Tokens()).context_length == 512
-
-
-def test_fireworks_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"fireworks-ai.*evsys serve"):
-        get_backend("fireworks")().prepare(model=ModelSpec("m"), run_dir=tmp_path)
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        "name: x\nrun:\n  name: r\n  data: { source_kind: in_memory, rows: [{ a: 1 }] }\n  model: { name: m }\n"
-        "  algorithm: { kind: sft }\n  backend: { kind: fireworks }\n",
-        encoding="utf-8",
-    )
-    with pytest.raises(ConfigError, match=r"run.backend.params.*provisioned"):
-        validate_yaml(path, deep=True)

@@ -94,8 +94,8 @@ class PackedLayout:
         return varlen(query, key, value, index, traits)
 
     def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        rows = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
-        return self.attend_rows(*rows, traits).transpose(0, 1)
+        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
+        return self.attend_rows(q, k, v, traits).transpose(0, 1)
 
 
 class _Gather(torch.autograd.Function):

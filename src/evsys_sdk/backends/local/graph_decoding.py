@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import memory
 from .attention import Traits
@@ -27,13 +28,15 @@ from .fused_layers import Layer
 from .loading import Base
 from .lora import Adapter
 from .products import Product
-from .sampling import Lane, is_truncated, pick, uniforms
+from .sampling import Lane, is_truncated, uniforms
 from .snapshot import Snapshot
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Slots that graphs are captured for; beyond the last, its multiples."""
 _SPARE_SPACES = 2
 _GROWTH = 128
+_QUIET_STEPS = 2
+"""Steps without an end after which the next one is launched ahead."""
 
 
 def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
@@ -183,6 +186,7 @@ class StepGraph:
         self._graph.replay()
 
     def _step(self, base: Base, space: Space) -> tuple[Tensor, Tensor]:
+        from .gpu_choice import pick
         from .kernels import decode_attention
 
         tokens, positions = self._inputs[0].long(), self._inputs[1].long()
@@ -192,20 +196,43 @@ class StepGraph:
             scale = q.shape[-1] ** -0.5 if traits.scale is None else traits.scale
             return decode_attention(q, k, v, keys, values, positions, scale, traits.window)
 
-        logits = base.head.logits(run_body(base, space.layers, plain, tokens, positions, attend))
-        logprobs = logits.log_softmax(dim=1)
-        chosen = pick(logprobs, self._inputs[2].float(), self._inputs[3])
-        values = logprobs.gather(1, chosen[:, None])[:, 0]
-        return logits, torch.stack([chosen.double(), values.double()])
+        hidden = run_body(base, space.layers, plain, tokens, positions, attend)
+        logits = F.linear(hidden, base.head.weight, base.head.bias)
+        chosen, logprobs = pick(logits, self._inputs[2].float(), self._inputs[3])
+        return logits, torch.stack([chosen.double(), logprobs.double()])
+
+
+class _Launched:
+    """A step that is under way; what it has chosen arrives on the host beside what is launched after it."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        self.graph = graph
+        self._results = torch.empty(graph.chosen.shape, dtype=torch.float64, pin_memory=True)
+        self._results.copy_(graph.chosen, non_blocking=True)
+        self._arrived = torch.cuda.Event()
+        self._arrived.record()
+
+    def results(self) -> list[list[float]]:
+        """Tokens and log-probabilities, once they are there."""
+        self._arrived.synchronize()
+        return self._results.tolist()
 
 
 class GraphDecoder(Decoder):
-    """Reads prompts with the fused body, and grows samples with graphs."""
+    """Reads prompts with the fused body, and grows samples with graphs.
+
+    As long as no sample ends, the next step is launched before the results of the last one are looked at. If one ends
+    all the same, that step is made again without it, which changes nothing for the others.
+    """
 
     def __init__(self, base: Base, lease: Lease) -> None:
         super().__init__(base, {})
         self._lease, self._space = lease, lease.space
         self.cache = self._space.cache
+        self._ahead: tuple[list[Lane], int, _Launched] | None = None
+        """Lanes, how many tokens they have together, and their next step."""
+        self._quiet = 0
+        """Steps since a sample ended or joined."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
         """Make room for all that the lanes may come to need: a cache that grows would have to be captured again."""
@@ -213,30 +240,44 @@ class GraphDecoder(Decoder):
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
         """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
-        return self._replayed(np.array([tokens, positions, [0] * len(tokens), [0] * len(tokens)])).logits[: len(tokens)]
+        nothing = [0] * len(tokens)
+        graph = self._replayed(np.array([tokens, positions, nothing, nothing], np.float64))
+        return graph.logits[: len(tokens)].float()
 
+    @torch.inference_mode()
     def grow(self, lanes: Sequence[Lane]) -> None:
         """Read the last token of every lane, and choose its next one."""
+        ahead, self._ahead = self._ahead, None
         if any(is_truncated(lane.request.params) for lane in lanes):
             super().grow(lanes)
             return
-        numbers = [[lane.tokens[-1], lane.position, lane.request.params.temperature] for lane in lanes]
-        inputs = np.concatenate([np.array(numbers, np.float64).T, uniforms(lanes).numpy()[None]])
-        tokens, logprobs = self._replayed(inputs).chosen.tolist()
-        for lane, token, logprob in zip(lanes, tokens, logprobs, strict=False):
+        if ahead is not None and ahead[0] == lanes and ahead[1] == _tokens_of(lanes):
+            now = ahead[2]
+        else:
+            now = _Launched(self._replayed(_inputs_of(lanes, ahead=0)))
+            self._quiet = 0
+        if self._quiet >= _QUIET_STEPS and all(lane.left > 1 for lane in lanes):
+            following = self._replayed(_inputs_of(lanes, ahead=1), after=now.graph)
+            self._ahead = (list(lanes), _tokens_of(lanes) + len(lanes), _Launched(following))
+        for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
+        self._quiet = 0 if any(lane.done for lane in lanes) else self._quiet + 1
 
     def release(self) -> None:
         """Let go of the cache and of the graphs; there was too little memory."""
+        self._ahead = None
         self._space.clear()
 
     @torch.inference_mode()
-    def _replayed(self, numbers: Any) -> StepGraph:
+    def _replayed(self, numbers: Any, *, after: StepGraph | None = None) -> StepGraph:
+        """The graph after a step with these inputs; tokens are those that another step has just chosen, if given."""
         slots = _size_for(numbers.shape[1])
         inputs = np.zeros((4, slots))
         inputs[:, : numbers.shape[1]] = numbers
         self.cache.reserve(slots, int(numbers[1].max()) + 1)
-        on_device = torch.from_numpy(inputs).to(self.base.device)
+        on_device = torch.from_numpy(inputs).pin_memory().to(self.base.device, non_blocking=True)
+        if after is not None:
+            on_device[0] = after.chosen[0]
         graph = self._space.graph(self.base, slots, on_device)
         graph.replay(on_device)
         return graph
@@ -244,6 +285,15 @@ class GraphDecoder(Decoder):
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
         tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)
         return run_body(self.base, self._space.layers, plain, tokens, positions, layout.attend_rows)
+
+
+def _inputs_of(lanes: Sequence[Lane], *, ahead: int) -> Any:
+    numbers = [[lane.tokens[-1], lane.position + ahead, lane.request.params.temperature] for lane in lanes]
+    return np.concatenate([np.array(numbers, np.float64).T, uniforms(lanes, ahead=ahead).numpy()[None]])
+
+
+def _tokens_of(lanes: Sequence[Lane]) -> int:
+    return sum(len(lane.tokens) for lane in lanes)
 
 
 def _size_for(slots: int) -> int:

@@ -4,7 +4,7 @@ Each does in one pass over memory what takes five to ten in plain torch. Weights
 the inputs alone. Sums are taken in float32. Used on a GPU only, in bfloat16; `fused_body` says where.
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from torch import Tensor
 _HEADS = 8
 """Heads that one program rotates."""
 _COLUMNS = 1024
-_KEYS = 64
+_KEYS, _WARPS, _STAGES = 64, 4, 2
+"""How a decoding step goes over the keys of a slot."""
 
 
 @triton.jit
@@ -331,5 +332,7 @@ def decode_attention(
         ROWS=max(16, triton.next_power_of_2(group)),
         WIDTH=width,
         BLOCK=_KEYS,
+        num_warps=_WARPS,
+        num_stages=_STAGES,
     )
     return found

@@ -105,6 +105,11 @@ class Lane:
         return len(self.request.prompt) + self.request.params.max_tokens
 
     @property
+    def left(self) -> int:
+        """Tokens that it may still come to have."""
+        return self.request.params.max_tokens - len(self.tokens)
+
+    @property
     def done(self) -> bool:
         return self.stopped or len(self.tokens) >= self.request.params.max_tokens
 
@@ -142,14 +147,6 @@ def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) 
     return torch.where(greedy, best, _inverse(scaled.exp_(), uniform.to(scaled.device)))
 
 
-def pick(logprobs: Tensor, temperature: Tensor, uniform: Tensor) -> Tensor:
-    """The same where nothing is left out, without ever waiting for the device."""
-    greedy = temperature == 0
-    scaled = logprobs / torch.where(greedy, 1.0, temperature)[:, None]
-    mass = (scaled - scaled.amax(dim=1, keepdim=True)).exp_()
-    return torch.where(greedy, logprobs.argmax(dim=1), _inverse(mass, uniform))
-
-
 def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
     """Where the distribution function of each row reaches `uniform`; first among blocks of tokens, then inside one.
 
@@ -167,9 +164,9 @@ def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
     return (block * _BLOCK + torch.minimum(place, last))[:, 0]
 
 
-def uniforms(lanes: Sequence[Lane]) -> Tensor:
-    """The next random number of each lane, in [0, 1)."""
-    counters = [(lane.stream + (len(lane.tokens) + 1) * _GOLDEN) & _MASK for lane in lanes]
+def uniforms(lanes: Sequence[Lane], *, ahead: int = 0) -> Tensor:
+    """The next random number of each lane, in [0, 1), or one `ahead` of it."""
+    counters = [(lane.stream + (len(lane.tokens) + 1 + ahead) * _GOLDEN) & _MASK for lane in lanes]
     bits = mixed(np.array(counters, np.uint64)) >> np.uint64(11)
     return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
 

@@ -247,6 +247,8 @@ class _Batch:
         self._remove_finished(decoder)
 
     def _remove_finished(self, decoder: Decoder) -> None:
+        if not any(lane.done for lane in self.running):
+            return
         for slot in reversed(range(len(self.running))):
             lane = self.running[slot]
             if not lane.done:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import BackendError, ConfigError, Problem
+from ...log import get_logger
 from .backend import TinkerBackend
 from .fireworks_config import FireworksConfig
 
@@ -119,10 +120,14 @@ class FireworksBackend(TinkerBackend):
         )
 
     def quirks(self, facts: Facts) -> Quirks:
-        """Soft targets are always sent as one datum for each alternative, and seeds are 31 bits wide."""
+        """Soft targets are sent as one datum for each alternative, and seeds are 31 bits wide.
+
+        gspo is computed here: the client has no way to say which positions were sampled.
+        """
         from .quirks import Quirks
 
-        return replace(Quirks.of(self.config, facts, seed_bits=31), expand_soft_targets=True)
+        found = Quirks.of(self.config, facts, seed_bits=31)
+        return replace(found, expand_soft_targets=True, native_losses=found.native_losses - {"gspo"})
 
     def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
         """What recipes may ask; the client cannot report alternatives, whatever a config says."""
@@ -158,12 +163,19 @@ class _Preparation:
             renderer=getattr(self.model, "renderer_name", None),
             tokenizer=config.tokenizer,
         )
+        capabilities = backend.capabilities(facts, served, tokenizer)
+        if not capabilities.summed_losses:
+            get_logger(__name__).warning(
+                "%s was found to average losses over what is sent together, so a token counts differently than on "
+                "other backends; only losses with positive weights are possible",
+                self.session.where,
+            )
         return FireworksTrainingClient(
             session=self.session,
             pipeline=self.pipeline,
             training=self._training(adapter),
             adapter=adapter,
-            capabilities=backend.capabilities(facts, served, tokenizer),
+            capabilities=capabilities,
             tokenizer=tokenizer,
             quirks=backend.quirks(facts),
             run_dir=self.run_dir,

@@ -24,7 +24,7 @@ from ..losses import check_config, named_loss
 from . import datums, state
 from .client import TinkerTrainingClient
 from .fireworks_sampling import FireworksSamplingClient
-from .fireworks_session import FireworksSession
+from .fireworks_session import Blocking, FireworksSession
 from .sampling import TinkerSamplingClient
 
 SCHEME: Final = "fireworks://"
@@ -36,6 +36,7 @@ class FireworksTrainingClient(TinkerTrainingClient):
     """Weights that are being trained at Fireworks."""
 
     _session: FireworksSession
+    _version: int
     _scores_backward: bool = False
     """Whether backward passes are known to come back with log-probabilities."""
 
@@ -113,8 +114,8 @@ class FireworksTrainingClient(TinkerTrainingClient):
         unused, version = unused_label(name or "snapshot"), self._version
 
         def snapshot() -> TinkerSamplingClient:
-            saving = self._session.run(self._training.save_weights_for_sampler_async(unused))
-            path = str(self._pipeline.waited(saving).result().path)
+            saved = Blocking(lambda: self._training.save_weights_for_sampler(unused).result())
+            path = str(self._pipeline.waited(saved).path)
             return self._sampler_of(path, version, "" if name is None else f"{SCHEME}{path}")
 
         return self._pipeline.submit("sampler", snapshot, lambda sampler: sampler)
@@ -137,8 +138,9 @@ class FireworksTrainingClient(TinkerTrainingClient):
         loss_fn: str = "cross_entropy",
         params: Mapping[str, float] | None = None,
     ) -> Any:
-        """Send a pass, with soft targets as one datum for each alternative."""
-        wire = [_wire(datum, loss_fn) for datum in datums.expanded(data)]
+        """Send a pass; scaled so that its loss is a sum, and with soft targets as one datum for each alternative."""
+        scaled = datums.summed(data, self._quirks.loss_reduction)
+        wire = [_wire(datum, loss_fn) for datum in datums.expanded(scaled)]
         return self._promised(getattr(self._training, kind)(wire, loss_fn, dict(params) if params else None))
 
     def _promised(self, promise: Any) -> Any:

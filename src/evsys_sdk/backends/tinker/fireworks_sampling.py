@@ -58,12 +58,14 @@ class FireworksSamplingClient(TinkerSamplingClient):
         checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
         self._refuse_if_stale("sample")
         stop = self._stop_texts(params.stop)
+        endless = stop is not None and not any(map(self._is_control, stop))
         seed = self._context.next_seed() if params.seed is None else params.seed
         tokens = [int(token) for token in prompt]
 
         async def ask() -> list[_Completion]:
-            wanted = [_request(params, _nth_seed(seed, n, self._context.seed_bits), stop) for n in range(num_samples)]
-            return await asyncio.gather(*(self._complete(tokens, one) for one in wanted))
+            seeds = [_nth_seed(seed, number, self._context.seed_bits) for number in range(num_samples)]
+            requests = [_request(params, one, stop, endless) for one in seeds]
+            return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
 
         def converted(found: list[_Completion]) -> list[Sample]:
             self._context.usage.add(prefill=len(tokens), sample=sum(len(one.tokens) for one in found))
@@ -106,6 +108,11 @@ class FireworksSamplingClient(TinkerSamplingClient):
             raise BackendError(f"a stop in {list(stop)} has no text, and Fireworks takes texts only. Use another.")
         return texts
 
+    def _is_control(self, text: str) -> bool:
+        """Whether a stop is a control token: its text may never show in a sample, so the end of text must stop it."""
+        special = {int(one) for one in getattr(self.tokenizer, "all_special_ids", ())}
+        return any(int(token) in special for token in self.tokenizer.encode(text, add_special_tokens=False))
+
     async def _complete(self, prompt: list[int], request: dict[str, Any]) -> _Completion:
         """One completion with the model's log-probabilities."""
         try:
@@ -135,7 +142,7 @@ def _detail(response: Any) -> str:
         return ""
 
 
-def _request(params: SamplingParams, seed: int, stop: list[str] | None) -> dict[str, Any]:
+def _request(params: SamplingParams, seed: int, stop: list[str] | None, ignore_eos: bool) -> dict[str, Any]:
     request: dict[str, Any] = {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
@@ -143,9 +150,9 @@ def _request(params: SamplingParams, seed: int, stop: list[str] | None) -> dict[
         "top_k": max(params.top_k, 0),
         "seed": seed,
     }
-    if stop:  # the end of text stops as well: its token may have no text that could be found in the sample
+    if stop:
         request["stop"] = stop
-    elif stop is not None:
+    if ignore_eos:
         request["ignore_eos"] = True
     return request
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from importlib import import_module
 from typing import Any, Final
 
@@ -44,6 +45,29 @@ def fireworks_key(config: FireworksConfig) -> str:
             "or use backend.kind 'tinker'."
         )
     return key
+
+
+class Blocking:
+    """The future of a call of the client that can only be waited for; its thread never keeps a process from ending."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._future: Future[Any] = Future()
+        threading.Thread(target=self._run, args=(work,), name="evsys-fireworks-call", daemon=True).start()
+
+    def future(self) -> Future[Any]:
+        return self._future
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            result, error = work(), None
+        except BaseException as caught:
+            result, error = None, caught
+        if not self._future.set_running_or_notify_cancel():
+            return  # given up meanwhile
+        if error is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(error)
 
 
 class FireworksSession(Session):
