@@ -75,6 +75,10 @@ def main() -> None:
     parser.add_argument("--ours-only", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    import torch
+
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here; benchmarks/local_cpu.py measures on a CPU")
     print(device_and_versions(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for size in arguments.sizes:
