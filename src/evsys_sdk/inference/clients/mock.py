@@ -8,25 +8,17 @@ seed gives the same answers. Tools are known to it only as far as the conversati
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from ...config.base import Strict
-from ...data.types import Message
-from ..client import ChatClient, Completion, check_request, cut_at_stop
-from ..prices import TokenUsage
-from ..renderer import decode, get_renderer
-
-if TYPE_CHECKING:
-    from ...backends.client import Sample
+from ..renderer import get_renderer
+from .sampled import SampledChatClient
 
 
-class MockClient(ChatClient):
+class MockClient(SampledChatClient):
     """The mock backend's model as an inference client; for trying things out and for tests."""
 
     name: ClassVar[str] = "mock"
@@ -66,43 +58,6 @@ class MockClient(ChatClient):
             raise
         self._renderer = get_renderer(self._sampler.tokenizer)
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str] | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        n: int = 1,
-    ) -> list[Completion]:
-        from ...backends.client import SamplingParams
-
-        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        started = time.monotonic()
-        stops = [end if isinstance(end, str) else decode(self._sampler.tokenizer, [end]) for end in self._renderer.stop]
-        params = SamplingParams(max_tokens, temperature, seed=seed, stop=[*stops, *(stop or ())])
-        self.totals.count_request()
-        try:
-            prompt = self._renderer.prompt(messages)
-            samples = await self._sampler.sample(prompt, n, params)
-        except Exception:
-            self.totals.count_failure()
-            raise
-        seconds = time.monotonic() - started
-        return [self._completion(sample, len(prompt), stop, seconds) for sample in samples]
-
     def close(self) -> None:
         """Let go of the model; a closed mock client cannot be used again."""
         self._training.close()
-
-    def _completion(self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float) -> Completion:
-        message = self._renderer.parse(sample.tokens)
-        text, was_cut = cut_at_stop(str(message["content"]), stop)
-        usage = TokenUsage(prompt, len(sample.tokens))
-        self.totals.add(usage, Decimal(0))
-        reason = "stop" if was_cut else sample.stop_reason
-        return Completion(
-            text, {**message, "content": text}, reason, usage, 0.0, seconds, sample.stop_reason, self.model
-        )

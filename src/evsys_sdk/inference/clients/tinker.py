@@ -8,25 +8,19 @@ same answers where the server keeps seeds. Tools are known to the model only as 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
 from ...config.base import Strict
-from ...data.types import Message
-from ..client import ChatClient, Completion, check_request, cut_at_stop
 from ..prices import TokenUsage
-from ..renderer import decode, get_renderer
-
-if TYPE_CHECKING:
-    from ...backends.client import Sample
+from ..renderer import get_renderer
+from .sampled import SampledChatClient
 
 
-class TinkerClient(ChatClient):
+class TinkerClient(SampledChatClient):
     """A model on a Tinker-protocol server as an inference client."""
 
     name: ClassVar[str] = "tinker"
@@ -59,48 +53,9 @@ class TinkerClient(ChatClient):
             self._close()
             raise
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str] | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        n: int = 1,
-    ) -> list[Completion]:
-        from ...backends.client import SamplingParams
-
-        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        started = time.monotonic()
-        tokenizer = self._sampler.tokenizer
-        stops = [end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop]
-        wanted = SamplingParams(max_tokens, temperature, seed=seed, stop=[*stops, *(stop or ())])
-        self.totals.count_request()
-        try:
-            prompt = self._renderer.prompt(messages)
-            samples = await self._sampler.sample(prompt, n, wanted)
-        except Exception:
-            self.totals.count_failure()
-            raise
-        seconds = time.monotonic() - started
-        return [self._completion(sample, len(prompt), stop, seconds) for sample in samples]
-
     def close(self) -> None:
         """End the session; a closed client cannot be used again."""
         self._close()
-
-    def _completion(self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float) -> Completion:
-        message = self._renderer.parse(sample.tokens)
-        text, was_cut = cut_at_stop(str(message["content"]), stop)
-        usage = TokenUsage(prompt, len(sample.tokens))
-        cost = self._cost(usage)
-        self.totals.add(usage, cost)
-        reason = "stop" if was_cut else sample.stop_reason
-        dollars = None if cost is None else float(cost)
-        answer = {**message, "content": text}
-        return Completion(text, answer, reason, usage, dollars, seconds, sample.stop_reason, self.model)
 
     def _cost(self, usage: TokenUsage) -> Decimal | None:
         prices = self.config.server.prices
