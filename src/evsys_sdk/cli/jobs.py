@@ -11,7 +11,7 @@ from .output import emit, json_option, table
 from .record_options import root_option
 
 if TYPE_CHECKING:
-    from ..experiment.live_status import ArmStatus, ExperimentStatus
+    from ..experiment.live_status import ArmStatus, LiveStatus
 
 _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
 
@@ -87,7 +87,7 @@ def _running(roots: tuple[str, ...]) -> list[Path]:
     return [lock.parent for lock in locks if lock_owner(lock.parent) is not None]
 
 
-def _render(found: ExperimentStatus) -> None:
+def _render(found: LiveStatus) -> None:
     where = f" by process {found.pid} on {found.host}" if found.state == "running" else ""
     click.echo(f"{found.path}: {found.state}{where}")
     click.echo(table(("arm", "state", "step", "loss", ""), [_row(arm) for arm in found.arms]))
@@ -95,7 +95,7 @@ def _render(found: ExperimentStatus) -> None:
         click.echo("Run the same command again to go on.", err=True)
 
 
-def _render_all(running: list[ExperimentStatus]) -> None:
+def _render_all(running: list[LiveStatus]) -> None:
     if not running:
         click.echo("Nothing is running. See what there is with: evsys history")
         return

@@ -31,7 +31,7 @@ class ArmStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentStatus:
+class LiveStatus:
     """How an experiment is getting on."""
 
     path: Path
@@ -51,7 +51,7 @@ class ExperimentStatus:
         return {**asdict(self), "path": str(self.path), "counts": self.counts}
 
 
-def experiment_status(path: Path) -> ExperimentStatus:
+def experiment_status(path: Path) -> LiveStatus:
     """The state of the experiment in a folder, at this moment."""
     owner = lock_owner(path)
     state, known, arms = "killed", None, dict[str, ArmStatus]()
@@ -72,7 +72,7 @@ def experiment_status(path: Path) -> ExperimentStatus:
     running = owner is not None
     found = [_with_progress(arm, path / arm.arm, running) for arm in arms.values()]
     owner = owner or {}
-    return ExperimentStatus(path, known, "running" if running else state, owner.get("pid"), owner.get("host"), found)
+    return LiveStatus(path, known, "running" if running else state, owner.get("pid"), owner.get("host"), found)
 
 
 def _after(arm: ArmStatus, event: Mapping[str, Any]) -> ArmStatus:

@@ -1,4 +1,4 @@
-"""What this machine has to give: cores, GPUs and memory of a process. Nothing heavy is imported to find out."""
+"""What this machine has to give: cores and GPUs. Nothing heavy is imported to find out."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ A failure here never fails the run and never vanishes: the run is marked unscore
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.metadata import BASE_MODEL
+from ..data.file_lock import exclusive
 from ..data.reference import slug
 from ..errors import EvalError
 from ..eval.engines import open_engine
@@ -27,7 +27,6 @@ from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.scoring import BackgroundScoring, Scoring
 from .benchmark_plan import PlannedBenchmark
 from .budget import BudgetMeter
-from .locks import folder_lock
 from .score_log import ScoreLog
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class RunBenchmarks:
                 what = f"{BASELINE}/{record_name}"
                 folder = self._journal(one, what, 0).parent
                 # Runs share the answers, also those that are trained at the same time: one asks, the others read.
-                with folder_lock(folder, what=f"the scoring of {what}", patience_s=math.inf):
+                with exclusive(folder / ".lock", f"the scores of {what}"):
                     result = self._guarded(one, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
                     if self.meter is not None and name != BASE_MODEL:
