@@ -28,22 +28,27 @@ def main() -> None:
     unknown = sorted(set(names) - set(scripts))
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(scripts)}")
-    sections = read_sections()
+    sections, failed = read_sections(), list[str]()
     for name in names:
         print(f"== {name}", file=sys.stderr)
-        sections[name] = measure(name, passed_on)
+        section = measure(name, passed_on)
+        if section is None:
+            failed.append(name)
+            continue
+        sections[name] = section
         write_sections(sections)
+    if failed:
+        sys.exit(f"could not be measured here, earlier results are kept: {', '.join(failed)}")
 
 
-def measure(name: str, arguments: list[str]) -> str:
-    """The section of one benchmark: what it is, when it was run, what it printed."""
+def measure(name: str, arguments: list[str]) -> str | None:
+    """The section of one benchmark: what it is, when it was run, what it printed; None where it failed."""
     command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    outcome = (
-        done.stdout.rstrip() if done.returncode == 0 else f"failed with exit code {done.returncode}\n{done.stdout}"
-    )
+    if done.returncode != 0:
+        return None
     title = (HERE / f"{name}.py").read_text(encoding="utf-8").removeprefix('"""').split("\n", 1)[0].rstrip('"')
-    return f"{title}\n\n```\n{datetime.date.today()}\n{outcome}\n```\n"
+    return f"{title}\n\n```\n{datetime.date.today()}\n{done.stdout.rstrip()}\n```\n"
 
 
 def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -27,11 +27,12 @@ from torch import Tensor
 
 from ...errors import BackendError
 from ...files import atomic_write, write_json
+from ..checkpoint_name import MANIFEST
 from .lora import Adapter, Switch
 
 FORMAT: Final = 1
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
+OPTIMIZER = "optimizer.safetensors"
 _PREFIX = "base_model.model."
 _REMEDY = "Use an earlier checkpoint of the run."
 

@@ -8,7 +8,6 @@ and takes turns with it. A sampler holds its own copy of the adapter, so both ca
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from ...errors import BackendError, show
 from ...log import get_logger
 from .. import checks
+from ..checkpoint_name import checkpoint_folder
 from ..client import (
     AdamParams,
     Capabilities,
@@ -31,8 +31,7 @@ from ..client import (
 from ..datum import Datum, Floats
 from ..future import Operation
 from ..losses import LOSSES, LossCallable, custom_loss, named_loss
-from ..mock.checkpoint import checkpoint_folder
-from ..mock.sampling import stream_of
+from ..seeds import RequestSeeds
 from ..worker import Worker
 from .checkpoint import Stored, read_checkpoint, write_checkpoint
 from .loading import Base
@@ -61,18 +60,6 @@ class Settings:
     sampling: SamplingLimits = field(default_factory=SamplingLimits)
 
 
-class _Seeds:
-    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run goes on."""
-
-    def __init__(self, run_seed: int) -> None:
-        self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()
-
-    def next(self) -> int:
-        with self._lock:
-            self.used += 1
-            return stream_of(self._run_seed, self.used)
-
-
 class LocalTrainingClient:
     """An adapter in training on a base model in this process."""
 
@@ -87,7 +74,7 @@ class LocalTrainingClient:
             device=base.device,
         )
         self._state = TrainingState(base, adapter, settings.passes, seed=settings.seed)
-        self._seeds = _Seeds(settings.seed)
+        self._seeds = RequestSeeds(settings.seed)
         self._worker = Worker(f"local-{Path(settings.model).name}")
         self._loop = SamplingLoop(base, settings.sampling, name=f"local-sampling-{Path(settings.model).name}")
         self.model_name = settings.model
@@ -227,7 +214,7 @@ class LocalSamplingClient:
         snapshot: Snapshot,
         ref: str,
         loop: SamplingLoop,
-        seeds: _Seeds,
+        seeds: RequestSeeds,
         capabilities: Capabilities,
         tokenizer: Any,
     ) -> None:

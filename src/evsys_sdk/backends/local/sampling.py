@@ -14,16 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..client import Sample, SamplingParams
-from ..mock.packing import mixed
-from ..mock.sampling import stream_of
+from ..seeds import stream_of
+from ..seeds import uniforms as uniforms_of
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
 _BLOCK = 256
 
 
@@ -166,9 +163,8 @@ def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
 
 def uniforms(lanes: Sequence[Lane], *, ahead: int = 0) -> Tensor:
     """The next random number of each lane, in [0, 1), or one `ahead` of it."""
-    counters = [(lane.stream + (len(lane.tokens) + 1 + ahead) * _GOLDEN) & _MASK for lane in lanes]
-    bits = mixed(np.array(counters, np.uint64)) >> np.uint64(11)
-    return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+    places = [len(lane.tokens) + 1 + ahead for lane in lanes]
+    return torch.from_numpy(uniforms_of([lane.stream for lane in lanes], places))
 
 
 def is_truncated(params: SamplingParams) -> bool:

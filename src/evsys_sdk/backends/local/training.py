@@ -21,7 +21,7 @@ from ...log import get_logger
 from ..client import AdamParams, ForwardBackwardOutput
 from ..datum import Datum, Floats
 from ..losses import LossResult
-from ..mock.sampling import stream_of
+from ..seeds import stream_of
 from . import memory, packing
 from .fused_body import hidden_of
 from .head import Targets

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,24 +17,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BackendError, show
+from ...errors import BackendError
 from ...files import atomic_write, write_json
+from ..checkpoint_name import MANIFEST
 
 FORMAT: Final = 1
-_WEIGHTS, _MANIFEST = "weights.npz", "manifest.json"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WEIGHTS = "weights.npz"
 
 type Arrays = Mapping[str, NDArray[Any]]
-
-
-def checkpoint_folder(run_dir: Path, name: str, kind: str) -> Path:
-    """Where a checkpoint of a name goes; refuses names that are taken or are no file names."""
-    if not _NAME.fullmatch(name):
-        raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
-    folder = run_dir / "checkpoints" / name / kind
-    if (folder / _MANIFEST).exists():
-        raise BackendError(f"the checkpoint '{name}' exists already in {folder}. Use another name.")
-    return folder
 
 
 def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
@@ -46,7 +35,7 @@ def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> 
     with atomic_write(folder / _WEIGHTS) as file:
         file.write(content)
     manifest = {"format": FORMAT, **about, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    write_json(folder / _MANIFEST, manifest)
+    write_json(folder / MANIFEST, manifest)
 
 
 def read_checkpoint(ref: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -59,7 +48,7 @@ def read_checkpoint(ref: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         raise BackendError(f"{folder / _WEIGHTS} cannot be read ({error.strerror}). {_REMEDY}") from None
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
         raise BackendError(
-            f"{folder / _WEIGHTS} is damaged: its {len(content)} bytes do not match the checksum in {_MANIFEST} "
+            f"{folder / _WEIGHTS} is damaged: its {len(content)} bytes do not match the checksum in {MANIFEST} "
             f"({manifest.get('bytes')} bytes were written). {_REMEDY}"
         )
     try:
@@ -73,11 +62,11 @@ _REMEDY: Final = "Use an earlier checkpoint of the run."
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
+    path = folder / MANIFEST
     try:
         manifest: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BackendError(f"there is no complete checkpoint in {folder}: {_MANIFEST} is missing. {_REMEDY}") from None
+        raise BackendError(f"there is no complete checkpoint in {folder}: {MANIFEST} is missing. {_REMEDY}") from None
     except (OSError, ValueError) as error:
         raise BackendError(f"{path} cannot be read ({error}). {_REMEDY}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]

@@ -6,7 +6,6 @@ it was made with; training replaces arrays instead of changing them, so a snapsh
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from ...errors import BackendError, show
 from .. import checks
+from ..checkpoint_name import checkpoint_folder
 from ..client import (
     AdamParams,
     Capabilities,
@@ -28,10 +28,11 @@ from ..client import (
 from ..datum import Datum, Floats
 from ..future import Operation
 from ..losses import LOSSES, LossCallable, custom_loss, named_loss
+from ..seeds import RequestSeeds
 from ..worker import Worker
 from . import model
-from .checkpoint import checkpoint_folder, read_checkpoint, write_checkpoint
-from .sampling import Request, generate, stream_of
+from .checkpoint import read_checkpoint, write_checkpoint
+from .sampling import Request, generate
 from .state import Identity, TrainingState, pack_arrays, unpack_arrays
 from .tokenizer import VOCABULARY, ByteTokenizer
 from .weights import Weights
@@ -52,25 +53,13 @@ class Settings:
     latency_ms: float = 0.0
 
 
-class _Seeds:
-    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run goes on."""
-
-    def __init__(self, run_seed: int) -> None:
-        self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()
-
-    def next(self) -> int:
-        with self._lock:
-            self.used += 1
-            return stream_of(self._run_seed, self.used)
-
-
 class MockTrainingClient:
     """A numpy model in training."""
 
     def __init__(self, settings: Settings, run_dir: Path) -> None:
         self._settings, self._run_dir = settings, run_dir
         self._state = TrainingState(Identity(settings.model, settings.seed, settings.hidden))
-        self._seeds = _Seeds(settings.seed)
+        self._seeds = RequestSeeds(settings.seed)
         self._worker = Worker(f"mock-{settings.model}", latency_s=settings.latency_ms / 1000)
         self.model_name = settings.model
         self.tokenizer = ByteTokenizer()
@@ -194,7 +183,9 @@ class MockTrainingClient:
 class MockSamplingClient:
     """A frozen copy of the weights, to sample from."""
 
-    def __init__(self, weights: Weights, ref: str, worker: Worker, seeds: _Seeds, capabilities: Capabilities) -> None:
+    def __init__(
+        self, weights: Weights, ref: str, worker: Worker, seeds: RequestSeeds, capabilities: Capabilities
+    ) -> None:
         self._weights, self._worker, self._seeds, self._capabilities = weights, worker, seeds, capabilities
         self.ref = ref
         self.tokenizer = ByteTokenizer()

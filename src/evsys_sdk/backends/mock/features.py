@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from .packing import Hashes, Ints, Packed, SpanHashes, mixed
+from ..seeds import Hashes, mixed
+from .packing import Ints, Packed, SpanHashes
 from .tokenizer import VOCABULARY
 
 TABLE_ROWS: Final = 1 << 15

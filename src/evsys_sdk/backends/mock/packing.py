@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..seeds import Hashes
 from .tokenizer import MESSAGE_START
 
 type Ints = NDArray[np.int64]
-type Hashes = NDArray[np.uint64]
 
 _BASE = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -92,10 +92,3 @@ def _powers_of(base: int, count: int) -> Hashes:
     factors = np.full(count, base & _MASK, np.uint64)
     factors[0] = 1
     return np.multiply.accumulate(factors)
-
-
-def mixed(values: Hashes) -> Hashes:
-    """Scramble 64-bit values so that similar inputs land far apart (the finaliser of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..client import Sample, SamplingParams
+from ..seeds import stream_of, uniforms
 from . import model
-from .packing import Ints, mixed
+from .packing import Ints
 from .tokenizer import ByteTokenizer
 from .weights import Weights
 
 _TOKENS_AT_ONCE = 1 << 16
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,7 @@ def _advance(weights: Weights, lanes: Sequence[_Lane]) -> None:
 
 
 def _uniform(lanes: Sequence[_Lane]) -> NDArray[np.float64]:
-    counters = [(lane.stream + (lane.length - lane.prompt_length + 1) * _GOLDEN) & _MASK for lane in lanes]
-    return (mixed(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniforms([lane.stream for lane in lanes], [lane.length - lane.prompt_length + 1 for lane in lanes])
 
 
 def _lane(request: Request, number: int) -> _Lane:
@@ -118,12 +116,6 @@ def _lane(request: Request, number: int) -> _Lane:
     tokens = np.zeros(length + params.max_tokens, np.int64)
     tokens[:length] = request.prompt
     return _Lane(tokens, length, length, params, _stops(params), stream_of(request.seed, number))
-
-
-def stream_of(seed: int, number: int) -> int:
-    """The start of an independent stream of random numbers."""
-    scrambled = int(mixed(np.array([seed & _MASK], np.uint64))[0])
-    return int(mixed(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
 
 
 def _stops(params: SamplingParams) -> list[list[int]]:

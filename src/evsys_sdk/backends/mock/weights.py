@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..seeds import mixed
 from . import copying
 from .features import TABLE_ROWS, WORD_ROWS
-from .packing import mixed
 from .tokenizer import MESSAGE_END, VOCABULARY
 
 type Floats = NDArray[np.floating[Any]]

@@ -1,0 +1,23 @@
+"""Names of checkpoints, and the folders that belong to them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from ..errors import BackendError, show
+
+MANIFEST: Final = "manifest.json"
+"""Written last, so that a folder without it holds no checkpoint."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def checkpoint_folder(run_dir: Path, name: str, kind: str) -> Path:
+    """Where a checkpoint of a name goes; refuses names that are taken or are no file names."""
+    if not _NAME.fullmatch(name):
+        raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
+    folder = run_dir / "checkpoints" / name / kind
+    if (folder / MANIFEST).exists():
+        raise BackendError(f"the checkpoint '{name}' exists already in {folder}. Use another name.")
+    return folder

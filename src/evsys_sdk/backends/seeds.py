@@ -1,0 +1,49 @@
+"""Random numbers by counting: every sample has a stream of its own, whatever else is computed beside it.
+
+A stream is a 64-bit number made from a seed and a number; the n-th number of a stream is found without the ones before
+it. So a resumed run and a run that was cut up differently draw the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+type Hashes = NDArray[np.uint64]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def mixed(values: Hashes) -> Hashes:
+    """Scramble 64-bit values so that similar inputs land far apart (the finaliser of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def stream_of(seed: int, number: int) -> int:
+    """The stream of one of several things that share a seed."""
+    scrambled = int(mixed(np.array([seed & _MASK], np.uint64))[0])
+    return int(mixed(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
+
+
+def uniforms(streams: Sequence[int], places: Sequence[int]) -> NDArray[np.float64]:
+    """A number in [0, 1) of each stream, the one at its place; places count from 1."""
+    counters = [(stream + place * _GOLDEN) & _MASK for stream, place in zip(streams, places, strict=True)]
+    return (mixed(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+class RequestSeeds:
+    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run goes on."""
+
+    def __init__(self, run_seed: int) -> None:
+        self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            self.used += 1
+            return stream_of(self._run_seed, self.used)
