@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from ..errors import BackendError
+
 if TYPE_CHECKING:
     from .datum import Datum, Floats, Ints
     from .future import Operation
@@ -29,6 +31,17 @@ class ModelSpec:
     renderer_name: str | None = None
     lora_rank: int = 32
     seed: int = 0
+
+
+def start_of(model: Any) -> tuple[str | None, bool]:
+    """The checkpoint that a model starts from, if any, and whether its optimizer is taken over as well."""
+    resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
+    if resumed and initial:
+        raise BackendError(
+            f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
+            "Keep the first to continue with the optimizer, the second to start afresh from the weights."
+        )
+    return resumed or initial, bool(resumed)
 
 
 @dataclass(frozen=True, slots=True)

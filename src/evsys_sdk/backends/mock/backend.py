@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...errors import BackendError
 from ...log import get_logger
 
 
@@ -38,14 +37,10 @@ class MockBackend:
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
         """Build the model; `model` is a ModelSpec or anything with a name."""
+        from ..client import start_of
         from .client import MockTrainingClient, Settings
 
-        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
-        if resumed and initial:
-            raise BackendError(
-                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
-                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
-            )
+        ref, with_optimizer = start_of(model)
         settings = Settings(
             model=model.name,
             seed=getattr(model, "seed", 0),
@@ -54,9 +49,9 @@ class MockBackend:
         )
         get_logger(__name__).debug("mock model %s, seed %d; lora_rank is recorded only", settings.model, settings.seed)
         client = MockTrainingClient(settings, Path(run_dir))
-        if ref := resumed or initial:
+        if ref:
             try:
-                client.load_state(ref, with_optimizer=bool(resumed)).result()
+                client.load_state(ref, with_optimizer=with_optimizer).result()
             except BaseException:
                 client.close()
                 raise

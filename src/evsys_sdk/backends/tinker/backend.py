@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ...errors import BackendError
 from ...log import get_logger
 from .config import SkyRLConfig, TinkerConfig
 
 if TYPE_CHECKING:
     from ..client import Capabilities
     from ..probes.facts import Facts
+    from .client import TinkerTrainingClient
     from .pipeline import Pipeline
     from .quirks import Quirks
     from .sampling import TinkerSamplingClient
@@ -49,20 +49,12 @@ class TinkerBackend:
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
         """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
-        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
-        if resumed and initial:
-            raise BackendError(
-                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
-                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
-            )
+        from ..client import start_of
+
+        start_of(model)
         session, pipeline = self.open_session()
-        try:
-            made = _Preparation(self, session, pipeline, model, Path(run_dir))
-            client = pipeline.submit("creating the model", made.make, lambda made: made, lane="connect").result()
-        except BaseException:  # also Ctrl-C, after which nobody wants to wait
-            pipeline.close(wait_s=0.0)
-            session.close("errored", timeout_s=1.0)
-            raise
+        made = self._preparation(session, pipeline, model, Path(run_dir))
+        client = _submitted("creating the model", made.make, session, pipeline)
         return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
 
     def model_names(self) -> list[str]:
@@ -82,31 +74,23 @@ class TinkerBackend:
     def open_session(self) -> tuple[Session, Pipeline]:
         """A session that is open, and the pipeline for its operations."""
         from .pipeline import Pipeline
-        from .session import Session
 
         limits = self.config.deadlines
-        session = Session(self.config)
+        session = self._session()
         pipeline = Pipeline(
             session.where, {"connect": limits.connect_s, "train": limits.operation_s, "sample": limits.sample_s}
         )
-        try:
-            pipeline.submit("opening the session", session.open, lambda _: None, lane="connect").result()
-        except BaseException:  # also Ctrl-C, after which nobody wants to wait
-            pipeline.close(wait_s=0.0)
-            session.close("errored", timeout_s=1.0)
-            raise
+        _submitted("opening the session", session.open, session, pipeline)
         return session, pipeline
 
     def open_sampler(
         self, model: str, checkpoint: str | None = None
     ) -> tuple[TinkerSamplingClient, Callable[[], None]]:
         """A sampler of a base model or of a checkpoint, without anything to train; and what closes it."""
-        from .sampling import opened_sampler
-
         session, pipeline = self.open_session()
 
         def make() -> TinkerSamplingClient:
-            return opened_sampler(self, session, pipeline, model, checkpoint)
+            return self._opened_sampler(session, pipeline, model, checkpoint)
 
         def close() -> None:
             pipeline.close()
@@ -117,6 +101,19 @@ class TinkerBackend:
         except BaseException:
             close()
             raise
+
+    def _session(self) -> Session:
+        from .session import Session
+
+        return Session(self.config)
+
+    def _preparation(self, session: Any, pipeline: Pipeline, model: Any, run_dir: Path) -> Preparation:
+        return Preparation(self, session, pipeline, model, run_dir)
+
+    def _opened_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
+        from .sampling import opened_sampler
+
+        return opened_sampler(self, session, pipeline, model, checkpoint)
 
     def assumed(self) -> Facts:
         """What is taken for granted about servers of this kind."""
@@ -194,7 +191,7 @@ class SkyRLBackend(TinkerBackend):
 
 
 @dataclass(frozen=True, slots=True)
-class _Preparation:
+class Preparation:
     """Everything between an open session and a training client."""
 
     backend: TinkerBackend
@@ -205,14 +202,11 @@ class _Preparation:
 
     def make(self) -> Any:
         """Create or restore the model; blocks."""
-        from .client import TinkerTrainingClient
-
         backend, name = self.backend, self.model.name
         served = self.session.model(name)
         facts = backend.facts(self.session.base_url, name, served.extras)
         adapter = self._adapter()
-        training = self._training(adapter)
-        tokenizer = self._tokenizer(training, served)
+        training, tokenizer = self._model(adapter, served)
         capabilities = backend.capabilities(facts, served, tokenizer)
         if not capabilities.summed_losses:
             get_logger(__name__).warning(
@@ -220,7 +214,7 @@ class _Preparation:
                 "only losses with positive weights are possible",
                 self.session.where,
             )
-        return TinkerTrainingClient(
+        return self._client_type()(
             session=self.session,
             pipeline=self.pipeline,
             training=training,
@@ -231,6 +225,15 @@ class _Preparation:
             run_dir=self.run_dir,
             seed=getattr(self.model, "seed", 0),
         )
+
+    def _client_type(self) -> type[TinkerTrainingClient]:
+        from .client import TinkerTrainingClient
+
+        return TinkerTrainingClient
+
+    def _model(self, adapter: Adapter, served: ServedModel) -> tuple[Any, Any]:
+        training = self._training(adapter)
+        return training, self._tokenizer(training, served)
 
     def _adapter(self) -> Adapter:
         from .state import Adapter
@@ -247,13 +250,13 @@ class _Preparation:
         )
 
     def _training(self, adapter: Adapter) -> Any:
+        from ..client import start_of
         from .client import restored
         from .state import checked_reference
 
-        resumed = getattr(self.model, "load_checkpoint_path", None)
-        ref = resumed or getattr(self.model, "init_from_checkpoint", None)
+        ref, with_optimizer = start_of(self.model)
         if ref:
-            return restored(self.session, checked_reference(ref), adapter, self.run_dir, bool(resumed))
+            return restored(self.session, checked_reference(ref), adapter, self.run_dir, with_optimizer)
         return self.session.service.create_lora_training_client(
             base_model=adapter.model, rank=adapter.rank, seed=getattr(self.model, "seed", None), **adapter.layers()
         )
@@ -265,6 +268,16 @@ class _Preparation:
         if wanted == "auto" and not (served.extras or {}).get("tokenizer"):
             named = getattr(training.get_info().model_data, "tokenizer_id", None)
         return load_tokenizer(wanted, self.backend.tokenizer_of(self.model.name), served.extras, named)
+
+
+def _submitted(what: str, work: Callable[[], Any], session: Session, pipeline: Pipeline) -> Any:
+    """The result of something that needs the server; if it fails, the session goes with it."""
+    try:
+        return pipeline.submit(what, work, lambda found: found, lane="connect").result()
+    except BaseException:  # also Ctrl-C, after which nobody wants to wait
+        pipeline.close(wait_s=0.0)
+        session.close("errored", timeout_s=session.farewell_s)
+        raise
 
 
 def _said(extras: Mapping[str, Any]) -> Facts:

@@ -12,14 +12,12 @@ Trainers that have to be provisioned by the hour are not used. Full-parameter tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import BackendError, ConfigError, Problem
-from ...log import get_logger
-from .backend import TinkerBackend
+from .backend import Preparation, TinkerBackend
 from .fireworks_config import FireworksConfig
 
 if TYPE_CHECKING:
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
     from .quirks import Quirks
     from .session import ServedModel
+    from .state import Adapter
 
 _NO_TOKENIZER = "Fireworks does not say which tokenizer goes with a model"
 _NAME_ONE = "Set backend.params.tokenizer to a folder or to the name of the model on the Hugging Face hub."
@@ -53,58 +52,18 @@ class FireworksBackend(TinkerBackend):
         """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
         if self.config.tokenizer == "auto":
             raise BackendError(f"{_NO_TOKENIZER}. {_NAME_ONE}")
-        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
-        if resumed and initial:
-            raise BackendError(
-                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
-                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
-            )
-        session, pipeline = self.open_session()
-        try:
-            made = _Preparation(self, session, pipeline, model, Path(run_dir))
-            client = pipeline.submit("creating the model", made.make, lambda made: made, lane="connect").result()
-        except BaseException:  # also Ctrl-C, after which nobody wants to wait
-            pipeline.close(wait_s=0.0)
-            session.close("errored", timeout_s=5.0)
-            raise
-        return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
+        return super().prepare(model=model, run_dir=run_dir)
 
-    def open_session(self) -> tuple[FireworksSession, Pipeline]:
-        """A session that is open, and the pipeline for its operations."""
+    def _session(self) -> FireworksSession:
         from .fireworks_session import FireworksSession
-        from .pipeline import Pipeline
 
-        limits = self.config.deadlines
-        session = FireworksSession(self.config)
-        pipeline = Pipeline(
-            session.where, {"connect": limits.connect_s, "train": limits.operation_s, "sample": limits.sample_s}
-        )
-        try:
-            pipeline.submit("opening the session", session.open, lambda _: None, lane="connect").result()
-        except BaseException:  # also Ctrl-C, after which nobody wants to wait
-            pipeline.close(wait_s=0.0)
-            session.close("errored", timeout_s=5.0)
-            raise
-        return session, pipeline
+        return FireworksSession(self.config)
 
-    def open_sampler(
-        self, model: str, checkpoint: str | None = None
-    ) -> tuple[FireworksSamplingClient, Callable[[], None]]:
-        """A sampler of a base model or of a checkpoint, without anything to train; and what closes it."""
-        session, pipeline = self.open_session()
+    def _preparation(self, session: Any, pipeline: Pipeline, model: Any, run_dir: Path) -> Preparation:
+        return _FireworksPreparation(self, session, pipeline, model, run_dir)
 
-        def close() -> None:
-            pipeline.close()
-            session.close("errored" if pipeline.broken else "success")
-
-        def make() -> FireworksSamplingClient:
-            return _opened_sampler(self, session, pipeline, model, checkpoint)
-
-        try:
-            return pipeline.submit("sampler", make, lambda sampler: sampler, lane="connect").result(), close
-        except BaseException:
-            close()
-            raise
+    def _opened_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
+        return _opened_sampler(self, session, pipeline, model, checkpoint)
 
     def assumed(self) -> Facts:
         """What Fireworks' client promises; what it does not say is not relied on."""
@@ -134,60 +93,30 @@ class FireworksBackend(TinkerBackend):
         return replace(super().capabilities(facts, served, tokenizer), top_k_logprobs=0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Preparation:
+class _FireworksPreparation(Preparation):
     """Everything between an open session and a training client."""
 
     backend: FireworksBackend
     session: FireworksSession
-    pipeline: Pipeline
-    model: Any
-    run_dir: Path
 
-    def make(self) -> FireworksTrainingClient:
-        """Create or restore the model; blocks."""
+    def _client_type(self) -> type[FireworksTrainingClient]:
         from .fireworks_client import FireworksTrainingClient
-        from .state import Adapter
+
+        return FireworksTrainingClient
+
+    def _model(self, adapter: Adapter, served: ServedModel) -> tuple[Any, Any]:
         from .tokenizers import load_tokenizer
 
-        backend, config, name = self.backend, self.backend.config, self.model.name
-        served = self.session.model(name)
-        tokenizer = load_tokenizer(config.tokenizer, name, served.extras)  # first: a model costs, a tokenizer does not
-        facts = backend.facts(self.session.base_url, name, served.extras)
-        adapter = Adapter(
-            model=name,
-            rank=getattr(self.model, "lora_rank", 32),
-            train_mlp=config.train_mlp,
-            train_attn=config.train_attn,
-            train_unembed=config.train_unembed,
-            renderer=getattr(self.model, "renderer_name", None),
-            tokenizer=config.tokenizer,
-        )
-        capabilities = backend.capabilities(facts, served, tokenizer)
-        if not capabilities.summed_losses:
-            get_logger(__name__).warning(
-                "%s was found to average losses over what is sent together, so a token counts differently than on "
-                "other backends; only losses with positive weights are possible",
-                self.session.where,
-            )
-        return FireworksTrainingClient(
-            session=self.session,
-            pipeline=self.pipeline,
-            training=self._training(adapter),
-            adapter=adapter,
-            capabilities=capabilities,
-            tokenizer=tokenizer,
-            quirks=backend.quirks(facts),
-            run_dir=self.run_dir,
-            seed=getattr(self.model, "seed", 0),
-        )
+        # first: a model costs, a tokenizer does not
+        tokenizer = load_tokenizer(self.backend.config.tokenizer, self.model.name, served.extras)
+        return self._training(adapter), tokenizer
 
-    def _training(self, adapter: Any) -> Any:
+    def _training(self, adapter: Adapter) -> Any:
+        from ..client import start_of
         from .fireworks_client import checked_path, load_into
         from .state import check_sidecar
 
-        resumed = getattr(self.model, "load_checkpoint_path", None)
-        ref = resumed or getattr(self.model, "init_from_checkpoint", None)
+        ref, with_optimizer = start_of(self.model)
         path = checked_path(ref) if ref else None
         if ref:
             check_sidecar(self.run_dir, ref, adapter)
@@ -199,7 +128,7 @@ class _Preparation:
             **adapter.layers(),
         )
         if path is not None:
-            self.pipeline.waited(self.session.run(load_into(training, path, bool(resumed)).result_async()))
+            self.pipeline.waited(self.session.run(load_into(training, path, with_optimizer).result_async()))
         return training
 
 

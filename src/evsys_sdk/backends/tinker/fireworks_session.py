@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ...errors import BackendError, EvsysAuthError, MissingExtraError
 from ...log import get_logger
@@ -73,6 +73,7 @@ class Blocking:
 class FireworksSession(Session):
     """One serverless session; opened by `open`, which blocks."""
 
+    farewell_s: ClassVar[float] = 5.0  # one that is not deleted goes on counting against the account
     config: FireworksConfig
 
     def __init__(self, config: FireworksConfig) -> None:

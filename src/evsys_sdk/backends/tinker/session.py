@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from ...errors import BackendError, EvsysAuthError, closest, show
 from ...log import get_logger
@@ -38,6 +38,9 @@ class ServedModel:
 
 class Session:
     """One session on one server; opened by `open`, which blocks."""
+
+    farewell_s: ClassVar[float] = 1.0
+    """How long a session that failed waits to say so."""
 
     def __init__(self, config: TinkerConfig) -> None:
         self.config = config
