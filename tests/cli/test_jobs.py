@@ -1,0 +1,144 @@
+"""`evsys run --detach`, `status`, `attach` and `cancel`: real processes that outlive the command that began them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+CONFIG = """\
+name: {name}
+output_dir: outputs
+run:
+  name: r
+  data: {{ path: rows.jsonl, transforms: [{{ kind: jsonl_to_chat }}] }}
+  model: {{ name: tiny }}
+  algorithm: {{ kind: sft, params: {{ max_steps: {steps}, batch_size: 3, save_every: 2 }} }}
+  backend: {{ kind: mock, params: {{ latency_ms: {latency_ms} }} }}
+"""
+ENDLESS = {"steps": 100_000, "latency_ms": 20}
+
+
+class Commands:
+    """Calls evsys and keeps what it prints; every experiment that was started is ended with the test."""
+
+    def __init__(self) -> None:
+        self.err = ""
+        self.started: list[int] = []
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "evsys_sdk", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        self.err = done.stderr
+        return done.returncode, done.stdout
+
+    def json(self, *arguments: str) -> tuple[int, Any]:
+        code, out = self(*arguments, "--json")
+        return code, json.loads(out)
+
+    def start(self, name: str, *, steps: int, latency_ms: int = 0) -> int:
+        config = Path(f"{name}.yaml")
+        config.write_text(CONFIG.format(name=name, steps=steps, latency_ms=latency_ms), "utf-8")
+        code, found = self.json("run", str(config), "--detach")
+        assert code == 0, self.err
+        self.started.append(found["pid"])
+        return found["pid"]
+
+
+@pytest.fixture
+def evsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": word, "completion": word.upper()} for word in ("ash", "bay", "elm", "fir", "oak", "yew")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    commands = Commands()
+    yield commands
+    for pid in commands.started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_what_runs_is_shown_and_can_be_stopped(evsys: Commands) -> None:
+    pid = evsys.start("long", **ENDLESS)
+    code, running = evsys.json("status")
+    assert code == 0
+    assert [(one["pid"], one["state"]) for one in running] == [(pid, "running")]
+    code, out = evsys("status", "long")
+    assert code == 0
+    assert f"running by process {pid}" in out
+    code, outcome = evsys.json("cancel", "long")
+    assert code == 0
+    assert {key: outcome[key] for key in ("was_running", "stopped", "killed")} == {
+        "was_running": True,
+        "stopped": True,
+        "killed": False,
+    }
+    assert evsys.json("status") == (0, [])
+    code, stopped = evsys.json("status", "long")
+    assert (code, stopped["state"]) == (0, "interrupted")
+    [arm] = stopped["arms"]
+    assert arm["step"] >= 1
+    assert evsys("cancel", "long")[1].strip().endswith("is not running.")
+
+
+def test_attach_tells_all_from_the_beginning_and_ends_with_the_experiment(evsys: Commands) -> None:
+    evsys.start("short", steps=12, latency_ms=5)
+    code, found = evsys.json("attach", "short")
+    assert (code, found["state"]) == (0, "completed")
+    assert [(arm["state"], arm["step"]) for arm in found["arms"]] == [("completed", 12)]
+    assert "12" in evsys.err
+    told = evsys.err
+    assert evsys.json("attach", "short")[0] == 0
+    assert evsys.err == told, "who comes late hears the same"
+
+
+def test_attach_passes_the_outcome_on(evsys: Commands) -> None:
+    evsys.start("stopped", **ENDLESS)
+    assert evsys("cancel", "stopped")[0] == 0
+    assert evsys("attach", "stopped")[0] == 130
+
+
+def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(evsys: Commands) -> None:
+    pid = evsys.start("killed", steps=400, latency_ms=5)
+    os.kill(pid, signal.SIGKILL)
+    while evsys.json("status")[1]:
+        pass  # its locks go with it
+    code, found = evsys.json("status", "killed")
+    assert (code, found["state"]) == (0, "killed")
+    assert evsys("status", "killed")[0] == 0
+    assert "Run the same command again" in evsys.err
+    evsys.start("killed", steps=400, latency_ms=0)
+    assert evsys.json("attach", "killed")[1]["state"] == "completed"
+
+
+def test_started_twice_it_runs_twice_in_folders_of_their_own(evsys: Commands) -> None:
+    both = [evsys.start("twice", **ENDLESS), evsys.start("twice", **ENDLESS)]
+    running = evsys.json("status")[1]
+    assert {one["pid"] for one in running} == set(both)
+    assert len({one["path"] for one in running}) == 2
+    for one in running:
+        assert evsys("cancel", one["path"])[0] == 0
+    assert evsys.json("status") == (0, [])
+
+
+@pytest.mark.parametrize("verb", ["status", "attach", "cancel"])
+def test_an_experiment_that_does_not_exist_is_named(verb: str, evsys: Commands) -> None:
+    code, _ = evsys(verb, "nothing")
+    assert code == 1
+    assert "nothing" in evsys.err
+    assert "Traceback" not in evsys.err
+
+
+def test_nothing_running_says_where_to_look(evsys: Commands) -> None:
+    code, out = evsys("status")
+    assert code == 0
+    assert "evsys history" in out
