@@ -56,7 +56,7 @@ def filter_options[F: Callable[..., Any]](command: F) -> F:
     return command
 
 
-_STATUS_HELP = "Only running, stale, completed, failed, interrupted, budget or damaged ones. May be repeated."
+_STATUS_HELP = "Only running, killed, completed, failed, interrupted, budget or damaged ones. May be repeated."
 _VERDICT_HELP = (
     "Only supported, promising_unconfirmed, inconclusive, refuted or invalid ones, or none. May be repeated."
 )

@@ -231,7 +231,7 @@ def test_many_readers_at_once_agree(tmp_path: Path) -> None:
     assert len(ids(tmp_path)) == 40
 
 
-def test_an_experiment_without_an_end_is_running_while_its_lock_is_held_and_stale_after(tmp_path: Path) -> None:
+def test_an_experiment_without_an_end_is_running_while_its_lock_is_held_and_killed_after(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "live", status=None, verdict=None)
     code = (
         "import sys, time; from pathlib import Path\n"
@@ -248,15 +248,15 @@ def test_an_experiment_without_an_end_is_running_while_its_lock_is_held_and_stal
     assert listed(tmp_path)[0].status == "running"
     owner.kill()
     owner.communicate()
-    assert listed(tmp_path)[0].status == "stale"
+    assert listed(tmp_path)[0].status == "killed"
 
 
-def test_an_old_folder_in_which_nothing_happens_is_stale(tmp_path: Path) -> None:
+def test_an_old_folder_in_which_nothing_happens_counts_as_killed(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "quiet", status=None, verdict=None)
     long_ago = time.time() - 7200
     for entry in [*path.rglob("*"), path]:
         os.utime(entry, (long_ago, long_ago))
-    assert listed(tmp_path)[0].status == "stale"
+    assert listed(tmp_path)[0].status == "killed"
 
 
 def test_a_root_that_does_not_exist_has_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from .summary import ExperimentSummary
 
 FILE_NAME = ".history.sqlite3"
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when summaries of the same folder come out differently."""
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""

@@ -28,7 +28,7 @@ _SURENESS = {
     "promising_unconfirmed": "promising, not confirmed",
     "": "no conclusion: only a hint",
 }
-_UNFINISHED = ("running", "stale", "interrupted", "budget", "damaged")
+_UNFINISHED = ("running", "killed", "interrupted", "budget", "damaged")
 
 
 def make_digest(

@@ -16,7 +16,7 @@ from .roots import shortest
 from .summarize import UNFINISHED, summarize
 from .summary import ExperimentSummary
 
-_RESUMABLE = ("running", "stale", "interrupted", "budget", "failed")
+_RESUMABLE = ("running", "killed", "interrupted", "budget", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def read_detail(folder: Path) -> Detail:
     if summary is None:
         raise DataError(f"{folder}: this is not the record of an experiment. List them with: evsys history")
     if summary.status == UNFINISHED:
-        summary = replace(summary, status="running" if is_running(folder) else "stale")
+        summary = replace(summary, status="running" if is_running(folder) else "killed")
     config, events = read_object(folder / CONFIG) or {}, list(read_lines(folder / JOURNAL))
     conclusion = read_object(folder / CONCLUSION) or {}
     arms = arm_records(folder, config, events, from_files=True)

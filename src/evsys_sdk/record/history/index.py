@@ -25,7 +25,7 @@ from .summary import ExperimentSummary
 
 _FOREIGN = "foreign"
 """Status of a folder that is no experiment; remembered, so that it is not read each time."""
-_RUNNING, _STALE = "running", "stale"
+_RUNNING, _KILLED = "running", "killed"
 _BATCH = 500
 
 
@@ -154,7 +154,7 @@ def _new_row(root: Path, name: str) -> Row:
 def _live_status(folder: Path) -> str:
     from .liveness import is_running
 
-    return _RUNNING if is_running(folder) else _STALE
+    return _RUNNING if is_running(folder) else _KILLED
 
 
 def _restored(root: Path, cache: SummaryCache, where: str, values: Sequence[Any]) -> list[ExperimentSummary]:

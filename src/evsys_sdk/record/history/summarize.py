@@ -32,7 +32,7 @@ from .summary import ExperimentSummary, Failure, Note
 
 SPEND = "spend.jsonl"
 UNFINISHED = "unfinished"
-"""Status of an experiment without an end; `liveness.py` tells running from stale at the moment of asking."""
+"""Status of an experiment without an end; `liveness.py` tells running from killed at the moment of asking."""
 _KEPT_FAILURES = 5
 _KEPT_NOTES = 20
 _LONGEST_TEXT = 600

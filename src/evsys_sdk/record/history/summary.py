@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-STATUSES = ("running", "stale", "completed", "failed", "interrupted", "budget", "damaged")
-"""running: a process works on it; stale: it has no end, and nobody works on it any more; budget: stopped by its limit;
+STATUSES = ("running", "killed", "completed", "failed", "interrupted", "budget", "damaged")
+"""running: a process works on it; killed: it has no end, and nobody works on it any more; budget: stopped by its limit;
 damaged: its config cannot be read."""
 VERDICTS = ("supported", "promising_unconfirmed", "inconclusive", "refuted", "invalid")
 
