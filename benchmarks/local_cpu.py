@@ -3,20 +3,22 @@
     python benchmarks/local_cpu.py                                     # a small model with random weights
     python benchmarks/local_cpu.py --model outputs/models/SmolLM2-135M-Instruct --steps 6
 
-Both do the same work in turns in one process: an SFT step on the same ragged batch, a GRPO step on the same tasks, and
-the same number of sampled tokens. CPU seconds are the process's own and say more than wall time on a busy machine.
-Needs the extra `local`.
+Both do the same work in turns in one process: an SFT step on the same ragged batch, a GRPO step on the same tasks, the
+same number of sampled tokens, and conversations of three turns, each of which `generate` reads from the beginning. CPU
+seconds are the process's own and say more than wall time on a busy machine. Needs the extra `local`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
 import statistics
 import tempfile
 import time
+import unittest.mock
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder of a model; by default a small one with random weights")
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    parser.add_argument("--only", nargs="+", default=["sft", "sampling", "grpo"], choices=["sft", "sampling", "grpo"])
+    parser.add_argument("--only", nargs="+", default=list(MEASURES), choices=list(MEASURES))
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
@@ -68,8 +70,7 @@ def main() -> None:
         model = arguments.model or small_model(Path(folder) / "model")
         for dtype in arguments.dtype:
             for name in arguments.only:
-                measure = {"sft": sft, "sampling": sampling, "grpo": grpo}[name]
-                ours, theirs, work = measure(model, dtype, arguments.steps, Path(folder))
+                ours, theirs, work = MEASURES[name](model, dtype, arguments.steps, Path(folder))
                 report(f"{dtype:8} {name:8}", ours, theirs, work)
 
 
@@ -157,6 +158,70 @@ def sampling(model: str, dtype: str, steps: int, folder: Path) -> tuple[Watch, W
         theirs.time(theirs_once)
     client.close()
     return ours, theirs, prompts * samples * new
+
+
+def turns(model: str, dtype: str, steps: int, folder: Path) -> tuple[Watch, Watch, int]:
+    """Conversations with the same instructions: an answer, a reply of the world, and so on, three answers in all."""
+    import torch
+
+    from evsys_sdk.backends.client import SamplingParams
+    from evsys_sdk.backends.local import packing
+    from evsys_sdk.backends.local.prefix_cache import Found, PrefixCache
+
+    handles, client = prepare(model, dtype, folder)
+    conversations, new, instructions = 8, 24, token_ids(client, 300, 0)
+    starts = [[*instructions, *token_ids(client, 40, number)] for number in range(conversations)]
+    sampler = nonzero(client).sampler().result()
+    theirs_model = peft_model(handles, client)
+    theirs_model.eval()
+
+    def ours_once() -> None:
+        texts = starts
+        for turn in range(3):
+            asked = [sampler.sample(text, 1, SamplingParams(new, stop=[])) for text in texts]
+            answers = [operation.result()[0].tokens for operation in asked]
+            texts = [
+                [*text, *answer, *token_ids(client, 40, turn)] for text, answer in zip(texts, answers, strict=True)
+            ]
+
+    def anew() -> None:
+        """The same, reading every prompt from the beginning to the end."""
+        with (
+            unittest.mock.patch.object(PrefixCache, "find", return_value=Found()),
+            unittest.mock.patch.object(packing, "pack", functools.partial(packing.pack, share=False)),
+        ):
+            ours_once()
+
+    def theirs_once() -> None:
+        texts = torch.tensor(starts)
+        for turn in range(3):
+            with torch.no_grad():
+                found: Any = theirs_model.generate(
+                    input_ids=texts,
+                    attention_mask=torch.ones_like(texts),
+                    max_new_tokens=new,
+                    min_new_tokens=new,
+                    do_sample=True,
+                    output_logits=True,
+                    return_dict_in_generate=True,
+                    pad_token_id=0,
+                )
+            reply = torch.tensor([token_ids(client, 40, turn)] * conversations)
+            texts = torch.cat([found.sequences, reply], dim=1)
+
+    ours, without, theirs = Watch(), Watch(), Watch()
+    ours_once(), theirs_once()
+    for _ in range(steps):
+        # Every rollout begins with instructions that no one has read, as with the new sampler of a training step.
+        sampler = client.sampler().result()
+        ours.time(ours_once)
+        sampler = client.sampler().result()
+        without.time(anew)
+        theirs.time(theirs_once)
+    client.close()
+    work = conversations * 3 * new
+    report(f"{dtype:8} no reuse", without, theirs, work)
+    return ours, theirs, work
 
 
 def grpo(model: str, dtype: str, steps: int, folder: Path) -> tuple[Watch, Watch, int]:
@@ -295,6 +360,9 @@ def versions() -> str:
     from importlib.metadata import version
 
     return json.dumps({name: version(name) for name in ("torch", "transformers", "peft", "trl")})
+
+
+MEASURES = {"sft": sft, "sampling": sampling, "turns": turns, "grpo": grpo}
 
 
 if __name__ == "__main__":

@@ -167,12 +167,13 @@ class Bench:
             sft_step(client, [prompts[0]])
             sampler = client.sampler().result()
 
-            def sample() -> None:
+            def sample(prompts: list[list[int]]) -> None:
                 for asked in [sampler.sample(prompt, 1, SamplingParams(new, stop=[])) for prompt in prompts]:
                     assert len(asked.result()[0].tokens) == new
 
-            for _ in range(self.steps):
-                side.time(sample)
+            for number in range(self.steps):  # prompts that were read before would be remembered
+                others = some_prompts(len(prompts), len(prompts[0]), seed=number + 2)
+                side.time(lambda others=others: sample(others))
         return side
 
     def _their_sampling(self, prompts: list[list[int]], new: int) -> Side:
@@ -196,7 +197,8 @@ class Bench:
         with client_of(self.model, self.folder) as client:
             sft_step(client, [prompts[0]])
             for number in range(self.steps):
-                ours.time(lambda number=number: grpo_step(client, prompts, size, new, number))
+                others = some_prompts(groups, 256, seed=number + 2)
+                ours.time(lambda others=others, number=number: grpo_step(client, others, size, new, number))
         release()
         return ours, self._theirs(lambda: self._their_grpo(prompts, size, new)), groups * size * new
 
@@ -328,10 +330,10 @@ def peft_model(model: str) -> tuple[Any, Any]:
     return get_peft_model(plain, config), AutoTokenizer.from_pretrained(model)
 
 
-def some_prompts(count: int, length: int) -> list[list[int]]:
+def some_prompts(count: int, length: int, seed: int = 1) -> list[list[int]]:
     import numpy as np
 
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     return [rng.integers(0, len(LETTERS), length).tolist() for _ in range(count)]
 
 

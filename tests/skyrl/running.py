@@ -71,14 +71,19 @@ def tiny_model(python: Path) -> Path:
 class SkyRLServer:
     """A server on a free port of this machine; both its processes end with it."""
 
-    def __init__(self, python: Path, model: Path, folder: Path) -> None:
+    def __init__(self, python: Path, model: Path, folder: Path, *, devices: int = 1) -> None:
+        """With several `devices`, which on a CPU are pretended, each holds a part of every layer."""
         self.model, self.log = model, folder / "skyrl.log"
         folder.mkdir(parents=True, exist_ok=True)
         command = [str(python), str(HERE / "serve.py"), "--model", str(model), "--state", str(folder / "state")]
+        command += ["--devices", str(devices)]
+        settings = environment()
+        if devices > 1:
+            settings["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
         with self.log.open("w", encoding="utf-8") as log:
             # a group of its own: a signal to the tests is not one to the server, which is ended in order
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), start_new_session=True
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=settings, start_new_session=True
             )
         assert self.process.stdout
         line = self.process.stdout.readline()

@@ -42,11 +42,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--devices", type=int, default=1, help="how many share the layers of the model")
     options = parser.parse_args()
     options.state.mkdir(parents=True, exist_ok=True)
     answer = os.dup(1)
     os.dup2(2, 1)  # SkyRL logs to stdout, which nobody may be reading
-    asyncio.run(run_api(options.model, options.state, answer))
+    asyncio.run(run_api(options.model, options.state, answer, options.devices))
 
 
 def end_with_parent(parent: int) -> None:
@@ -68,7 +69,7 @@ def run_engine(arguments: list[str]) -> None:
     engine.run()
 
 
-async def run_api(model: Path, state: Path, answer: int) -> None:
+async def run_api(model: Path, state: Path, answer: int, devices: int) -> None:
     """The HTTP server, which starts the engine."""
     import uvicorn
     from skyrl.tinker import api
@@ -81,7 +82,7 @@ async def run_api(model: Path, state: Path, answer: int) -> None:
     api.app.state.engine_config = EngineConfig(
         base_model=str(model),
         backend="jax",
-        backend_config=BACKEND,
+        backend_config={**BACKEND, "tensor_parallel_size": devices},
         checkpoints_base=state / "checkpoints",
         database_url=f"sqlite:///{state / 'tinker.db'}",
         session_cleanup_interval_sec=10,

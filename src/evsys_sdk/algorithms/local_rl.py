@@ -12,27 +12,27 @@ import asyncio
 from typing import Any, ClassVar
 
 from ..errors import ConfigError, Problem
-from ..protocols import RunContext, RunResult
+from ..protocols import RunContext
 from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.harness import Harness
 from ..rollouts.rollout import Rollout, Turn, opening
 from ..training.blocking import run_blocking
 from .rl import RL
-from .trl_run import train_with_trl
+from .trl_run import TrlAlgorithm
 
 _LOSSES = {"token": "dapo", "sequence": "grpo", "fixed": "dr_grpo"}
 """TRL's names for what counts the same: each token, each attempt, each attempt at full length."""
 
 
-class LocalRL:
+class LocalRL(TrlAlgorithm):
     """Reinforcement learning with TRL's GRPOTrainer on the local backend."""
 
     name: ClassVar[str] = "local_rl"
-    pinned_backend: ClassVar[str] = "local"
+    Recipe = RL
     Config = RL.Config
 
     def __init__(self, **params: Any) -> None:
-        self._recipe = RL(**params)
-        self.cfg = self._recipe.cfg
+        super().__init__(**params)
         self.check_params(self.cfg)
 
     @classmethod
@@ -42,6 +42,7 @@ class LocalRL:
             "agent": params.agent,
             "agent_import_path": params.agent_import_path,
             "environment": params.environment,
+            "engine": params.engine if params.engine != "inline" else None,
             "overlong_penalty": params.overlong_penalty,
             "max_staleness": params.max_staleness,
             "advantage": params.advantage if params.advantage == "rloo" else None,
@@ -52,28 +53,11 @@ class LocalRL:
                 hint = "Remove it, or use the algorithm 'rl'."
                 raise ConfigError(Problem(f"'local_rl' does not take {name}", f"algorithm.params.{name}", value, hint))
 
-    def planned_steps(self, ctx: RunContext) -> int | None:
-        """How many steps are to be expected."""
-        return self._recipe.planned_steps(ctx)
+    def harness(self) -> Harness:
+        """What the policy is trained in, and must be evaluated in: one question and one answer."""
+        return self.recipe.harness()
 
-    def train(self, ctx: RunContext) -> RunResult:
-        """Train one run from its tasks to its final checkpoint."""
-        recipe, extras = self._recipe, ctx.extras
-        recipe.bind(
-            client=extras["backend_handles"]["training_client"],
-            renderer=extras["renderer"],
-            rows=extras["train_rows"],
-            seed=extras["seed"],
-            run_dir=ctx.output_dir,
-            services=extras,
-        )
-        run_blocking(recipe.setup)
-        try:
-            return train_with_trl(ctx, recipe, name=self.name, make=lambda *parts: self._trainer(ctx, *parts))
-        finally:
-            recipe.close()
-
-    def _trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
+    def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
         from trl.trainer.grpo_config import GRPOConfig
         from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -88,6 +72,7 @@ class LocalRL:
             loss_type=_LOSSES[cfg.normalise],
             scale_rewards="group" if cfg.advantage == "std" else "none",
             num_iterations=cfg.updates_per_batch,
+            **_clipping(cfg),
             shuffle_dataset=False,
         )
         return GRPOTrainer(
@@ -103,12 +88,12 @@ class LocalRL:
         """The tasks of all steps, one after another, as conversations."""
         from datasets import Dataset
 
-        recipe = self._recipe
+        recipe = self.recipe
         order = [index for step in range(recipe.total_steps()) for index in recipe.order().indices(step)]
         return Dataset.from_list([{"prompt": opening(recipe.tasks[index]), "task": index} for index in order])
 
     def _reward(self, verify: Any) -> Any:
-        tasks = self._recipe.tasks
+        tasks = self.recipe.tasks
 
         async def score(completion: Any, number: int, sample: int) -> float:
             answer = {"role": "assistant", "content": completion[0]["content"]}
@@ -124,3 +109,11 @@ class LocalRL:
             return run_blocking(all_of_them)
 
         return reward
+
+
+def _clipping(cfg: RL.Config) -> dict[str, float]:
+    """How far a ratio may leave 1, which TRL counts from there; without clipping, as far as it likes."""
+    if cfg.loss_fn == "importance_sampling":
+        return {"epsilon": 1.0, "epsilon_high": 1e9}
+    low, high = (0.8 if cfg.clip_low is None else cfg.clip_low), (1.2 if cfg.clip_high is None else cfg.clip_high)
+    return {"epsilon": 1.0 - low, "epsilon_high": high - 1.0}

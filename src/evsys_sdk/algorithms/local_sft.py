@@ -10,63 +10,42 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..protocols import RunContext, RunResult
-from ..training.blocking import run_blocking
+from ..protocols import RunContext
 from .sft import SFT
-from .trl_run import train_with_trl
+from .trl_run import TrlAlgorithm
 
 
-class LocalSFT:
+class LocalSFT(TrlAlgorithm):
     """Supervised fine-tuning with TRL's SFTTrainer on the local backend."""
 
     name: ClassVar[str] = "local_sft"
-    pinned_backend: ClassVar[str] = "local"
+    Recipe = SFT
     Config = SFT.Config
 
-    def __init__(self, **params: Any) -> None:
-        self._recipe = SFT(**params)
-        self.cfg = self._recipe.cfg
+    def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
+        from trl.trainer.sft_config import SFTConfig
+        from trl.trainer.sft_trainer import SFTTrainer
 
-    def planned_steps(self, ctx: RunContext) -> int | None:
-        """How many steps are to be expected."""
-        return self._recipe.planned_steps(ctx)
-
-    def train(self, ctx: RunContext) -> RunResult:
-        """Train one run from its rows to its final checkpoint."""
-        recipe, extras = self._recipe, ctx.extras
-        recipe.bind(
-            client=extras["backend_handles"]["training_client"],
-            renderer=extras["renderer"],
-            rows=extras["train_rows"],
-            seed=extras["seed"],
-            run_dir=ctx.output_dir,
-            services=extras,
+        config = SFTConfig(
+            **arguments,
+            per_device_train_batch_size=self.cfg.batch_size,
+            train_sampling_strategy="sequential",
+            max_length=None,
+            dataset_kwargs={"skip_prepare_dataset": True},
         )
-        run_blocking(recipe.setup)
-
-        def make(model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
-            from trl.trainer.sft_config import SFTConfig
-            from trl.trainer.sft_trainer import SFTTrainer
-
-            config = SFTConfig(
-                **arguments,
-                per_device_train_batch_size=recipe.cfg.batch_size,
-                train_sampling_strategy="sequential",
-                max_length=None,
-                dataset_kwargs={"skip_prepare_dataset": True},
-            )
-            tokenizer = extras["backend_handles"]["tokenizer"]
-            return SFTTrainer(
-                model, args=config, train_dataset=self._dataset(), processing_class=tokenizer, optimizers=optimizers
-            )
-
-        return train_with_trl(ctx, recipe, name=self.name, make=make)
+        return SFTTrainer(
+            model,
+            args=config,
+            train_dataset=self._dataset(),
+            processing_class=ctx.extras["backend_handles"]["tokenizer"],
+            optimizers=optimizers,
+        )
 
     def _dataset(self) -> Any:
         """The examples of all steps, one after another; what carries no loss has the label -100."""
         from datasets import Dataset
 
-        recipe = self._recipe
+        recipe = self.recipe
         rows: list[dict[str, list[int]]] = []
         for step in range(recipe.total_steps()):
             for example in (recipe.examples[index] for index in recipe.order().indices(step)):

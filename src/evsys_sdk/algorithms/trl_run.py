@@ -3,6 +3,10 @@
 The adapter that TRL trains starts as the one that the local backend made, and goes back into the backend's client when
 it is trained. So evaluation, benchmarks and checkpoints are those of every other recipe; only the training is TRL's. A
 run cannot be resumed in the middle of it.
+
+    class LocalSFT(TrlAlgorithm):
+        Recipe = SFT                                             # whose params, rows and order of rows it takes
+        def trainer(self, ctx, model, arguments, optimizers): ...   # the trainer of TRL
 """
 
 # pyright: basic, reportMissingImports=false
@@ -11,38 +15,74 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import BackendError, MissingExtraError
 from ..protocols import RunContext, RunResult
+from ..training.blocking import run_blocking
 from ..training.schedule import Schedule
 from .base import BaseAlgorithm, TrainingConfig
 
-type MakeTrainer = Callable[[Any, dict[str, Any], tuple[Any, Any]], Any]
-"""(model with adapter, arguments every trainer takes, optimizer and schedule) -> a trainer of TRL."""
 
+class TrlAlgorithm:
+    """A recipe of ours whose training is left to TRL."""
 
-def train_with_trl(ctx: RunContext, recipe: BaseAlgorithm, *, name: str, make: MakeTrainer) -> RunResult:
-    """Train the run's adapter with a trainer of TRL and take the result over."""
-    if any(find_spec(package) is None for package in ("trl", "peft", "datasets")):
-        raise MissingExtraError(f"algorithm '{name}'", "local")
-    handles = ctx.extras["backend_handles"]
-    client = handles["training_client"]
-    if "base" not in handles:
-        raise BackendError(f"algorithm '{name}' trains on the backend 'local' only. Set backend.kind to local.")
-    attempt = ctx.extras.get("attempt", 1)
-    model = _with_adapter(handles["base"], client.sampler(f"trl-start-{attempt}").result().ref)
-    total = recipe.total_steps()
-    trainer = make(model, _arguments(ctx, recipe.cfg, total, handles["base"]), _optimizer(model, recipe, total))
-    trainer.add_callback(_reporter(ctx))
-    with _quiet():
-        trainer.train()
-    folder = ctx.output_dir / "trl" / "adapter"
-    trainer.model.save_pretrained(str(folder))
-    client.load_state(str(folder), with_optimizer=False).result()
-    return _result(ctx, client, trainer, attempt)
+    name: ClassVar[str] = "trl"
+    pinned_backend: ClassVar[str] = "local"
+    Recipe: ClassVar[type[BaseAlgorithm]]
+
+    def __init__(self, **params: Any) -> None:
+        self.recipe: Any = self.Recipe(**params)
+        self.cfg = self.recipe.cfg
+
+    def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
+        """A trainer of TRL for a model with its adapter; `arguments` are those that every trainer takes."""
+        raise NotImplementedError(f"algorithm '{self.name}' must define trainer(...)")
+
+    def planned_steps(self, ctx: RunContext) -> int | None:
+        """How many steps are to be expected."""
+        return self.recipe.planned_steps(ctx)
+
+    def train(self, ctx: RunContext) -> RunResult:
+        """Train one run from its rows to its final checkpoint."""
+        if any(find_spec(package) is None for package in ("trl", "peft", "datasets")):
+            raise MissingExtraError(f"algorithm '{self.name}'", "local")
+        recipe, extras = self.recipe, ctx.extras
+        if "base" not in extras["backend_handles"]:
+            raise BackendError(
+                f"algorithm '{self.name}' trains on the backend 'local' only. Set backend.kind to local."
+            )
+        recipe.bind(
+            client=extras["backend_handles"]["training_client"],
+            renderer=extras["renderer"],
+            rows=extras["train_rows"],
+            seed=extras["seed"],
+            run_dir=ctx.output_dir,
+            services=extras,
+        )
+        try:
+            run_blocking(recipe.setup)
+            return self._train(ctx)
+        finally:
+            recipe.close()
+
+    def _train(self, ctx: RunContext) -> RunResult:
+        """Hand the run's adapter to the trainer, and take over what became of it."""
+        recipe, base = self.recipe, ctx.extras["backend_handles"]["base"]
+        attempt = ctx.extras.get("attempt", 1)
+        model = _with_adapter(base, recipe.client.sampler(f"trl-start-{attempt}").result().ref)
+        total = recipe.total_steps()
+        arguments = _arguments(ctx, recipe.cfg, total, base)
+        trainer = self.trainer(ctx, model, arguments, _optimizer(model, recipe, total))
+        trainer.add_callback(_reporter(ctx))
+        with _quiet():
+            trainer.train()
+        folder = ctx.output_dir / "trl" / "adapter"
+        trainer.model.save_pretrained(str(folder))
+        recipe.client.load_state(str(folder), with_optimizer=False).result()
+        return _result(ctx, recipe.client, trainer, attempt)
 
 
 def _with_adapter(base: Any, adapter: str) -> Any:

@@ -23,7 +23,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What torch and transformers deprecate in themselves is their own affair."""
     for item in items:
         if item.get_closest_marker("local") is not None:
-            for module in ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "multiprocessing"):
+            for module in (
+                "torch",
+                "triton",
+                "transformers",
+                "trl",
+                "peft",
+                "accelerate",
+                "datasets",
+                "multiprocessing",
+            ):
                 item.add_marker(pytest.mark.filterwarnings(rf"ignore:::{module}"))
 
 

@@ -193,3 +193,135 @@ def test_running_out_of_memory_while_sampling_goes_on_with_fewer(
     monkeypatch.setattr(graph_decoding.StackedCache, "reserve", little)
     samples = client.sampler().result().sample([1, 2, 3], 16, SamplingParams(6, seed=0, stop=[])).result()
     assert [len(sample.tokens) for sample in samples] == [6] * 16
+
+
+def test_rows_with_shared_prefixes_are_captured_too(make_client: Callable[..., Any]) -> None:
+    client, exact = make_client(params=GPU), make_client()
+    randomise(client)
+    randomise(exact)
+    exact.forward_backward(some_data(0), "cross_entropy").result()
+    found: dict[int, list[Any]] = {0: [], 1: []}
+    for seed in (0, 1, 0, 1):
+        client.forward_backward(some_data(seed), "cross_entropy").result()
+        found[seed].append(gradient(client))
+        client._state.optimizer.forget_gradient()
+    [shape] = client._state.graphs._passes
+    assert shape.keys
+    for seed in (0, 1):
+        assert alike(*found[seed]) > 0.999
+    assert alike(found[0][1], gradient(exact)) > 0.99
+    assert alike(found[0][0], found[1][0]) < 0.9
+
+
+def test_samples_of_one_prompt_read_it_in_one_place(
+    make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some end earlier than others, the one whose slot the prompt is read from among them."""
+    from evsys_sdk.backends.local import graph_decoding
+
+    places: list[Any] = []
+    shared_prompts = graph_decoding._shared_prompts
+    monkeypatch.setattr(
+        graph_decoding, "_shared_prompts", lambda lanes: places.append(shared_prompts(lanes)) or places[-1]
+    )
+    client = make_client(params=GPU)
+    randomise(client)
+    sampler = client.sampler().result()
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 256, length).tolist() for length in (100, 70, 100)]
+    asked = [
+        (prompt, length, sampler.sample(prompt, count, SamplingParams(length, seed=length, stop=[])))
+        for prompt in prompts
+        for count, length in ((1, 10), (10, 40), (3, 25))
+    ]
+    data: list[Datum] = []
+    logprobs: list[Any] = []
+    for prompt, length, operation in asked:
+        for sample in operation.result():
+            data.append(Datum.supervised([*prompt, *sample.tokens], [0.0] * len(prompt) + [1.0] * length))
+            logprobs.append(np.array(sample.logprobs))
+    for again, sampled in zip(client.forward(data).result().logprobs, logprobs, strict=True):
+        assert np.abs(again[-len(sampled) :] - sampled).mean() < 0.1
+    assert {0.0, 70.0, 100.0} <= {length for place in places for length in place[1]}
+    alone = sampler.sample(prompts[0], 10, SamplingParams(40, seed=40, stop=[])).result()
+    assert alone == sampler.sample(prompts[0], 10, SamplingParams(40, seed=40, stop=[])).result()
+
+
+@pytest.mark.parametrize("count", [1, 7, 40, 100, 150])
+def test_any_number_of_samples_has_the_logprobs_of_training(
+    count: int, tiny: Callable[[str], str], make_client: Callable[..., Any]
+) -> None:
+    client = make_client(name=tiny("qwen3"), params=GPU)
+    randomise(client)
+    samples = client.sampler().result().sample([4, 5, 6], count, SamplingParams(12, seed=1, stop=[])).result()
+    data = [Datum.supervised([4, 5, 6, *sample.tokens], [0.0] * 3 + [1.0] * 12) for sample in samples]
+    again = np.array([lp[-12:] for lp in client.forward(data).result().logprobs])
+    assert np.abs(again - np.array([sample.logprobs for sample in samples])).mean() < 0.1
+
+
+def test_steps_are_launched_ahead_as_long_as_nothing_ends(
+    make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk.backends.local.graph_decoding import GraphDecoder
+
+    launched: list[bool] = []
+    replayed = GraphDecoder._replayed
+
+    def noted(self: Any, *args: Any, after: Any = None) -> Any:
+        launched.append(after is not None)
+        return replayed(self, *args, after=after)
+
+    monkeypatch.setattr(GraphDecoder, "_replayed", noted)
+    client = make_client(params=GPU)
+    client.sampler().result().sample([1, 2, 3], 4, SamplingParams(40, seed=0, stop=[])).result()
+    assert len(launched) == 39, "one step for each token but the first"
+    assert sum(launched) >= 30
+
+
+@pytest.mark.parametrize("vocabulary", [259, 5000])
+def test_the_gpu_chooses_the_token_that_the_cpu_chooses(vocabulary: int) -> None:
+    from evsys_sdk.backends.local.gpu_choice import pick
+    from evsys_sdk.backends.local.sampling import choose
+
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(64, vocabulary, generator=generator) * 3).bfloat16()
+    uniform = torch.rand(64, dtype=torch.float64, generator=generator)
+    params = [SamplingParams(1, temperature=(0, 0.6, 1, 1.7)[row % 4]) for row in range(64)]
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
+    tokens, logprobs = pick(logits.cuda(), temperature.cuda(), uniform.cuda()).cpu()
+    expected = logits.float().log_softmax(dim=1)
+    drawn = choose(expected, params, uniform)
+    assert float((tokens.long() == drawn).float().mean()) > 0.98  # two sums of which rounding may decide
+    assert torch.allclose(logprobs.float(), expected.gather(1, tokens.long()[:, None])[:, 0], atol=1e-4)
+
+
+def test_kernels_beside_the_model_equal_plain_torch() -> None:
+    from evsys_sdk.backends.local.row_kernels import Gather, merge, softmax_, store_rows
+
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator).cuda()
+
+    logits = random(7, 9001).bfloat16()
+    expected = logits.float()
+    totals = softmax_(logits, found=True)
+    assert torch.allclose(totals, expected.logsumexp(dim=1), atol=1e-4)
+    assert torch.equal(logits, (expected - totals[:, None]).exp().bfloat16())
+    weight, a, b, merged = random(200, 136).bfloat16(), random(24, 136), random(200, 24), random(200, 136).bfloat16()
+    merge(weight, a, b, 0.5, merged)
+    assert float((merged.float() - (weight.float() + 0.5 * b @ a)).abs().max()) < 0.1
+    rows = random(6, 2, 16).bfloat16()
+    index = torch.tensor([0, 1, 0, 1, 2, 5, 0, 3], device="cuda")
+    order, ends = index.argsort(stable=True), torch.tensor([0, 3, 5, 6, 7, 7, 8], device="cuda")
+    slope = random(8, 2, 16).bfloat16()
+    [found] = torch.autograd.grad(Gather.apply(rows.requires_grad_(), index, order, ends), rows, slope)
+    rows = rows.detach()
+    summed = torch.zeros(6, 2, 16, device="cuda").index_add_(0, index, slope.float())
+    assert torch.allclose(found.float(), summed, atol=0.02)
+    cache = torch.zeros(2, 3, 2, 9, 16, device="cuda", dtype=torch.bfloat16)
+    slots, positions = torch.tensor([0, 2, 2], device="cuda"), torch.tensor([8, 0, 1], device="cuda")
+    store_rows(rows, rows, (cache[0], cache[1]), slots, positions, slots + 1)
+    assert torch.equal(cache[0][slots, :, positions], rows[slots + 1])
+    assert torch.equal(cache[1][slots, :, positions], rows[slots + 1])
+    assert int((cache != 0).sum()) == 2 * int((rows[slots + 1] != 0).sum())

@@ -17,6 +17,8 @@ from evsys_sdk.backends.datum import Datum  # noqa: E402
 from evsys_sdk.backends.losses import LOSSES, numpy_loss  # noqa: E402
 
 ARCHS = ["llama", "qwen3", "mistral", "gemma3_text"]
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+DEVICES = ["cpu", GPU]
 
 
 def reference_logprobs(folder: str, client: Any, data: Sequence[Datum]) -> tuple[Any, list[Any], list[Any]]:
@@ -28,7 +30,7 @@ def reference_logprobs(folder: str, client: Any, data: Sequence[Datum]) -> tuple
     parameters: list[Any] = []
     replaced: dict[str, Any] = {}
     for name, (a, b) in adapter.weights.items():
-        a, b = a.detach().double().requires_grad_(), b.detach().double().requires_grad_()
+        a, b = (matrix.detach().cpu().double().requires_grad_() for matrix in (a, b))
         parameters += [a, b]
         replaced[f"{name}.weight"] = model.get_parameter(f"{name}.weight").detach() + adapter.scale * (b @ a)
     width = max(len(datum) for datum in data)
@@ -114,7 +116,7 @@ def randomise(client: Any) -> None:
 
 
 def gradient(client: Any) -> list[Any]:
-    return [tensor.clone() for tensor in client._state.optimizer._gradient]
+    return [tensor.cpu().clone() for tensor in client._state.optimizer._gradient]
 
 
 def assert_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float = 1e-5) -> None:
@@ -124,12 +126,13 @@ def assert_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float
         assert float((one - other).abs().max()) <= tolerance * largest
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("loss_fn", sorted(LOSSES))
 def test_every_loss_and_its_gradient_equal_plain_torch(
-    arch: str, loss_fn: str, tiny: Callable[[str], str], make_client: Callable[..., Any]
+    arch: str, loss_fn: str, device: str, tiny: Callable[[str], str], make_client: Callable[..., Any]
 ) -> None:
-    client = make_client(name=tiny(arch))
+    client = make_client(name=tiny(arch), params={"device": device})
     randomise(client)
     data = some_data(policy=loss_fn != "cross_entropy", shared=20)
     if loss_fn != "cross_entropy":
@@ -145,16 +148,17 @@ def test_every_loss_and_its_gradient_equal_plain_torch(
     assert_close(gradient(client), torch.autograd.grad(loss, parameters))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("params", [{"share_prefixes": False}, {"tokens_at_once": 1}, {"tokens_at_once": 70}])
 @pytest.mark.parametrize("shared", [0, 30])
 def test_how_data_is_packed_changes_nothing(
-    params: dict[str, Any], shared: int, make_client: Callable[..., Any]
+    params: dict[str, Any], shared: int, device: str, make_client: Callable[..., Any]
 ) -> None:
     data = some_data(policy=False, shared=shared)
     found: list[list[Any]] = []
     outputs: list[Any] = []
     for chosen in ({}, params):
-        client = make_client(params=chosen)
+        client = make_client(params={"device": device, **chosen})
         randomise(client)
         outputs.append(client.forward_backward(data, "cross_entropy").result())
         found.append(gradient(client))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import decoding, fused_decoding, products, sampling_loop  # noqa: E402
+from evsys_sdk.backends.local import batch, decoding, fused_decoding, products  # noqa: E402
 from evsys_sdk.backends.local.sampling import choose  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
@@ -114,9 +114,9 @@ def test_equal_prompts_are_read_once(client: Any, monkeypatch: pytest.MonkeyPatc
     read: list[int] = []
     real = decoding.Decoder.prefill
 
-    def prefill(self: Any, prompts: Any, slots: Any) -> Any:
+    def prefill(self: Any, prompts: Any, slots: Any, known: Any) -> Any:
         read.extend(map(len, prompts))
-        return real(self, prompts, slots)
+        return real(self, prompts, slots, known)
 
     monkeypatch.setattr(decoding.Decoder, "prefill", prefill)
     prompt = client.tokenizer.encode("the same prompt")
@@ -266,7 +266,7 @@ def test_a_fault_fails_its_requests_and_the_thread_lives_on(client: Any, monkeyp
         raise ZeroDivisionError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sampling_loop, "advance", broken)
+        patch.setattr(batch, "advance", broken)
         with pytest.raises(ZeroDivisionError):
             sampler.sample([1, 2], 1, SamplingParams(5)).result()
     assert sampler.sample([1, 2], 1, SamplingParams(5, stop=[])).result()

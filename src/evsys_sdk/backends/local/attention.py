@@ -1,7 +1,8 @@
 """Attention over one packed row: every token sees the earlier tokens of its own sequence, and no other sequence.
 
 transformers lets a model take its attention from a table by name. Ours is entered there; how the row is divided comes
-with each call as `evsys_layout`, which the model hands down to every layer. No mask is ever built for a whole row.
+with each call as `evsys_layout`, which the model hands down to every layer. No mask is ever built for a whole row. What
+a model asks for beyond `Traits`, e.g. a mask or a bias of its own, is refused rather than left out.
 
 A segment may have a prefix elsewhere in the row, which several segments share: prompts of a group are read once.
 """
@@ -11,17 +12,24 @@ A segment may have a prefix elsewhere in the row, which several segments share: 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import BackendError
-
 NAME = "evsys_packed"
+_WIDEST_VARLEN = 256
+"""Heads that the kernels for rows of varying length take."""
+_IGNORED = {
+    "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "is_causal",
+    "output_router_logits", "position_embeddings", "logits_to_keep", "past_key_values", "return_dict", "head_mask",
+}  # fmt: skip
+"""What comes with a call and does not change what attention is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,13 @@ class Traits:
     """How far back a token sees; None all the way."""
     softcap: float | None = None
     layer: int = 0
+    sinks: Tensor | None = None
+    """(heads,): what a head's attention to nothing scores, as in gpt-oss."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the usual kernels can do it."""
+        return self.softcap is None and self.sinks is None
 
 
 class Layout(Protocol):
@@ -56,13 +71,14 @@ class PackedLayout:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
-        self._on_device: _VarlenIndex | None = None
+        self._on_device: VarlenIndex | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
         """Made once for all layers."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         half = query.dtype in (torch.float16, torch.bfloat16)  # all that the kernels for such rows take
-        if query.is_cuda and half and traits.softcap is None and has_varlen():
+        even = query.shape[-1] == value.shape[-1] <= _WIDEST_VARLEN
+        if query.is_cuda and half and even and traits.is_plain and has_varlen():
             return self._attend_varlen(query, key, value, traits)
         return torch.cat([self._attend_segment(s, query, key, value, traits) for s in self.segments], dim=1)
 
@@ -85,34 +101,12 @@ class PackedLayout:
     def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         """The same for (tokens, heads, width), by the kernels of a GPU for rows of varying length."""
         if self._on_device is None:
-            self._on_device = _VarlenIndex.of(self.segments, query.device)
-        index = self._on_device
-        if index.gather is not None:
-            key, value = _Gather.apply(key, index.gather), _Gather.apply(value, index.gather)
-        varlen = _varlen()
-        assert varlen is not None
-        return varlen(query, key, value, index, traits)
+            self._on_device = VarlenIndex.of(self.segments, len(key)).to(query.device)
+        return varlen_rows(query, key, value, self._on_device, traits)
 
     def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
         return self.attend_rows(q, k, v, traits).transpose(0, 1)
-
-
-class _Gather(torch.autograd.Function):
-    """Rows by number; where one is asked for several times, its gradients are added in float32."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.count = len(rows)
-        return rows.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        [grad] = grads
-        total = torch.zeros(ctx.count, *grad.shape[1:], device=grad.device).index_add_(0, index, grad.float())
-        return total.to(grad.dtype), None
 
 
 def attention(
@@ -129,14 +123,32 @@ def attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """The attention function as transformers calls it; (1, heads, tokens, width) in, (1, tokens, heads, width) out."""
-    if evsys_layout is None or others.get("s_aux") is not None or not getattr(module, "is_causal", True):
-        raise BackendError(
-            f"{type(module).__name__} uses a kind of attention that the local backend does not have. "
-            "Use a model of another architecture, such as Llama, Qwen or Mistral."
-        )
-    traits = Traits(scaling, sliding_window, softcap, getattr(module, "layer_idx", 0))
-    found = evsys_layout.attend(query[0], key[0], value[0], traits)
-    return found.transpose(0, 1)[None], None
+    layout = evsys_layout or getattr(others.get("position_ids"), "evsys_layout", None)
+    sinks = others.pop("s_aux", None)
+    refuse_unknown(module, attention_mask, others)
+    if layout is None:
+        raise NotUnderstood(f"its {type(module).__name__} does not say which tokens belong together")
+    traits = Traits(scaling, sliding_window, softcap, module.layer_idx, sinks)
+    found = layout.attend(query[0], key[0], value[0], traits)
+    return found.transpose(0, 1).contiguous()[None], None
+
+
+class NotUnderstood(Exception):
+    """A model asks for something that is not to be had; the text says what, and goes on after 'because'."""
+
+
+def refuse_unknown(module: Any, attention_mask: Any, others: dict[str, Any]) -> None:
+    """Raise for anything that our attention would leave out."""
+    kind = type(module).__name__
+    if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
+        raise NotUnderstood(f"its {kind} lets tokens see later ones")
+    if attention_mask is not None:
+        raise NotUnderstood(f"its {kind} comes with a mask of its own, which says nothing about packed sequences")
+    unknown = [name for name, value in others.items() if name not in _IGNORED and value is not None]
+    if unknown:
+        raise NotUnderstood(f"its {kind} asks for {', '.join(unknown)}, which our attention does not have")
+    if not isinstance(getattr(module, "layer_idx", None), int):
+        raise NotUnderstood(f"its {kind} does not know the number of its layer")
 
 
 def register() -> None:
@@ -148,7 +160,7 @@ def register() -> None:
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, traits: Traits) -> Tensor:
     """Attention of (..., heads, q, width) on (..., kv heads, k, width); `seen` says which keys, None means causal."""
-    if traits.softcap is None:
+    if traits.is_plain:
         shared = query.shape[-3] != key.shape[-3]
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=seen, is_causal=seen is None, scale=traits.scale, enable_gqa=shared
@@ -156,9 +168,17 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | N
     groups = query.shape[-3] // key.shape[-3]
     key, value = (tensor.repeat_interleave(groups, dim=-3) for tensor in (key, value))
     scale = traits.scale if traits.scale is not None else query.shape[-1] ** -0.5
-    scores = torch.tanh((query @ key.transpose(-1, -2)) * (scale / traits.softcap)) * traits.softcap
+    scores = (query @ key.transpose(-1, -2)).float() * scale
+    if traits.softcap is not None:
+        scores = torch.tanh(scores / traits.softcap) * traits.softcap
     mask = _causal(query.shape[-2], key.shape[-2], None, query.device) if seen is None else seen
-    weights = scores.float().masked_fill(torch.logical_not(mask), float("-inf")).softmax(dim=-1)
+    scores = scores.masked_fill(torch.logical_not(mask), float("-inf"))
+    if traits.sinks is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        # Query heads that share keys may have become the rows of one query; their sinks then lie the same way.
+        sinks = traits.sinks.float().view(scores.shape[-3], -1, 1).expand(*scores.shape[:-1], 1)
+        weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
     return weights.to(query.dtype) @ value
 
 
@@ -171,46 +191,73 @@ def _causal(queries: int, keys: int, window: int | None, device: Any) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _VarlenIndex:
+class VarlenIndex:
     """The segments as the kernels for rows of varying length want them."""
 
     queries: Tensor
+    """Where the segments begin, and where the last one ends."""
     keys: Tensor
+    """The same for their keys, prefixes included."""
     longest_query: int
     longest_key: int
     gather: Tensor | None
     """Where the keys of each segment lie in the row; None when they are the row itself."""
+    order: Tensor | None = None
+    """The other way round: the places in `gather` that show row 0, then those of row 1, and so on."""
+    ends: Tensor | None = None
+    """Where in `order` those of a row begin."""
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], device: Any) -> _VarlenIndex:
+    def of(cls, segments: Sequence[Segment], rows: int) -> VarlenIndex:
         lengths = [s.length for s in segments]
         totals = [s.prefix_length + s.length for s in segments]
-        gather = None
-        if totals != lengths:
-            pieces = [
-                piece
-                for s in segments
-                for piece in (
-                    torch.arange(s.prefix_start, s.prefix_start + s.prefix_length),
-                    torch.arange(s.start, s.start + s.length),
-                )
-            ]
-            gather = torch.cat(pieces).to(device)
-        ends = [
-            F.pad(torch.tensor(sizes).cumsum(0), (1, 0)).to(device=device, dtype=torch.int32)
-            for sizes in (lengths, totals)
-        ]
-        return cls(ends[0], ends[1], max(lengths), max(totals), gather)
+        queries, keys = (torch.from_numpy(np.cumsum([0, *sizes]).astype(np.int32)) for sizes in (lengths, totals))
+        longest = max(lengths), max(totals)
+        if totals == lengths:
+            return cls(queries, keys, *longest, None)
+        parts = [(s.prefix_start, s.prefix_length) for s in segments], [(s.start, s.length) for s in segments]
+        gather = np.concatenate(
+            [np.arange(start, start + size) for pair in zip(*parts, strict=True) for start, size in pair]
+        )
+        order = np.argsort(gather, kind="stable").astype(np.int32)
+        ends = np.concatenate([[0], np.bincount(gather, minlength=rows)]).cumsum().astype(np.int32)
+        return cls(queries, keys, *longest, *(torch.from_numpy(part) for part in (gather, order, ends)))
+
+    def to(self, device: Any) -> VarlenIndex:
+        """The same on a device."""
+        parts = (self.queries, self.keys, self.gather, self.order, self.ends)
+        queries, keys, *others = (None if part is None else part.to(device) for part in parts)
+        assert queries is not None
+        assert keys is not None
+        return VarlenIndex(queries, keys, self.longest_query, self.longest_key, *others)
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Keys or values of all segments one after another."""
+        if self.gather is None:
+            return rows
+        if not (torch.is_grad_enabled() and rows.requires_grad and has_triton()):
+            return rows.index_select(0, self.gather)
+        from .row_kernels import Gather
+
+        return Gather.apply(rows, self.gather, self.order, self.ends)
 
 
-def varlen_rows(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, traits: Traits) -> Tensor:
-    """Attention of (tokens, heads, width) whose sequences end where `ends` says, 0 first."""
-    return _varlen()(query, key, value, _VarlenIndex(ends, ends, longest, longest, None), traits)
+def varlen_rows(query: Tensor, key: Tensor, value: Tensor, index: VarlenIndex, traits: Traits) -> Tensor:
+    """Attention of (tokens, heads, width) on a GPU."""
+    varlen = _varlen()
+    assert varlen is not None
+    return varlen(query, index.gathered(key), index.gathered(value), index, traits)
 
 
 def has_varlen() -> bool:
     """Whether torch has attention for rows of varying length."""
     return _varlen() is not None
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether our own kernels can be had."""
+    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
@@ -224,7 +271,7 @@ def _varlen() -> Any:
         return None
     takes = inspect.signature(varlen_attn).parameters
 
-    def call(q: Tensor, k: Tensor, v: Tensor, index: _VarlenIndex, traits: Traits) -> Tensor:
+    def call(q: Tensor, k: Tensor, v: Tensor, index: VarlenIndex, traits: Traits) -> Tensor:
         back = -1 if traits.window is None else traits.window - 1
         options: dict[str, Any] = {"scale": traits.scale} if "scale" in takes else {}
         options |= {"window_size": (back, 0)} if "window_size" in takes else {"is_causal": True}

@@ -8,13 +8,13 @@ The base model is loaded once per process and shared by all arms; each arm train
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from ...config.base import Strict
-from ...errors import BackendError
 
 
 class LocalConfig(Strict):
@@ -38,6 +38,9 @@ class LocalConfig(Strict):
     tokens_at_once: int | None = Field(default=None, ge=1)
     """Tokens in one pass; a larger batch takes several, with the same result. By default 2048 on a CPU, 8192 on a
     GPU."""
+    recompute: Literal["auto", "always", "never"] = "auto"
+    """Run layers a second time for the gradient instead of keeping what they computed: the same numbers in much less
+    memory, and half as long again. auto does so where it would not fit otherwise."""
     max_context: int | None = Field(default=None, ge=2)
     """Longest sequence, where the model's own limit needs more memory than there is."""
     share_prefixes: bool = True
@@ -63,20 +66,19 @@ class LocalBackend:
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
         """Load the base, unless another run has it already, and start an adapter on it."""
+        from ..client import start_of
         from .client import LocalTrainingClient
+        from .estimate import Sizes
 
-        resumed, initial = getattr(model, "load_checkpoint_path", None), getattr(model, "init_from_checkpoint", None)
-        if resumed and initial:
-            raise BackendError(
-                f"model.load_checkpoint_path ({resumed}) and model.init_from_checkpoint ({initial}) are both set. "
-                "Keep the first to continue with the optimizer, the second to start afresh from the weights."
-            )
-        base = self.load(model.name)
-        settings = self._settings(model, on_gpu=base.device.type == "cuda")
-        client = LocalTrainingClient(base, settings, Path(run_dir))
-        if ref := resumed or initial:
+        ref, with_optimizer = start_of(model)
+        chosen: list[Any] = []
+        base = self.load(model.name, lambda sizes, key: chosen.append(self._settings(model, sizes, key, loaded=False)))
+        if not chosen:
+            chosen.append(self._settings(model, Sizes.of(base.model.config), base.key, loaded=True))
+        client = LocalTrainingClient.start(base, chosen[0], Path(run_dir))
+        if ref:
             try:
-                client.load_state(ref, with_optimizer=bool(resumed)).result()
+                client.load_state(ref, with_optimizer=with_optimizer).result()
             except BaseException:
                 client.close()
                 raise
@@ -87,7 +89,7 @@ class LocalBackend:
         if (client := handles.get("training_client")) is not None:
             client.close()
 
-    def load(self, model: str) -> Any:
+    def load(self, model: str, before_loading: Callable[[Any, Any], None] | None = None) -> Any:
         """The base model of a name, on the device and in the type that the params ask for."""
         from .loading import open_base
 
@@ -98,27 +100,58 @@ class LocalBackend:
             dtype="float32" if config.exact else config.dtype,
             gguf_file=config.gguf_file,
             threads=config.threads,
+            before_loading=before_loading,
         )
 
-    def _settings(self, model: Any, *, on_gpu: bool) -> Any:
+    def _settings(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
+        """What the config asks for, as far as there is memory for it."""
         from .client import Settings
+        from .estimate import bytes_per_token
         from .sampling_loop import SamplingLimits
         from .training import PassSettings
 
-        config = self.config
-        tokens_at_once = config.tokens_at_once or (8192 if on_gpu else 2048)
+        config, on_gpu = self.config, key.device.type == "cuda"
+        needs = self._needs(model, sizes, key, loaded=loaded)
+        recompute_from = needs.recompute_from if needs.recompute else None
         return Settings(
             model=model.name,
             seed=getattr(model, "seed", 0),
-            lora_rank=getattr(model, "lora_rank", 32),
+            lora_rank=needs.rank,
             lora_alpha=config.lora_alpha,
             lora_targets=None if config.lora_targets is None else tuple(config.lora_targets),
             max_context=config.max_context,
-            merge=config.merge_samplers,
-            passes=PassSettings(tokens_at_once, config.share_prefixes, config.lora_dropout),
+            merge=needs.merge,
+            passes=PassSettings(
+                needs.tokens_at_once,
+                config.share_prefixes,
+                config.lora_dropout,
+                config.recompute,
+                recompute_from,
+                (bytes_per_token(sizes, needs.kept()), bytes_per_token(sizes, needs.recomputed())),
+            ),
             sampling=SamplingLimits(
                 lanes=config.samples_at_once or (256 if on_gpu else 32),
-                cached_tokens=config.cached_tokens or (262144 if on_gpu else 65536),
-                tokens_at_once=tokens_at_once,
+                cached_tokens=needs.cached_tokens,
+                tokens_at_once=needs.tokens_at_once,
             ),
         )
+
+    def _needs(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
+        from .estimate import Needs
+        from .fitting import fitted
+
+        config, on_gpu = self.config, key.device.type == "cuda"
+        wanted = Needs(
+            key.device,
+            key.dtype,
+            getattr(model, "lora_rank", 32),
+            config.lora_targets,
+            tokens_at_once=config.tokens_at_once or (8192 if on_gpu else 2048),
+            cached_tokens=config.cached_tokens or (262144 if on_gpu else 65536),
+            merge=config.merge_samplers,
+            recompute=config.recompute == "always",
+            loaded=loaded,
+            dropout=config.lora_dropout > 0,
+        )
+        fixed = {name for name, value in config if name in config.model_fields_set and value not in (None, "auto")}
+        return fitted(sizes, wanted, fixed=fixed, model=model.name)

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from ...errors import BackendError
@@ -35,6 +36,8 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 OPTIMIZER = "optimizer.safetensors"
 _PREFIX = "base_model.model."
 _REMEDY = "Use an earlier checkpoint of the run."
+_UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "target_parameters")
+"""What PEFT may say of an adapter that we do not have; the last one adapts the experts of a mixture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +54,19 @@ def write_checkpoint(
     folder: Path, adapter: Adapter, about: Mapping[str, Any], *, base_model: str, moments: Mapping[str, Tensor] | None
 ) -> None:
     """Store a checkpoint; until it is complete there is none."""
-    files = {ADAPTER: save(_peft_tensors(adapter))}
+    files: dict[str, Mapping[str, Tensor]] = {ADAPTER: _peft_tensors(adapter)}
     if moments is not None:
-        files[OPTIMIZER] = save({name: tensor.cpu().contiguous() for name, tensor in moments.items()})
+        files[OPTIMIZER] = moments
     try:
-        for name, content in files.items():
-            with atomic_write(folder / name) as file:
-                file.write(content)
+        sums = {name: _write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / ADAPTER_CONFIG, _peft_config(adapter, base_model))
-        sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         write_json(folder / MANIFEST, {"format": FORMAT, "backend": "local", **about, "sha256": sums})
-    except OSError as error:
+    except Exception as error:
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
-        size = sum(map(len, files.values())) / 1e6
+        if not isinstance(error, OSError):
+            raise
+        size = sum(tensor.numel() * 4 for tensors in files.values() for tensor in tensors.values()) / 1e6
         raise BackendError(
             f"the checkpoint {folder} ({size:.1f} MB) cannot be written: {error.strerror or error}. Nothing of it is "
             "left, earlier checkpoints and the weights in memory are as they were. Make room or name another "
@@ -83,11 +85,32 @@ def read_checkpoint(ref: str, switch: Switch, *, device: Any) -> Stored:
     return Stored(adapter, moments, about)
 
 
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """A safetensors file of float32, one tensor at a time, as memory may be short; returns its checksum."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * 4
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)  # numbers begin at a multiple of 8
+    digest = hashlib.sha256()
+    with atomic_write(path) as file:
+        for part in (len(head).to_bytes(8, "little"), head):
+            file.write(part)
+            digest.update(part)
+        for tensor in tensors.values():
+            content = tensor.detach().to("cpu", torch.float32).contiguous().numpy().data
+            file.write(content)
+            digest.update(content)
+    return digest.hexdigest()
+
+
 def _peft_tensors(adapter: Adapter) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, (a, b) in adapter.weights.items():
-        tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.detach().cpu().contiguous()
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.detach().cpu().contiguous()
+        tensors[f"{_PREFIX}{name}.lora_A.weight"] = a
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = b
     return tensors
 
 
@@ -101,13 +124,14 @@ def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": sorted(adapter.weights),
+        "fan_in_fan_out": adapter.transposed,
         "inference_mode": True,
     }
 
 
 def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device: Any) -> Adapter:
     config = _read_json(folder / ADAPTER_CONFIG)
-    unsupported = [key for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern") if config.get(key)]
+    unsupported = [key for key in _UNSUPPORTED if config.get(key)]
     if config.get("peft_type") != "LORA" or unsupported:
         kind = ", ".join(unsupported) or config.get("peft_type")
         raise BackendError(f"{folder} holds an adapter of a kind that is not plain LoRA ({kind}). Use a LoRA adapter.")
@@ -127,7 +151,8 @@ def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device
     if not weights or 2 * len(weights) != len(tensors):
         raise BackendError(f"{folder / ADAPTER} holds other tensors than lora_A and lora_B. Use a LoRA adapter.")
     order = [name for name in switch.layers if name in weights]
-    return Adapter(int(config["r"]), float(config["lora_alpha"]), {name: weights[name] for name in order})
+    transposed = any(switch.layers[name].transposed for name in order)
+    return Adapter(int(config["r"]), float(config["lora_alpha"]), {name: weights[name] for name in order}, transposed)
 
 
 def _content(path: Path, checksum: str | None) -> bytes:

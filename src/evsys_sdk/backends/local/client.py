@@ -33,6 +33,7 @@ from ..future import Operation
 from ..losses import LOSSES, LossCallable, custom_loss, named_loss
 from ..seeds import RequestSeeds
 from ..worker import Worker
+from . import memory
 from .checkpoint import Stored, read_checkpoint, write_checkpoint
 from .loading import Base
 from .lora import Adapter
@@ -89,6 +90,16 @@ class LocalTrainingClient:
             top_k_logprobs=min(base.vocab_size, _MOST_ALTERNATIVES),
         )
 
+    @classmethod
+    def start(cls, base: Base, settings: Settings, run_dir: Path) -> LocalTrainingClient:
+        """A client, or an error that says that its adapter does not fit."""
+        try:
+            return cls(base, settings, run_dir)
+        except Exception as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            raise memory.no_room("the adapter", base.device) from memory.forget_frames(error)
+
     def forward(
         self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
@@ -129,7 +140,7 @@ class LocalTrainingClient:
             )
             return str(folder)
 
-        return self._worker.submit("save_state", save)
+        return self._worker.submit("save_state", lambda: self._state.with_room("a checkpoint", save))
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
         """Go back to a stored state, or take over a LoRA adapter of PEFT without its optimizer."""
@@ -139,13 +150,14 @@ class LocalTrainingClient:
             self._check_shape(ref, stored.adapter)
             if with_optimizer and stored.moments is None:
                 raise BackendError(f"{ref} holds weights only. Load it with with_optimizer=False.")
-            self._state.replace(stored.adapter)
-            if with_optimizer and stored.moments is not None:
-                self._state.optimizer.restore(stored.moments, int(stored.about["steps"]))
-                self._state.passes = int(stored.about["passes"])
-                self._seeds.used = int(stored.about["sampled"])
+            if not with_optimizer:
+                self._state.replace(stored.adapter)
+                return
+            self._state.replace(stored.adapter, stored.moments, int(stored.about["steps"]))
+            self._state.passes = int(stored.about["passes"])
+            self._seeds.used = int(stored.about["sampled"])
 
-        return self._worker.submit("load_state", load)
+        return self._worker.submit("load_state", lambda: self._state.with_room("a stored state", load))
 
     def sampler(self, name: str | None = None) -> Operation[LocalSamplingClient]:
         """A frozen copy of the adapter as it is now; with a name it is stored and can be opened again."""
@@ -157,7 +169,7 @@ class LocalTrainingClient:
                 write_checkpoint(folder, adapter, self._about(), base_model=self.model_name, moments=None)
             return self._sampler_of(adapter, ref="" if folder is None else str(folder))
 
-        return self._worker.submit("sampler", snapshot)
+        return self._worker.submit("sampler", lambda: self._state.with_room("a copy of the adapter", snapshot))
 
     def open_sampler(self, ref: str) -> Operation[LocalSamplingClient]:
         """A sampler that was stored earlier; a saved state and a LoRA adapter of PEFT serve as well."""

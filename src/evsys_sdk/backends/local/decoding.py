@@ -4,6 +4,7 @@ The cache has a slot for each running sequence and is one tensor per layer, so a
 of them. Slots are kept without gaps: whoever owns the decoder moves the last slot into one that became free.
 
     logits = decoder.prefill([prompt], [0])            # (1, vocabulary)
+    logits = decoder.prefill([prompt], [0], [500])     # the same, where the slot holds the first 500 tokens already
     logits = decoder.step(tokens, positions)           # slot i reads tokens[i] at positions[i]
 
 `Decoder` is the whole interface; another one, e.g. with captured graphs of a GPU, can take its place.
@@ -15,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import PackedLayout, Segment, Traits, masked_attention
+from .attention import PackedLayout, Traits, masked_attention
 from .loading import Base
 from .lora import Change
+from .reading import PromptLayout, Reading
 from .sampling import Lane, advance
 
 _GROWTH = 64
@@ -36,6 +38,12 @@ class KeyValueCache:
     slots: int = 0
     length: int = 0
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict[int, tuple[Tensor, Tensor]])
+
+    @property
+    def token_bytes(self) -> int:
+        """What one position of a slot takes."""
+        tensors = [tensor for pair in self.layers.values() for tensor in pair]
+        return sum(tensor.shape[1] * tensor.shape[3] * tensor.element_size() for tensor in tensors)
 
     def reserve(self, slots: int, length: int) -> None:
         """Make room for this many slots of this length, keeping what is there."""
@@ -65,6 +73,30 @@ class KeyValueCache:
                 for target in targets:
                     tensor[target, :, :length] = tensor[source, :, :length]
 
+    def take(self, slot: int, start: int, end: int) -> Any:
+        """A copy of some positions of a slot, for `put` and `cut`; each kind of cache has its own form of it."""
+        return {
+            number: (key[slot, :, start:end].clone(), value[slot, :, start:end].clone())
+            for number, (key, value) in self.layers.items()
+        }
+
+    def put(self, slot: int, start: int, taken: Any, length: int) -> None:
+        """Fill positions of a slot with the first ones of what was taken from one, this one or another."""
+        for number, (key, value) in taken.items():
+            keys, values = self.layer(number, key, value)
+            keys[slot, :, start : start + length] = key[:, :length]
+            values[slot, :, start : start + length] = value[:, :length]
+
+    def cut(self, taken: Any, start: int, end: int) -> Any:
+        """A copy of a part of what was taken."""
+        return {
+            number: (key[:, start:end].clone(), value[:, start:end].clone()) for number, (key, value) in taken.items()
+        }
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        self.layers, self.slots, self.length = {}, 0, 0
+
 
 def _grown(tensor: Tensor, slots: int, length: int) -> Tensor:
     grown = tensor.new_zeros(slots, tensor.shape[1], length, tensor.shape[3])
@@ -77,18 +109,24 @@ class Decoder:
 
     def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
         self.base, self._changes = base, changes
-        self.cache = KeyValueCache()
+        self.cache = self._own_cache = KeyValueCache()
+        self.tokens_read = 0
+        """Of prompts, so far."""
 
     @torch.inference_mode()
-    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
-        """Read prompts into slots; the logits after the last token of each, (prompts, vocabulary)."""
-        ends = np.cumsum([len(prompt) for prompt in prompts])
-        starts = [0, *ends[:-1].tolist()]
-        segments = [Segment(start, len(prompt)) for start, prompt in zip(starts, prompts, strict=True)]
-        tokens = torch.tensor([token for prompt in prompts for token in prompt])
-        positions = torch.cat([torch.arange(len(prompt)) for prompt in prompts])
-        hidden = self._hidden(tokens, positions, _PrefillLayout(segments, slots, self.cache))
-        return self.base.head.logits(hidden[torch.from_numpy(ends - 1).to(self.base.device)])
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], slots: Sequence[int], known: Sequence[int] | None = None
+    ) -> Tensor:
+        """Read prompts into slots; the logits after the last token of each, (prompts, vocabulary).
+
+        `known` says how many of its first tokens each slot holds already, at most all but one. What prompts have in
+        common behind that is read once.
+        """
+        reading = Reading.of(prompts, slots, known or [0] * len(prompts))
+        tokens, positions = torch.from_numpy(reading.tokens), torch.from_numpy(reading.positions)
+        hidden = self._hidden(tokens, positions, PromptLayout(reading, self.cache))
+        self.tokens_read += len(reading.tokens)
+        return self.base.head.logits(hidden[torch.from_numpy(reading.ends).to(self.base.device)])
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
@@ -105,6 +143,10 @@ class Decoder:
         """Read the last token of every lane, lane i in slot i, and choose its next one."""
         advance(lanes, self.step([lane.tokens[-1] for lane in lanes], [lane.position for lane in lanes]))
 
+    def rest(self) -> None:
+        """Give back the cache while there is nothing to sample; one that is tied to more than this decoder stays."""
+        self._own_cache.clear()
+
     def release(self) -> None:
         """Let go of memory that outlives the decoder; there was too little of it."""
 
@@ -114,35 +156,6 @@ class Decoder:
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: PackedLayout | StepLayout) -> Tensor:
         with self.base.switch.using(self._changes):
             return self.base.hidden(tokens.to(self.base.device), positions.to(self.base.device), layout)
-
-
-class _PrefillLayout(PackedLayout):
-    """A packed row whose keys and values are kept."""
-
-    def __init__(self, segments: Sequence[Segment], slots: Sequence[int], cache: KeyValueCache) -> None:
-        super().__init__(segments)
-        self._slots, self._cache = slots, cache
-        self._where: tuple[Tensor, Tensor] | None = None
-
-    def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        if self._where is None:
-            lengths = [segment.length for segment in self.segments]
-            slot = torch.tensor(self._slots).repeat_interleave(torch.tensor(lengths))
-            place = torch.cat([torch.arange(length) for length in lengths])
-            self._where = (slot.to(key.device), place.to(key.device))
-        slot, place = self._where
-        keys, values = self._cache.layers[traits.layer]
-        keys[slot, :, place] = key
-        values[slot, :, place] = value
-        return super().attend_rows(query, key, value, traits)
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        keys, values = self._cache.layer(traits.layer, key, value)
-        for segment, slot in zip(self.segments, self._slots, strict=True):
-            own = slice(segment.start, segment.start + segment.length)
-            keys[slot, :, : segment.length] = key[:, own]
-            values[slot, :, : segment.length] = value[:, own]
-        return super().attend(query, key, value, traits)
 
 
 class StepLayout:

@@ -10,6 +10,7 @@ model's own modules are used. A base is tried out once against these; if the two
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from .attention import PackedLayout, Segment, Traits, has_varlen
 from .fused_layers import FAMILY, Layer, prepared_layers
 from .loading import Base
 from .lora import Change, LoRAPart
+from .recompute import recomputing, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
 """(layer, which of its products, rows, what the result is added to)"""
@@ -34,14 +36,20 @@ _TOLERANCE = 1.0
 
 
 def hidden_of(
-    base: Base, changes: Mapping[str, Change], tokens: Tensor, positions: Tensor, layout: PackedLayout
+    base: Base,
+    changes: Mapping[str, Change],
+    tokens: Tensor,
+    positions: Tensor,
+    layout: PackedLayout,
+    *,
+    recompute: bool = False,
 ) -> Tensor:
     """The last hidden state of each token of a row, with these changes of the base."""
     layers = gpu_layers(base) if _can_be_fused(changes) else None
-    if layers is None:
-        with base.switch.using(changes):
-            return base.hidden(tokens, positions, layout)
-    return run_body(base, layers, adapted(changes), tokens, positions, layout.attend_rows)
+    if layers is not None:
+        return run_body(base, layers, adapted(changes), tokens, positions, layout.attend_rows, recompute=recompute)
+    with base.switch.using(changes), recomputing(base, changes) if recompute else contextlib.nullcontext():
+        return base.hidden(tokens, positions, layout)
 
 
 def gpu_layers(base: Base) -> Sequence[Layer] | None:
@@ -52,26 +60,43 @@ def gpu_layers(base: Base) -> Sequence[Layer] | None:
 
 
 def run_body(
-    base: Base, layers: Sequence[Layer], linear: Linear, tokens: Tensor, positions: Tensor, attend: Attend
+    base: Base,
+    layers: Sequence[Layer],
+    linear: Linear,
+    tokens: Tensor,
+    positions: Tensor,
+    attend: Attend,
+    *,
+    recompute: bool = False,
 ) -> Tensor:
     """All layers, one after another."""
-    from .kernels import Gate, Heads, Norm
+    from .kernels import Norm
 
     body: Any = base.body
     x = body.embed_tokens(tokens)
     cos, sin = (part[0].contiguous() for part in body.rotary_emb(x[None], position_ids=positions[None]))
     for layer in layers:
-        own = layer.attention
-        norms = (own.q_norm.weight, own.k_norm.weight) if hasattr(own, "q_norm") else (None, None)
-        eps = own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0
-        h, x = Norm.apply(x, layer.before_attention.weight, layer.before_attention.variance_epsilon)
-        qkv = linear(layer, "qkv", h, None)
-        q, k, v = Heads.apply(qkv, cos, sin, *norms, (layer.sizes[0], layer.sizes[1], own.head_dim, eps))
-        found = attend(q, k, v, layer.traits)
-        x = linear(layer, "output", found.reshape(len(x), -1), x)
-        h, x = Norm.apply(x, layer.before_gate.weight, layer.before_gate.variance_epsilon)
-        x = linear(layer, "down", Gate.apply(linear(layer, "gate_up", h, None)), x)
+        x = (run_again if recompute else _called)(_run_layer, layer, linear, attend, x, cos, sin)
     return Norm.apply(x, body.norm.weight, body.norm.variance_epsilon)[0]
+
+
+def _called(function: Callable[..., Tensor], *args: Any) -> Tensor:
+    return function(*args)
+
+
+def _run_layer(layer: Layer, linear: Linear, attend: Attend, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    from .kernels import Gate, Heads, Norm
+
+    own = layer.attention
+    norms = (own.q_norm.weight, own.k_norm.weight) if hasattr(own, "q_norm") else (None, None)
+    eps = own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0
+    h, x = Norm.apply(x, layer.before_attention.weight, layer.before_attention.variance_epsilon)
+    qkv = linear(layer, "qkv", h, None)
+    q, k, v = Heads.apply(qkv, cos, sin, *norms, (layer.sizes[0], layer.sizes[1], own.head_dim, eps))
+    found = attend(q, k, v, layer.traits)
+    x = linear(layer, "output", found.reshape(len(x), -1), x)
+    h, x = Norm.apply(x, layer.before_gate.weight, layer.before_gate.variance_epsilon)
+    return linear(layer, "down", Gate.apply(linear(layer, "gate_up", h, None)), x)
 
 
 def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:

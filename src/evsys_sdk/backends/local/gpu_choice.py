@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PART = 1024
+_PART = 2048
 
 
 @triton.jit
@@ -22,42 +22,84 @@ def _summarise(logits, temperature, highest, best, mass, heated, vocabulary, par
     at = part * PART + tl.arange(0, PART)
     value = tl.load(logits + row * vocabulary + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
     most = tl.max(value, 0)
-    heat = tl.load(temperature + row)
-    heat = tl.where(heat == 0.0, 1.0, heat)
+    heat = tl.load(temperature + row).to(tl.float32)
     here = row * parts + part
     tl.store(highest + here, most)
     tl.store(best + here, part * PART + tl.argmax(value, 0))
-    tl.store(mass + here, tl.sum(tl.exp(value - most), 0))
-    tl.store(heated + here, tl.sum(tl.exp((value - most) / heat), 0))
+    most = tl.maximum(most, -1e30)  # a part without any probability
+    sum_ = tl.sum(tl.exp(value - most), 0)
+    tl.store(mass + here, sum_)
+    if (heat != 0.0) & (heat != 1.0):
+        sum_ = tl.sum(tl.exp((value - most) / heat), 0)
+    tl.store(heated + here, sum_)
 
 
-def pick(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """One token per row, the best one at temperature 0, and its log-probability; `uniform` is float64."""
+@triton.jit
+def _draw(
+    logits,
+    temperature,
+    uniform,
+    highest,
+    best,
+    mass,
+    heated,
+    found,
+    vocabulary,
+    parts,
+    rows,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    at, column = tl.arange(0, PARTS), tl.arange(0, PART)
+    here, inside = row * parts + at, at < parts
+    high = tl.load(highest + here, mask=inside, other=float("-inf"))
+    most = tl.max(high, 0)
+    total = most + tl.log(tl.sum(tl.load(mass + here, mask=inside, other=0.0) * tl.exp(high - most), 0))
+    heat = tl.load(temperature + row).to(tl.float32)
+    greedy = heat == 0.0
+    heat = tl.where(greedy, 1.0, heat)
+    masses = tl.load(heated + here, mask=inside, other=0.0) * tl.exp((high - most) / heat)
+    # Where the distribution function reaches the random number: first among the parts, then inside one.
+    ends = tl.cumsum(masses.to(tl.float64), 0)
+    wanted = tl.load(uniform + row) * tl.max(ends, 0)
+    part = tl.minimum(tl.sum((ends <= wanted).to(tl.int32), 0), parts - 1)
+    before = tl.sum(tl.where(at == part - 1, ends, 0.0), 0)
+    token = part * PART + column
+    value = tl.load(logits + row * vocabulary + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
+    each = tl.exp((value - most) / heat).to(tl.float64)
+    place = tl.sum((tl.cumsum(each, 0) <= wanted - before).to(tl.int32), 0)
+    # Rounding may put the number just behind the part's last token; never choose one without any probability.
+    last = tl.max(tl.where(each > 0, column, 0), 0)
+    drawn = part * PART + tl.minimum(place, last)
+    likeliest = tl.load(best + row * parts + tl.argmax(high, 0))
+    chosen = tl.where(greedy, likeliest, drawn)
+    logprob = tl.load(logits + row * vocabulary + chosen).to(tl.float32) - total
+    tl.store(found + row, chosen.to(tl.float64))
+    tl.store(found + rows + row, logprob.to(tl.float64))
+
+
+def pick(logits: Tensor, temperature: Tensor, uniform: Tensor) -> Tensor:
+    """(2, rows): one token per row, the best one at temperature 0, and its log-probability; all numbers are float64."""
     rows, vocabulary = logits.shape
     parts = triton.cdiv(vocabulary, _PART)
     highest, mass, heated = torch.empty(3, rows, parts, device=logits.device).unbind()
-    best = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
+    best = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    found = torch.empty(2, rows, dtype=torch.float64, device=logits.device)
     _summarise[(rows, parts)](logits, temperature, highest, best, mass, heated, vocabulary, parts, PART=_PART)
-    most, part_of_best = highest.max(dim=1, keepdim=True)
-    total = most + (mass * (highest - most).exp()).sum(dim=1, keepdim=True).log()
-    heat = torch.where(temperature == 0, 1.0, temperature)[:, None]
-    masses = (heated * ((highest - most) / heat).exp()).double()
-    drawn = _inverse(logits, masses, most, heat, uniform[:, None])
-    chosen = torch.where(temperature[:, None] == 0, best.gather(1, part_of_best), drawn)
-    return chosen[:, 0], (logits.gather(1, chosen).float() - total)[:, 0]
-
-
-def _inverse(logits: Tensor, masses: Tensor, most: Tensor, heat: Tensor, uniform: Tensor) -> Tensor:
-    """Where the distribution function reaches `uniform`: first among the parts, then inside one."""
-    ends = masses.cumsum(dim=1)
-    wanted = uniform * ends[:, -1:]
-    part = torch.searchsorted(ends, wanted, right=True).clamp_max(ends.shape[1] - 1)
-    before = torch.where(part > 0, ends.gather(1, (part - 1).clamp_min(0)), 0.0)
-    column = torch.arange(_PART, device=logits.device)
-    token = part * _PART + column
-    value = logits.gather(1, token.clamp_max(logits.shape[1] - 1)).float()
-    inside = torch.where(token < logits.shape[1], ((value - most) / heat).exp(), 0.0).double()
-    place = torch.searchsorted(inside.cumsum(dim=1), wanted - before, right=True)
-    # Rounding may put the number just behind the part's last token; never choose one without any probability.
-    last = torch.where(inside > 0, column, 0).amax(dim=1, keepdim=True)
-    return part * _PART + torch.minimum(place, last)
+    _draw[(rows,)](
+        logits,
+        temperature,
+        uniform,
+        highest,
+        best,
+        mass,
+        heated,
+        found,
+        vocabulary,
+        parts,
+        rows,
+        PARTS=triton.next_power_of_2(parts),
+        PART=_PART,
+    )
+    return found

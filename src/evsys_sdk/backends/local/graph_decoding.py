@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import memory
-from .attention import Traits
 from .decoding import Decoder, KeyValueCache
 from .fused_body import gpu_layers, plain, run_body
 from .fused_layers import Layer
@@ -35,6 +34,9 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Slots that graphs are captured for; beyond the last, its multiples."""
 _SPARE_SPACES = 2
 _GROWTH = 128
+_INPUTS = 6
+"""What a step is told of each slot: its token and where that stands, which slot holds how many first positions that are
+the same as its own, and temperature and random number of the next choice."""
 _QUIET_STEPS = 2
 """Steps without an end after which the next one is launched ahead."""
 
@@ -80,9 +82,20 @@ class StackedCache(KeyValueCache):
 
     def copy(self, source: int, targets: Sequence[int], length: int) -> None:
         """Give other slots the first positions of one."""
-        if targets:
-            where = torch.tensor(targets, device=self._whole.device)
-            self._whole[:, :, where, :, :length] = self._whole[:, :, source : source + 1, :, :length]
+        for start, end in _stretches(targets):
+            self._whole[:, :, start:end, :, :length] = self._whole[:, :, source : source + 1, :, :length]
+
+    def take(self, slot: int, start: int, end: int) -> Any:
+        """A copy of some positions of a slot."""
+        return self._whole[:, :, slot, :, start:end].clone()
+
+    def put(self, slot: int, start: int, taken: Any, length: int) -> None:
+        """Fill positions of a slot with the first ones of what was taken from one."""
+        self._whole[:, :, slot, :, start : start + length] = taken[..., :length, :]
+
+    def cut(self, taken: Any, start: int, end: int) -> Any:
+        """A copy of a part of what was taken."""
+        return taken[..., start:end, :].clone()
 
     def clear(self) -> None:
         """Give the memory back."""
@@ -98,6 +111,8 @@ class Space:
         self.names = frozenset[str]() if adapter is None else frozenset(adapter.weights)
         self.layers = [self._own(layer) for layer in layers]
         self.cache = StackedCache(layers, layers[0].qkv.weight)
+        self.room: Any = None
+        """Memory that the graphs share."""
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[int, StepGraph] = {}
         self._captured_at = 0
@@ -106,6 +121,8 @@ class Space:
         """Merge an adapter into the weights."""
         if adapter is None:
             return
+        from .row_kernels import merge
+
         for layer, original in zip(self.layers, gpu_layers(base) or (), strict=True):
             for which, linears in layer.linears.items():
                 weight, start = getattr(layer, which).weight, 0
@@ -113,14 +130,14 @@ class Space:
                     rows = slice(start, start + linear.out_features)
                     start = rows.stop
                     if (pair := adapter.weights.get(linear.name)) is not None:
-                        plain_rows = getattr(original, which).weight[rows].float()
-                        weight[rows] = torch.addmm(plain_rows, pair[1], pair[0], alpha=adapter.scale)
+                        merge(getattr(original, which).weight[rows], *pair, adapter.scale, weight[rows])
 
-    def graph(self, base: Base, slots: int, inputs: Tensor) -> StepGraph:
+    def graph(self, base: Base, inputs: Tensor) -> StepGraph:
         """The graph for a number of slots, captured with these inputs if there is none."""
         if self._captured_at != self.cache.moves:
             self._forget_graphs()
             self._captured_at = self.cache.moves
+        slots = inputs.shape[1]
         if slots not in self.graphs:
             self.graphs[slots] = StepGraph(base, self, inputs)
         return self.graphs[slots]
@@ -132,6 +149,7 @@ class Space:
 
     def _forget_graphs(self) -> None:
         self.graphs.clear()
+        self.room = None
         self.pool = torch.cuda.graph_pool_handle()  # a pool dies with its last graph
 
     def _own(self, layer: Layer) -> Layer:
@@ -167,10 +185,14 @@ def _give_back(spaces: list[Space], space: Space) -> None:
 
 
 class StepGraph:
-    """One step for a number of slots: (4, slots) of numbers in, (2, slots) of tokens and log-probabilities out."""
+    """One step for a number of slots: numbers of each slot in, (2, slots) of tokens and log-probabilities out."""
 
     def __init__(self, base: Base, space: Space, inputs: Tensor) -> None:
+        from .decode_kernels import Room
+
         self._inputs = inputs.clone()
+        if space.room is None:
+            space.room = Room(base.hidden_size, base.device)
         side = torch.cuda.Stream(base.device)
         side.wait_stream(torch.cuda.current_stream(base.device))
         with torch.cuda.stream(side):  # compiles and allocates what capturing must not; the same step twice is harmless
@@ -186,20 +208,14 @@ class StepGraph:
         self._graph.replay()
 
     def _step(self, base: Base, space: Space) -> tuple[Tensor, Tensor]:
+        from .decode_step import read_tokens
         from .gpu_choice import pick
-        from .kernels import decode_attention
 
-        tokens, positions = self._inputs[0].long(), self._inputs[1].long()
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> Tensor:
-            keys, values = space.cache.layers[traits.layer]
-            scale = q.shape[-1] ** -0.5 if traits.scale is None else traits.scale
-            return decode_attention(q, k, v, keys, values, positions, scale, traits.window)
-
-        hidden = run_body(base, space.layers, plain, tokens, positions, attend)
-        logits = F.linear(hidden, base.head.weight, base.head.bias)
-        chosen, logprobs = pick(logits, self._inputs[2].float(), self._inputs[3])
-        return logits, torch.stack([chosen.double(), logprobs.double()])
+        tokens, positions, homes, shared = self._inputs[:4].long()
+        where = (positions, homes, shared)
+        hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where)
+        logits = base.head.changed(F.linear(hidden, base.head.weight, base.head.bias))
+        return logits, pick(logits, self._inputs[4], self._inputs[5])
 
 
 class _Launched:
@@ -229,10 +245,14 @@ class GraphDecoder(Decoder):
         super().__init__(base, {})
         self._lease, self._space = lease, lease.space
         self.cache = self._space.cache
-        self._ahead: tuple[list[Lane], int, _Launched] | None = None
-        """Lanes, how many tokens they have together, and their next step."""
+        self._ahead: tuple[int, _Launched] | None = None
+        """How many tokens the lanes have together, and their next step."""
+        self._lanes: list[Lane] = []
+        """Those of the last step."""
         self._quiet = 0
         """Steps since a sample ended or joined."""
+        self._prompts: Any = None
+        """For each lane, which slot holds the same prompt, and how long that is."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
         """Make room for all that the lanes may come to need: a cache that grows would have to be captured again."""
@@ -240,8 +260,9 @@ class GraphDecoder(Decoder):
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
         """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
-        nothing = [0] * len(tokens)
-        graph = self._replayed(np.array([tokens, positions, nothing, nothing], np.float64))
+        numbers = np.zeros((_INPUTS, len(tokens)))
+        numbers[:2] = tokens, positions
+        graph = self._replayed(numbers)
         return graph.logits[: len(tokens)].float()
 
     @torch.inference_mode()
@@ -251,45 +272,80 @@ class GraphDecoder(Decoder):
         if any(is_truncated(lane.request.params) for lane in lanes):
             super().grow(lanes)
             return
-        if ahead is not None and ahead[0] == lanes and ahead[1] == _tokens_of(lanes):
-            now = ahead[2]
+        if self._lanes != lanes:
+            self._lanes, self._quiet, ahead = list(lanes), 0, None
+            self._prompts = _shared_prompts(lanes)
+        count = _tokens_of(lanes)
+        if ahead is not None and ahead[0] == count:
+            now = ahead[1]
         else:
-            now = _Launched(self._replayed(_inputs_of(lanes, ahead=0)))
-            self._quiet = 0
+            now = _Launched(self._replayed(self._inputs_of(lanes, ahead=0)))
         if self._quiet >= _QUIET_STEPS and all(lane.left > 1 for lane in lanes):
-            following = self._replayed(_inputs_of(lanes, ahead=1), after=now.graph)
-            self._ahead = (list(lanes), _tokens_of(lanes) + len(lanes), _Launched(following))
+            following = self._replayed(self._inputs_of(lanes, ahead=1), after=now.graph)
+            self._ahead = (count + len(lanes), _Launched(following))
         for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
-        self._quiet = 0 if any(lane.done for lane in lanes) else self._quiet + 1
+        self._quiet += 1
 
     def release(self) -> None:
         """Let go of the cache and of the graphs; there was too little memory."""
-        self._ahead = None
+        self._ahead, self._lanes = None, []
         self._space.clear()
 
     @torch.inference_mode()
     def _replayed(self, numbers: Any, *, after: StepGraph | None = None) -> StepGraph:
         """The graph after a step with these inputs; tokens are those that another step has just chosen, if given."""
         slots = _size_for(numbers.shape[1])
-        inputs = np.zeros((4, slots))
+        inputs = np.zeros((_INPUTS, slots))
         inputs[:, : numbers.shape[1]] = numbers
         self.cache.reserve(slots, int(numbers[1].max()) + 1)
         on_device = torch.from_numpy(inputs).pin_memory().to(self.base.device, non_blocking=True)
         if after is not None:
             on_device[0] = after.chosen[0]
-        graph = self._space.graph(self.base, slots, on_device)
+        graph = self._space.graph(self.base, on_device)
         graph.replay(on_device)
         return graph
 
+    def _inputs_of(self, lanes: Sequence[Lane], *, ahead: int) -> Any:
+        numbers = np.empty((_INPUTS, len(lanes)))
+        numbers[0] = [lane.tokens[-1] for lane in lanes]
+        numbers[1] = [lane.position + ahead for lane in lanes]
+        numbers[2:4] = self._prompts
+        numbers[4] = [lane.request.params.temperature for lane in lanes]
+        numbers[5] = uniforms(lanes, ahead=ahead).numpy()
+        return numbers
+
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
         tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)
-        return run_body(self.base, self._space.layers, plain, tokens, positions, layout.attend_rows)
+        return run_body(self.base, self._space.layers, _plain_in_place, tokens, positions, layout.attend_rows)
 
 
-def _inputs_of(lanes: Sequence[Lane], *, ahead: int) -> Any:
-    numbers = [[lane.tokens[-1], lane.position + ahead, lane.request.params.temperature] for lane in lanes]
-    return np.concatenate([np.array(numbers, np.float64).T, uniforms(lanes, ahead=ahead).numpy()[None]])
+def _plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
+    from .decode_step import add_product
+
+    return plain(layer, which, x, None) if onto is None else add_product(onto, x, getattr(layer, which))
+
+
+def _shared_prompts(lanes: Sequence[Lane]) -> Any:
+    """(2, lanes): the first slot with the same prompt, and the length of that; zeros where it is the lane's own."""
+    first: dict[tuple[int, ...], int] = {}
+    found = np.zeros((2, len(lanes)))
+    for slot, lane in enumerate(lanes):
+        home = first.setdefault(lane.request.prompt, slot)
+        if home != slot:
+            found[:, slot] = home, len(lane.request.prompt)
+    return found
+
+
+def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges without gaps, (first, behind the last)."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found
 
 
 def _tokens_of(lanes: Sequence[Lane]) -> int:

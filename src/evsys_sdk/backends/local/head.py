@@ -2,7 +2,8 @@
 
 The gradient has a closed form as long as the output layer itself is frozen: for a position with targets y and gradients
 g of their log-probabilities it is  sum g*W[y] - (sum g) * softmax(Wh)W.  The second factor is computed on the way, so
-logits are neither kept nor computed twice, whatever the loss.
+logits are neither kept nor computed twice, whatever the loss. Some models change the product: they scale it, or keep it
+within bounds. Then each row of W counts by the slope f of that change:  sum g*f[y]*W[y] - (sum g) * (softmax * f)W.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from .attention import has_triton
 
 _VALUES_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 27}
 """Logits in memory at a time, 64 MB in float32 on a CPU and 512 MB on a GPU."""
@@ -37,6 +40,8 @@ class Scored:
     """(E,) float32"""
     expected: Tensor | None
     """(R, hidden): the output vector that the model expects at each position; None without a gradient."""
+    slopes: Tensor | None = None
+    """(E,): how much each target's logit changes with what it was before the cap; None where there is no cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,24 @@ class Head:
 
     weight: Tensor
     bias: Tensor | None = None
+    scale: float = 1.0
+    """Logits are the product times this, as in Cohere and Granite."""
+    cap: float | None = None
+    """They are then kept within (-cap, cap) by a tanh, as in Gemma 2."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(R, hidden) -> (R, vocabulary), in float32."""
-        return F.linear(hidden, self.weight, self.bias).float()
+        return self.changed(F.linear(hidden, self.weight, self.bias).float())
+
+    def changed(self, product: Tensor) -> Tensor:
+        """From the product with the weights to logits; the product may be overwritten."""
+        if self.scale != 1:
+            product = product.mul_(self.scale)
+        return product if self.cap is None else product.div_(self.cap).tanh_().mul_(self.cap)
+
+    def _slopes(self, logits: Tensor) -> Tensor | None:
+        """How much each capped logit changes with what it was before; None where there is no cap."""
+        return None if self.cap is None else (logits / self.cap).square_().neg_().add_(1)
 
     @torch.no_grad()
     def score(self, hidden: Tensor, targets: Targets, *, with_gradient: bool) -> Scored:
@@ -56,17 +75,32 @@ class Head:
         rows = self._rows_at_once()
         found: list[Tensor] = []
         expected: list[Tensor] = []
+        slopes: list[Tensor] = []
         starts = list(range(0, len(hidden), rows))
         bounds = torch.searchsorted(targets.row, torch.tensor([*starts, len(hidden)], device=targets.row.device))
         for start, (begin, end) in zip(starts, bounds.unfold(0, 2, 1).tolist(), strict=True):
+            row = targets.row[begin:end] - start
+            if self._is_fused:
+                product = F.linear(hidden[start : start + rows], self.weight, self.bias)
+                wanted = product[row, targets.token[begin:end]].float()
+                found.append(wanted - _softmax_(product, with_gradient)[row])
+                if with_gradient:
+                    expected.append((product @ self.weight).float())
+                continue
             logits = self.logits(hidden[start : start + rows])
             total = logits.logsumexp(dim=1)
-            row = targets.row[begin:end] - start
-            found.append(logits[row, targets.token[begin:end]] - total[row])
+            wanted = logits[row, targets.token[begin:end]]
+            found.append(wanted - total[row])
             if with_gradient:
+                slope, slope_of_wanted = self._slopes(logits), self._slopes(wanted)
                 probabilities = logits.sub_(total[:, None]).exp_()
+                if slope is not None and slope_of_wanted is not None:
+                    probabilities.mul_(slope)
+                    slopes.append(slope_of_wanted)
                 expected.append((probabilities.to(self.weight.dtype) @ self.weight).float())
-        return Scored(torch.cat(found), torch.cat(expected) if with_gradient else None)
+        return Scored(
+            torch.cat(found), torch.cat(expected) if with_gradient else None, torch.cat(slopes) if slopes else None
+        )
 
     @torch.no_grad()
     def gradient(self, scored: Scored, targets: Targets, gradients: Tensor) -> Tensor:
@@ -74,7 +108,9 @@ class Head:
         assert scored.expected is not None
         total = torch.zeros(len(scored.expected), device=gradients.device).index_add_(0, targets.row, gradients)
         found = scored.expected * -total[:, None]
-        return found.index_add_(0, targets.row, self.weight[targets.token].float() * gradients[:, None])
+        counted = gradients if scored.slopes is None else gradients * scored.slopes
+        found.index_add_(0, targets.row, self.weight[targets.token].float() * counted[:, None])
+        return found if self.scale == 1 else found.mul_(self.scale)
 
     @torch.no_grad()
     def best(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -87,5 +123,17 @@ class Head:
             logprobs.append(best.values)
         return torch.cat(tokens), torch.cat(logprobs)
 
+    @property
+    def _is_fused(self) -> bool:
+        """Whether a kernel makes probabilities of the product in one go, without a copy in float32."""
+        half = self.weight.is_cuda and self.weight.dtype in (torch.float16, torch.bfloat16)
+        return half and self.scale == 1 and self.cap is None and has_triton()
+
     def _rows_at_once(self) -> int:
         return max(1, _VALUES_AT_ONCE[self.weight.device.type] // self.weight.shape[0])
+
+
+def _softmax_(logits: Tensor, found: bool) -> Tensor:
+    from .row_kernels import softmax_
+
+    return softmax_(logits, found=found)

@@ -1,4 +1,4 @@
-"""Triton kernels for what lies between the large products of a model: norms, rotations, gates, and one decoding step.
+"""Triton kernels for what lies between the large products of a model: norms, rotations, gates.
 
 Each does in one pass over memory what takes five to ten in plain torch. Weights are frozen, so gradients are those of
 the inputs alone. Sums are taken in float32. Used on a GPU only, in bfloat16; `fused_body` says where.
@@ -18,8 +18,6 @@ from torch import Tensor
 _HEADS = 8
 """Heads that one program rotates."""
 _COLUMNS = 1024
-_KEYS, _WARPS, _STAGES = 64, 4, 2
-"""How a decoding step goes over the keys of a slot."""
 
 
 @triton.jit
@@ -163,57 +161,6 @@ def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
     tl.store(found + row * 2 * width + width + at, (slope * gate * open_).to(found.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def _decode_attention(
-    q,
-    k,
-    v,
-    keys,
-    values,
-    positions,
-    found,
-    scale,
-    window,
-    v_stride,
-    slot_stride,
-    head_stride,
-    K,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    position = tl.load(positions + slot)
-    row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    place = slot * K * GROUP * WIDTH + (head * GROUP + row[:, None]) * WIDTH + column[None, :]
-    query = tl.load(q + place, mask=(row < GROUP)[:, None], other=0.0)
-    new_key = tl.load(k + (slot * K + head) * WIDTH + column)
-    new_value = tl.load(v + slot * v_stride + head * WIDTH + column)
-    cache = slot * slot_stride + head * head_stride
-    tl.store(keys + cache + position * WIDTH + column, new_key)
-    tl.store(values + cache + position * WIDTH + column, new_value)
-    # The token itself is not read back from the cache: it begins the running softmax.
-    most = tl.sum(query.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale
-    total = tl.full([ROWS], 1.0, tl.float32)
-    mixed = tl.zeros([ROWS, WIDTH], tl.float32) + new_value.to(tl.float32)[None, :]
-    first = tl.maximum(position - window + 1, 0)
-    for start in range((first // BLOCK) * BLOCK, position, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        seen = (at >= first) & (at < position)
-        block = cache + at[:, None] * WIDTH + column[None, :]
-        key = tl.load(keys + block, mask=seen[:, None], other=0.0)
-        score = tl.where(seen[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
-        highest = tl.maximum(most, tl.max(score, 1))
-        weight = tl.exp(score - highest[:, None])
-        kept = tl.exp(most - highest)
-        value = tl.load(values + block, mask=seen[:, None], other=0.0)
-        mixed = mixed * kept[:, None] + tl.dot(weight.to(value.dtype), value)
-        total = total * kept + tl.sum(weight, 1)
-        most = highest
-    tl.store(found + place, (mixed / total[:, None]).to(found.dtype.element_ty), mask=(row < GROUP)[:, None])
-
-
 class Norm(torch.autograd.Function):
     """x -> (its RMS norm, x): what goes on beside the norm passes through, so that both gradients meet in one pass."""
 
@@ -304,35 +251,3 @@ class Gate(torch.autograd.Function):
         grid = (len(both), triton.cdiv(width, _COLUMNS))
         _gate_backward[grid](grads[0].contiguous(), both, found, width, BLOCK=_COLUMNS)
         return found
-
-
-def decode_attention(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float, window: int | None
-) -> Tensor:
-    """One token of each slot on all that the slot holds, (slots, heads, width); its key and value enter the cache."""
-    slots, H, width = q.shape
-    K = k.shape[1]
-    group = H // K
-    found = torch.empty_like(q)
-    _decode_attention[(slots, K)](
-        q,
-        k,
-        v,
-        keys,
-        values,
-        positions,
-        found,
-        scale,
-        window or 1 << 30,
-        v.stride(0),
-        keys.stride(0),
-        keys.stride(1),
-        K,
-        GROUP=group,
-        ROWS=max(16, triton.next_power_of_2(group)),
-        WIDTH=width,
-        BLOCK=_KEYS,
-        num_warps=_WARPS,
-        num_stages=_STAGES,
-    )
-    return found

@@ -1,7 +1,7 @@
 """Base models: loaded once, frozen, shared by every run in the process that asks for the same one.
 
-A model is a folder, a name on the Hugging Face hub, or a GGUF file. After loading it is asked for a few
-log-probabilities in its own way and in ours; a model whose parts do not behave as expected is refused there and then.
+A model is a folder, a name on the Hugging Face hub, or a GGUF file. What its config says cannot work is refused before
+weights are read (`families`); a model whose parts do not behave as expected is refused right after (`probing`).
 """
 
 # pyright: basic, reportMissingImports=false
@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ from torch import Tensor, nn
 
 from ...errors import BackendError
 from ...log import get_logger
-from . import attention, memory
+from . import attention, families, memory, probing
+from .estimate import Sizes
 from .head import Head
 from .lora import Switch, install
 from .products import Product
 from .turns import Turns
-
-_PROBE_TOKENS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +77,45 @@ class Base:
 
     def hidden(self, tokens: Tensor, positions: Tensor, layout: attention.Layout) -> Tensor:
         """The last hidden state of each token of one row, (T, hidden)."""
-        output = self.body(input_ids=tokens[None], position_ids=positions[None], use_cache=False, evsys_layout=layout)
+        at: Any = positions[None]
+        at.evsys_layout = layout  # Falcon hands down nothing but this
+        output = self.body(input_ids=tokens[None], position_ids=at, use_cache=False, evsys_layout=layout)
         return output.last_hidden_state[0]
 
+
+type BeforeLoading = Callable[[Sizes, BaseKey], None]
+"""Called with what will be loaded, once it is known to fit and unless it is there already."""
 
 _loaded: weakref.WeakValueDictionary[BaseKey, Base] = weakref.WeakValueDictionary()
 _loading = threading.Lock()
 
 
-def open_base(model: str, *, device: str, dtype: str, gguf_file: str | None, threads: int | None) -> Base:
+def open_base(
+    model: str,
+    *,
+    device: str,
+    dtype: str,
+    gguf_file: str | None,
+    threads: int | None,
+    before_loading: BeforeLoading | None = None,
+) -> Base:
     """The base of a name, with everything as a config spells it."""
     if threads is not None:
         torch.set_num_threads(threads)
     place = pick_device(device)
-    return load_base(model, gguf_file=gguf_file, dtype=pick_dtype(dtype, place), device=place)
+    return load_base(
+        model, gguf_file=gguf_file, dtype=pick_dtype(dtype, place), device=place, before_loading=before_loading
+    )
 
 
-def load_base(model: str, *, gguf_file: str | None, dtype: torch.dtype, device: torch.device) -> Base:
+def load_base(
+    model: str,
+    *,
+    gguf_file: str | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    before_loading: BeforeLoading | None = None,
+) -> Base:
     """The base of a name; loaded unless a run in this process already has it."""
     folder = Path(model).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
@@ -109,7 +130,7 @@ def load_base(model: str, *, gguf_file: str | None, dtype: torch.dtype, device: 
     with _loading:
         base = _loaded.get(key)
         if base is None:
-            base = _loaded[key] = _load(key)
+            base = _loaded[key] = _load(key, before_loading)
     return base
 
 
@@ -145,35 +166,58 @@ def _cpu_has_bfloat16() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def _load(key: BaseKey) -> Base:
+def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     attention.register()
     log = get_logger(__name__)
     log.info("loading %s as %s on %s", key.model, str(key.dtype).removeprefix("torch."), key.device)
     with _without_progress_bars():
-        config, tokenizer, model = _from_transformers(key)
+        config, tokenizer, model = _from_transformers(key, before_loading)
     model.requires_grad_(False)
     model.eval()
-    output = model.get_output_embeddings()
-    if output is None:
-        raise BackendError(f"{key.model} ({type(model).__name__}) has no output layer to read tokens from.")
-    head = Head(output.weight, getattr(output, "bias", None))
-    body = getattr(model, model.base_model_prefix)
-    switch = install(model, skip=[output])
+    output, body = model.get_output_embeddings(), getattr(model, model.base_model_prefix, None)
+    if output is None or body is None:
+        raise families.refused(key.model, type(model).__name__, "it has no output layer to read tokens from")
+    families.route_attention(model)
+    head = probing.head_of(model, output, key.model)
+    fingerprint = _fingerprint(model)
     text = config.get_text_config()
     base = Base(
         key,
         model,
         body,
         head,
-        switch,
+        install(model, skip=[output]),
         tokenizer,
-        context_length=int(getattr(text, "max_position_embeddings", None) or 2048),
-        hidden_size=int(text.hidden_size),
+        context_length=_context_length(text, key.model),
+        hidden_size=int(getattr(text, "hidden_size", head.weight.shape[1])),
         stop_tokens=_stop_tokens(tokenizer, model),
-        fingerprint=_fingerprint(model),
+        fingerprint=fingerprint,
     )
-    _check_against_own_forward(base)
+    probing.check(base)
+    if probing.is_mixture(model):
+        log.info("adapters of %s leave its experts as they are, and change the layers around them", key.model)
     return base
+
+
+def _context_length(config: Any, model: str) -> int:
+    """How many tokens a text may have."""
+    longest = int(getattr(config, "max_position_embeddings", None) or 2048)
+    ropes: Any = getattr(config, "rope_parameters", None) or {}
+    for rope in (ropes, *(part for part in ropes.values() if isinstance(part, dict))):
+        if rope.get("rope_type") in ("dynamic", "longrope"):
+            # Beyond this the numbers of a token depend on how long the longest text of the row is.
+            told = rope.get("original_max_position_embeddings") or getattr(
+                config, "original_max_position_embeddings", longest
+            )
+            if int(told) < longest:
+                get_logger(__name__).warning(
+                    "texts for %s may have %d tokens, not %d: with longer ones it reads positions in another way",
+                    model,
+                    told,
+                    longest,
+                )
+                longest = int(told)
+    return longest
 
 
 @contextlib.contextmanager
@@ -189,17 +233,26 @@ def _without_progress_bars() -> Generator[None]:
             logging.enable_progress_bar()
 
 
-def _from_transformers(key: BaseKey) -> tuple[Any, Any, Any]:
+def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tuple[Any, Any, Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     gguf: dict[str, Any] = {"gguf_file": key.gguf_file} if key.gguf_file else {}
     try:
         config = AutoConfig.from_pretrained(key.model, **gguf)
-        memory.check_fits(memory.count_parameters(config), key.dtype, key.device, key.model)
-        return config, AutoTokenizer.from_pretrained(key.model, **gguf), load_plain(key, attention.NAME)
+        families.check_family(key.model, config)
+        sizes = Sizes.of(config)
+        memory.check_fits(sizes.parameters, key.dtype, key.device, key.model)
+        if before_loading is not None:
+            before_loading(sizes, key)
+        tokenizer = AutoTokenizer.from_pretrained(key.model, **gguf)
+        model = load_plain(key, families.attention_to_load_with(config))
+        families.use_attention(model, attention.NAME)
+        return config, tokenizer, model
     except BackendError:
         raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:
+        if memory.is_out_of_memory(error):
+            raise memory.no_room(f"the model {key.model}", key.device) from memory.forget_frames(error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BackendError(
             f"model.name: {key.model} cannot be loaded: {reason.rstrip('.')}. "
@@ -207,15 +260,20 @@ def _from_transformers(key: BaseKey) -> tuple[Any, Any, Any]:
         ) from error
 
 
-def load_plain(key: BaseKey, attention_name: str = "sdpa") -> Any:
+def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
     """The model as transformers loads it, with nothing of ours in it."""
-    from transformers import AutoModelForCausalLM, GgufConfig
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    gguf: dict[str, Any] = {}
     if key.gguf_file:
+        from transformers import GgufConfig
+
         # Without the second, weights count as quantized although they are not, and cannot be saved.
-        gguf = {"gguf_file": key.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
-    model = AutoModelForCausalLM.from_pretrained(key.model, dtype=key.dtype, attn_implementation=attention_name, **gguf)
+        options = {"gguf_file": key.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
+    else:
+        options = families.options_to_load_with(AutoConfig.from_pretrained(key.model))
+    model = AutoModelForCausalLM.from_pretrained(
+        key.model, dtype=key.dtype, attn_implementation=attention_name, **options
+    )
     return model.to(key.device)
 
 
@@ -233,30 +291,3 @@ def _fingerprint(model: nn.Module) -> str:
         few = parameter.detach().flatten()[:64].to("cpu", torch.bfloat16)
         digest.update(few.view(torch.int16).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-@torch.no_grad()
-def _check_against_own_forward(base: Base) -> None:
-    """Compare a few log-probabilities with those of the model's own forward pass."""
-    count = min(_PROBE_TOKENS, base.context_length)
-    tokens = torch.arange(count, device=base.device) * 7 % base.vocab_size
-    layout = attention.PackedLayout([attention.Segment(0, count)])
-    try:
-        ours = base.head.logits(base.hidden(tokens, torch.arange(count, device=base.device), layout))
-        base.model.set_attn_implementation("eager")
-        own = base.model(input_ids=tokens[None], use_cache=False).logits[0].float()
-    except (TypeError, AttributeError, ValueError) as error:
-        raise BackendError(_not_understood(base, str(error))) from error
-    finally:
-        base.model.set_attn_implementation(attention.NAME)
-    gap = float((ours.log_softmax(-1) - own.log_softmax(-1)).abs().max())
-    allowed = 1e-2 if base.key.dtype == torch.float32 else 1.0
-    if not gap <= allowed:
-        raise BackendError(_not_understood(base, f"its log-probabilities differ by {gap:.3g} from the model's own"))
-
-
-def _not_understood(base: Base, reason: str) -> str:
-    return (
-        f"{base.key.model} ({type(base.model).__name__}) does not work the way the local backend expects: {reason}. "
-        "Use a model of another architecture, such as Llama, Qwen or Mistral."
-    )

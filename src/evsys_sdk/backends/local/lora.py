@@ -2,7 +2,8 @@
 
 Every linear layer of the base is replaced once by a `LoRALinear`, which looks up what is switched on at the moment:
 nothing, an adapter in training, or weights with an adapter already added in. So several runs share one base, and
-changing from one to another costs nothing. Masters are float32 whatever the base is stored in.
+changing from one to another costs nothing. Masters are float32 whatever the base is stored in. The experts of a
+mixture stay as they are.
 
     switch = install(model)                       # once per base
     adapter = Adapter.create(switch, rank=32, alpha=32, targets=None, seed=0)
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import math
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...errors import BackendError, closest
+
+_EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,49 @@ type Change = LoRAPart | Tensor
 """What happens to a linear layer: an adapter's part is added, or its weight is replaced."""
 
 
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A frozen linear layer of the base: x -> xW' + b."""
+
+    weight: Tensor
+    """(out, in)"""
+    bias: Tensor | None
+    transposed: bool = False
+    """Whether the base stores its weight as (in, out), as GPT-2 does; `weight` is then a view of that."""
+
+    @property
+    def in_features(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        return self.weight.shape[0]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Linear | None:
+        """The layer that a module is; None where it is something else."""
+        kind: Any = module
+        if type(module) is nn.Linear or type(module).__name__ == "FalconLinear":
+            return cls(kind.weight, kind.bias)
+        if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
+            return cls(kind.weight.T, kind.bias, transposed=True)
+        return None
+
+
 @dataclass(slots=True)
 class Switch:
     """Which change of its linear layers a base has at the moment. Whoever uses the base holds its turn."""
 
-    layers: dict[str, nn.Linear] = field(default_factory=dict[str, nn.Linear])
+    layers: dict[str, Linear] = field(default_factory=dict[str, "Linear"])
     """All linear layers that can be adapted, by their name in the model."""
     active: Mapping[str, Change] = field(default_factory=dict[str, Change])
+
+    @contextlib.contextmanager
+    def noting(self) -> Generator[set[str]]:
+        """Names of the layers that are used in a block, in which nothing is switched on."""
+        asked = _Asked()
+        with self.using(asked):
+            yield asked.names
 
     @contextlib.contextmanager
     def using(self, changes: Mapping[str, Change]) -> Generator[None]:
@@ -62,10 +102,22 @@ class Switch:
             self.active = before
 
 
+class _Asked(dict[str, Change]):
+    """No changes, and a note of what was looked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return default
+
+
 class LoRALinear(nn.Module):
     """A frozen linear layer that applies whatever change is switched on for it."""
 
-    def __init__(self, name: str, linear: nn.Linear, switch: Switch) -> None:
+    def __init__(self, name: str, linear: Linear, switch: Switch) -> None:
         super().__init__()
         self.name, self.switch = name, switch
         self.weight, self.bias = linear.weight, linear.bias
@@ -96,11 +148,11 @@ class _AddLoRA(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         a, b = a.to(x.dtype), b.to(x.dtype)
         low = rows @ a.T
-        y = F.linear(rows, weight, bias)
-        y.addmm_(low, b.T, alpha=scale)
+        y = F.linear(x, weight, bias)  # not a view: models may go on to change it in place
+        y.view(-1, y.shape[-1]).addmm_(low, b.T, alpha=scale)
         ctx.save_for_backward(rows, weight, low, a, b)
         ctx.scale, ctx.shape = scale, x.shape
-        return y.view(*x.shape[:-1], y.shape[-1])
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -119,9 +171,9 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
     """Replace the linear layers of a model; `skip` are left as they are, e.g. the output layer."""
     switch = Switch()
     skipped = {id(module) for module in skip}
-    found = [(name, module) for name, module in model.named_modules() if type(module) is nn.Linear]
+    found = [(name, Linear.of(module)) for name, module in model.named_modules() if id(module) not in skipped]
     for name, linear in found:
-        if id(linear) in skipped:
+        if linear is None or _EXPERT.search(name):
             continue
         parent, _, last = name.rpartition(".")
         switch.layers[name] = linear
@@ -142,6 +194,8 @@ class Adapter:
     alpha: float
     weights: dict[str, tuple[Tensor, Tensor]]
     """Layer -> (A, B)."""
+    transposed: bool = False
+    """Whether the base stores the weights of these layers as (in, out), which PEFT wants to be told."""
 
     @classmethod
     def create(
@@ -150,12 +204,13 @@ class Adapter:
         """A new adapter that changes nothing yet: B is zero, A is drawn by the seed."""
         generator = torch.Generator().manual_seed(seed & (2**63 - 1))
         weights: dict[str, tuple[Tensor, Tensor]] = {}
-        for name in target_layers(switch, targets):
+        names = target_layers(switch, targets)
+        for name in names:
             linear = switch.layers[name]
             bound = 1 / math.sqrt(linear.in_features)
             a = (torch.rand(rank, linear.in_features, generator=generator) * 2 - 1) * bound
             weights[name] = (a.to(device), torch.zeros(linear.out_features, rank, device=device))
-        return cls(rank, alpha, weights)
+        return cls(rank, alpha, weights, any(switch.layers[name].transposed for name in names))
 
     @property
     def scale(self) -> float:
@@ -178,7 +233,7 @@ class Adapter:
     def copy(self) -> Adapter:
         """A copy that later training does not touch."""
         weights = {name: (a.detach().clone(), b.detach().clone()) for name, (a, b) in self.weights.items()}
-        return Adapter(self.rank, self.alpha, weights)
+        return Adapter(self.rank, self.alpha, weights, self.transposed)
 
     def is_zero(self) -> bool:
         """Whether it changes nothing, as a new one does."""

@@ -9,17 +9,23 @@ that ran out of memory is recognised by `is_out_of_memory`, so that it can be tr
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import re
+import threading
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ...errors import BackendError
 
 _GIB = 1024**3
-_CPU_MESSAGE = re.compile(r"can't allocate memory|DefaultCPUAllocator|not enough memory|out of memory", re.IGNORECASE)
+_M_MMAP_THRESHOLD = -3
+_CPU_MESSAGE = re.compile(
+    r"can't allocate memory|DefaultCPUAllocator|not enough memory|out of memory|bad_alloc", re.IGNORECASE
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -29,21 +35,71 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _CPU_MESSAGE.search(str(error)) is not None
 
 
-def release_unused() -> None:
-    """Give back what a failed operation left behind."""
+def forget_frames[E: BaseException](error: E) -> E:
+    """The same error without its frames, which hold on to the tensors that did not fit."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
+class Forgetful(Protocol):
+    """Somebody who holds memory only to be faster."""
+
+    tokens: int
+    """How much it holds."""
+
+    def forget(self) -> None: ...
+
+
+_forgetful: weakref.WeakSet[Any] = weakref.WeakSet()
+_guard = threading.Lock()
+
+
+def forget_when_short(holder: Forgetful) -> None:
+    """Have a holder forget, on whatever thread, when an operation ran out of memory; for as long as it lives."""
+    with _guard:
+        _forgetful.add(holder)
+
+
+def release_unused() -> bool:
+    """Give back what a failed operation left behind, and what is only held to be faster; whether any was held."""
+    with _guard:
+        holders = list(_forgetful)
+    held = any(holder.tokens for holder in holders)
+    for holder in holders:
+        holder.forget()
+    del holders
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # only the C library of GNU has it
+        ctypes.CDLL(None).malloc_trim(0)
+    return held
+
+
+def give_back_at_once(device: torch.device) -> None:
+    """On a CPU, have the C library return what is freed to the system, for the rest of the process.
+
+    It would keep pieces of up to 32 MB to use them again, which is faster, but they add up to more than is in use.
+    """
+    if device.type == "cpu":
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def available_bytes(device: torch.device) -> int | None:
     """Free memory on a device; None where it cannot be told."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free
+        free, total = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device)
+        unused = held - torch.cuda.memory_allocated(device)  # kept by torch, to be used again
+        allowed = getattr(torch.cuda.memory, "get_per_process_memory_fraction", lambda _: 1.0)(device) * total - held
+        return max(0, int(min(free, allowed)) + unused)
     if device.type != "cpu":
         return None
-    found = [value for value in (_from_meminfo(), _from_cgroup()) if value is not None]
+    found = [value for value in (_from_meminfo(), _from_cgroup(), _from_limit()) if value is not None]
     return min(found) if found else None
 
 
@@ -70,17 +126,25 @@ def too_little_memory(what: str, tokens: int, device: torch.device) -> BackendEr
     return BackendError(
         f"{what} of {tokens} tokens does not fit into the memory of {device}{left}, even by itself. "
         "Nothing was changed. Shorten sequences (max_length, max_tokens), use a smaller model, lower lora_rank, set "
-        "backend.params.dtype to bfloat16, or free memory on the machine."
+        "backend.params.dtype to bfloat16, leave backend.params.recompute at auto, or free memory on the machine."
     )
 
 
-def count_parameters(config: Any) -> int:
-    """How many weights a model of this config has, found out without making room for them."""
-    from transformers import AutoModelForCausalLM
+def no_room(what: str, device: torch.device) -> BackendError:
+    """The error for something that ran out of memory and changed nothing."""
+    return BackendError(
+        f"there is too little memory for {what} ({_free_on(device)}). Nothing was changed, and it can be tried again. "
+        "Free memory on the machine, lower lora_rank, adapt fewer layers (backend.params.lora_targets), or choose a "
+        "smaller model."
+    )
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    return sum(parameter.numel() for parameter in model.parameters())
+
+def _free_on(device: torch.device) -> str:
+    places = [device] if device.type == "cpu" else [device, torch.device("cpu")]
+    free = [(place, available_bytes(place)) for place in places]
+    return ", ".join(
+        f"{'?' if bytes_ is None else f'{bytes_ / _GIB:.1f}'} GiB free on {place}" for place, bytes_ in free
+    )
 
 
 def _either(remedies: list[str]) -> str:
@@ -97,8 +161,30 @@ def _from_meminfo() -> int | None:
 
 
 def _from_cgroup() -> int | None:
-    folder = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):
-        limit = int((folder / "memory.max").read_text(encoding="utf-8"))  # "max" means no limit
-        return max(0, limit - int((folder / "memory.current").read_text(encoding="utf-8")))
+    """What the container may still use; what it keeps of files can be given up at any time."""
+    root = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        if (root / "memory.max").exists():
+            folder, limit, used = root, "memory.max", "memory.current"
+        else:
+            lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+            own = next(line.split(":", 2)[2] for line in lines if ":memory:" in line).lstrip("/")
+            folder, limit, used = root / "memory" / own, "memory.limit_in_bytes", "memory.usage_in_bytes"
+            folder = folder if folder.exists() else root / "memory"  # inside a container the path may be another one
+        most = int((folder / limit).read_text(encoding="utf-8"))  # "max" means no limit
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
+        cached = sum(int(stat.get(name, 0)) for name in ("inactive_file", "active_file"))
+        return max(0, most - int((folder / used).read_text(encoding="utf-8")) + cached)
+    return None
+
+
+def _from_limit() -> int | None:
+    """What the process may still map, where `ulimit -v` is set."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+            return max(0, most - pages * resource.getpagesize())
     return None

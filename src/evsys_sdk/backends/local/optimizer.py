@@ -1,6 +1,7 @@
 """Adam on the matrices of an adapter, with the gradient that has accumulated since the last step.
 
-A gradient arrives whole or not at all: it is added only after the pass that computed it has succeeded.
+A gradient arrives whole or not at all: it is added only after the pass that computed it has succeeded. A step makes
+room for all that it needs before it changes anything.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -33,6 +34,7 @@ class AdapterOptimizer:
     @torch.no_grad()
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it."""
+        self._make_moments()
         norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm())
         clipped = adam.grad_clip_norm > 0 and norm > adam.grad_clip_norm
         if clipped:
@@ -61,7 +63,10 @@ class AdapterOptimizer:
         for number, parameter in enumerate(self.parameters):
             state = self._adam.state.get(parameter, {})
             for name in ("exp_avg", "exp_avg_sq"):
-                found[f"{number}.{name}"] = state.get(name, torch.zeros_like(parameter)).detach()
+                moment = state.get(name)  # before the first step there is none, and zeros need no memory
+                found[f"{number}.{name}"] = (
+                    parameter.new_zeros(()).expand(parameter.shape) if moment is None else moment
+                )
         return found
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
@@ -75,3 +80,16 @@ class AdapterOptimizer:
                     for name in ("exp_avg", "exp_avg_sq")
                 },
             }
+
+    def _make_moments(self) -> None:
+        """All moments, or none when memory runs out: Adam itself would stop halfway and not go on from there."""
+        missing = [parameter for parameter in self.parameters if parameter not in self._adam.state]
+        made = [
+            {
+                "step": torch.zeros((), device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+            for parameter in missing
+        ]
+        self._adam.state.update(zip(missing, made, strict=True))

@@ -80,7 +80,7 @@ def _families(sequences: Sequence[Ints], share: bool) -> list[_Family]:
     families: list[_Family] = []
     members, prefix = [order[0]], 0
     for number in order[1:]:
-        common = _common_start(sequences[members[0]], sequences[number])
+        common = common_start(sequences[members[0]], sequences[number])
         kept = common if len(members) == 1 else min(prefix, common)
         # One more member is worth a shorter prefix for all of them, as long as more tokens are saved than before.
         if kept >= _SHORTEST_PREFIX and kept * len(members) > prefix * (len(members) - 1):
@@ -92,7 +92,8 @@ def _families(sequences: Sequence[Ints], share: bool) -> list[_Family]:
     return [*families, _Family(tuple(members), prefix)]
 
 
-def _common_start(one: Ints, other: Ints) -> int:
+def common_start(one: Ints, other: Ints) -> int:
+    """How many tokens two texts have in common at their beginning."""
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter

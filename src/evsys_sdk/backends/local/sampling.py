@@ -14,14 +14,36 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..client import Sample, SamplingParams
 from ..seeds import stream_of
 from ..seeds import uniforms as uniforms_of
+from .packing import Ints
 
 _BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingLimits:
+    """How much may run at once."""
+
+    lanes: int = 32
+    """Samples that grow together."""
+    cached_tokens: int = 65536
+    """Positions that all of them together may come to need; texts are remembered in what they leave free."""
+    tokens_at_once: int = 2048
+    """Prompt tokens read in one go."""
+
+
+@dataclass(slots=True)
+class PromptTokens:
+    """Of all prompts that were sampled from: tokens that were read, and those that did not need to be."""
+
+    read: int = 0
+    reused: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -34,6 +56,11 @@ class Request:
     seed: int
     future: Future[list[Sample]] = field(default_factory=Future[list[Sample]])
     finished: dict[int, Sample] = field(default_factory=dict[int, Sample])
+    text: Ints = field(init=False)
+    """The prompt once more, to compare it with others."""
+
+    def __post_init__(self) -> None:
+        self.text = np.array(self.prompt, np.int64)
 
     def finish(self, number: int, sample: Sample) -> None:
         """Note one sample; the last one answers the request."""
@@ -95,6 +122,11 @@ class Lane:
     def position(self) -> int:
         """Where the next token to be read stands, which is the last one that was chosen."""
         return len(self.request.prompt) + len(self.tokens) - 1
+
+    @property
+    def read(self) -> Ints:
+        """All tokens that have been read: the prompt and the answer but for its last token."""
+        return np.concatenate([self.request.text, np.array(self.tokens[:-1], np.int64)])
 
     @property
     def longest(self) -> int:

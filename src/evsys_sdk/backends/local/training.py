@@ -1,16 +1,19 @@
 """A model in training: passes over data whose gradients add up, optimiser steps, and what a checkpoint holds of it.
 
 One packed row at a time is read and, to train, differentiated. The loss is a function of log-probabilities and comes
-from `backends.losses`, so it is the same on every backend; its gradient enters the model through the head. A row that
-does not fit into memory is split and tried again; if nothing helps, the call fails and has changed nothing.
+from `backends.losses`, so it is the same on every backend; its gradient enters the model through the head.
+
+A row that does not fit into memory is tried again with less: first everything goes that is only kept to be faster, then
+the row is split, then layers are recomputed. If nothing helps, the call fails and has changed nothing.
 """
 
 # pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,7 +31,12 @@ from .head import Targets
 from .loading import Base
 from .lora import Adapter
 from .optimizer import AdapterOptimizer
+from .recompute import repeated_layers
 from .training_graphs import PassGraph, TrainingGraphs
+
+_WORTH_CHECKING = 1 << 29
+_SURE = 0.8
+"""An estimate may be too high by this much."""
 
 type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
 type Mask = NDArray[np.bool_]
@@ -43,6 +51,21 @@ class PassSettings:
     tokens_at_once: int = 2048
     share_prefixes: bool = True
     dropout: float = 0.0
+    recompute: Literal["auto", "always", "never"] = "auto"
+    """Whether layers are run again in the backward pass instead of keeping what they computed."""
+    recompute_from: int | None = None
+    """With auto, how long a row is that is known not to fit otherwise."""
+    bytes_per_token: tuple[int, int] = (0, 0)
+    """What a token takes until its gradient is there, by estimate: without recomputation, and with it."""
+
+
+@dataclass(slots=True)
+class Fitting:
+    """What fits into memory, as far as is known; passes that did not fit have lowered it."""
+
+    tokens_at_once: int
+    recompute_from: int | None
+    """Rows of at least so many tokens are recomputed; None means none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +103,22 @@ class TrainingState:
 
     def __init__(self, base: Base, adapter: Adapter, settings: PassSettings, *, seed: int) -> None:
         self.base, self.settings, self._seed = base, settings, seed
+        recompute_from = 0 if settings.recompute == "always" else settings.recompute_from
+        self.fitting = Fitting(settings.tokens_at_once, recompute_from)
+        if recompute_from is not None:
+            memory.give_back_at_once(base.device)
         self.passes = 0
         """Backward passes so far; they count through the random numbers of dropout."""
         self.replace(adapter)
 
-    def replace(self, adapter: Adapter) -> None:
-        """Take over another adapter, with a fresh optimizer and no gradient."""
-        self.adapter = adapter
-        self.optimizer = AdapterOptimizer(adapter)
-        self.graphs = TrainingGraphs(self.base, adapter, self.optimizer.parameters)
+    def replace(self, adapter: Adapter, moments: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
+        """Take over another adapter with no gradient, and with a fresh optimizer unless moments are given."""
+        optimizer = AdapterOptimizer(adapter)
+        if moments is not None:
+            optimizer.restore(moments, steps)
+        # All of it is there before any of it counts: memory may run out on the way.
+        self.adapter, self.optimizer = adapter, optimizer
+        self.graphs = TrainingGraphs(self.base, adapter, optimizer.parameters)
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Loss and log-probabilities of all targets, without a gradient."""
@@ -130,11 +160,66 @@ class TrainingState:
 
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it."""
-        return self.optimizer.step(adam)
+        return self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
 
     def graph_of(self, batch: packing.MicroBatch) -> PassGraph | None:
         """A captured pass for a row, on a GPU and where it is worth it."""
-        return None if self.settings.dropout else self.graphs.find(batch)
+        return None if self.settings.dropout or self.recomputes(batch) else self.graphs.find(batch)
+
+    def recomputes(self, batch: packing.MicroBatch) -> bool:
+        """Whether the layers are run again for the gradient of a row."""
+        start = self.fitting.recompute_from
+        return start is not None and len(batch.tokens) >= start
+
+    def check_room(self, batch: packing.MicroBatch) -> None:
+        """Do not begin with a row that cannot fit on a CPU: the system would rather end the process than say so."""
+        needed = len(batch.tokens) * self.settings.bytes_per_token[self.recomputes(batch)]
+        if self.base.device.type != "cpu" or needed < _WORTH_CHECKING:
+            return
+        free = memory.available_bytes(self.base.device)
+        if free is not None and needed * _SURE > free:
+            raise MemoryError(f"{len(batch.tokens)} tokens take about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free")
+
+    def start_recomputing(self, tokens: int) -> bool:
+        """Recompute rows of this length from now on; False where that is not to be had, or done already."""
+        start = self.fitting.recompute_from
+        if self.settings.recompute == "never" or (start is not None and start <= tokens):
+            return False
+        if not repeated_layers(self.base.body):
+            return False
+        if start is None:
+            get_logger(__name__).warning(
+                "a sequence of %d tokens did not fit into memory. From now on layers are run a second time for the "
+                "gradient of such sequences: it is the same, and takes half as long again. Shorten sequences to "
+                "avoid it, or set backend.params.recompute to never to have an error instead",
+                tokens,
+            )
+        self.fitting.recompute_from = tokens
+        return True
+
+    def release(self) -> bool:
+        """Give up what is only kept to be faster; whether there was anything."""
+        held = bool(self.base.spaces) or self.graphs.held
+        self.base.spaces.clear()
+        self.graphs.forget()
+        memory.give_back_at_once(self.base.device)
+        return memory.release_unused() or held
+
+    def with_room[T](self, what: str, work: Callable[[], T]) -> T:
+        """Do something that succeeds or changes nothing, a second time if it ran out of memory."""
+        try:
+            return work()
+        except Exception as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            memory.forget_frames(error)
+        self.release()
+        try:
+            return work()
+        except Exception as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            raise memory.no_room(what, self.base.device) from memory.forget_frames(error)
 
     def dropout_generator(self, row: int) -> torch.Generator | None:
         """Random numbers for one row of the pass that is under way."""
@@ -154,8 +239,9 @@ class _Run:
     def __init__(self, state: TrainingState, data: Sequence[Datum], wanted: Sequence[Mask]) -> None:
         self._state, self._data, self._wanted = state, data, wanted
         self._sequences = [datum.tokens for datum in data]
-        settings = state.settings
-        self.batches = packing.pack(self._sequences, budget=settings.tokens_at_once, share=settings.share_prefixes)
+        self.batches = packing.pack(
+            self._sequences, budget=state.fitting.tokens_at_once, share=state.settings.share_prefixes
+        )
         self._found: dict[int, Floats] = {}
         self._gradient: list[Tensor] | None = None
 
@@ -164,17 +250,20 @@ class _Run:
         self._gradient = None
         row = 0
         while row < len(self.batches):
+            if self._is_known_not_to_fit(self.batches[row]):
+                self.batches[row : row + 1] = self._halves(self.batches[row])
+                continue
             try:
                 gradient = self._read_row(self.batches[row], slopes, row=row)
             except Exception as error:
                 if not memory.is_out_of_memory(error):
                     raise
-                failure = error.with_traceback(None)  # its frames hold on to the tensors that did not fit
+                failure = memory.forget_frames(error)
             else:
                 self._add(gradient)
                 row += 1
                 continue
-            self.batches[row : row + 1] = self._smaller(self.batches[row], failure)
+            self.batches[row : row + 1] = self._with_less(self.batches[row], failure, train=slopes is not None)
 
     def commit(self) -> None:
         """Add the gradient of the whole call to what has accumulated."""
@@ -198,6 +287,8 @@ class _Run:
         if not len(entries.token):
             self._found |= {member: self._spread(member, np.empty(0, np.float32)) for member in batch.members}
             return None
+        if train:
+            self._state.check_room(batch)
         targets = entries.targets(base.device)
         parts = self._state.adapter.parts(
             dropout=self._state.settings.dropout, generator=self._state.dropout_generator(row)
@@ -207,7 +298,8 @@ class _Run:
             graph = self._state.graph_of(batch) if train else None
             if graph is None:
                 tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
-                live = hidden_of(base, parts, tokens, positions, batch.layout())[places]
+                recompute = train and self._state.recomputes(batch)
+                live = hidden_of(base, parts, tokens, positions, batch.layout(), recompute=recompute)[places]
             else:
                 live = graph.forward(batch)[places]
             scored = base.head.score(live.detach(), targets, with_gradient=train)
@@ -248,16 +340,31 @@ class _Run:
         else:
             torch._foreach_add_(self._gradient, gradient)
 
-    def _smaller(self, batch: packing.MicroBatch, error: BaseException) -> list[packing.MicroBatch]:
-        self._state.base.spaces.clear()  # what is only kept to be faster makes room
-        self._state.graphs.forget()
-        memory.release_unused()
+    def _with_less(
+        self, batch: packing.MicroBatch, error: BaseException, *, train: bool
+    ) -> Sequence[packing.MicroBatch]:
+        """What to try in place of a row that did not fit."""
+        state, tokens = self._state, len(batch.tokens)
+        if state.release():
+            return [batch]
         if len(batch.members) == 1:
-            raise memory.too_little_memory("a sequence", len(batch.tokens), self._state.base.device) from error
+            if train and state.start_recomputing(tokens):
+                return [batch]
+            raise memory.too_little_memory("a sequence", tokens, state.base.device) from error
+        state.fitting.tokens_at_once = -(-tokens // 2)
         get_logger(__name__).warning(
-            "a row of %d tokens did not fit into memory and is split; lower backend.params.tokens_at_once to avoid it",
-            len(batch.tokens),
+            "a row of %d tokens did not fit into memory and is split; from now on rows have %d tokens. Set "
+            "backend.params.tokens_at_once to that to avoid it",
+            tokens,
+            state.fitting.tokens_at_once,
         )
+        return self._halves(batch)
+
+    def _is_known_not_to_fit(self, batch: packing.MicroBatch) -> bool:
+        """A row that was packed before another one of its size turned out to be too large."""
+        return len(batch.members) > 1 and len(batch.tokens) > self._state.fitting.tokens_at_once
+
+    def _halves(self, batch: packing.MicroBatch) -> list[packing.MicroBatch]:
         return packing.split(batch, self._sequences, share=self._state.settings.share_prefixes)
 
 

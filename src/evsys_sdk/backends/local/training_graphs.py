@@ -1,8 +1,8 @@
 """A training pass on a GPU as two captured graphs, forward and backward, for when launching kernels takes the longest.
 
 Graphs have fixed shapes: a row is filled up to a round number of tokens with a sequence that nobody looks at, and so
-are the ends of its sequences. A shape is captured when it comes up again. Small models gain most; for large ones, and
-for rows in which sequences share a prefix, the pass runs as it is.
+are the ends of its sequences. A shape is captured when it comes up again. Small models gain most; for large ones the
+pass runs as it is.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import memory
-from .attention import Traits, varlen_rows
+from .attention import Segment, Traits, VarlenIndex, varlen_rows
 from .fused_body import adapted, gpu_layers, run_body
 from .loading import Base
 from .lora import Adapter
@@ -29,8 +29,11 @@ _MOST_WORK = 1.2e13
 _TOKENS = 512
 _SEGMENTS = 32
 _LENGTH = 1024
+_KEYS = 8192
 _SIGHTINGS = 2
 """How often a shape has to come up before it is worth capturing."""
+_MOST_PASSES = 16
+"""How many shapes are kept; each holds a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,18 @@ class Shape:
     tokens: int
     segments: int
     longest: int
+    keys: int
+    """How many keys there are in all, where sequences share a prefix; 0 where none do."""
 
     @classmethod
     def of(cls, batch: MicroBatch) -> Shape:
         """The smallest shape that holds a row."""
         tokens = -(-len(batch.tokens) // _TOKENS) * _TOKENS
-        longest = max(tokens - len(batch.tokens), *(segment.length for segment in batch.segments))
-        return cls(tokens, _power_of_2(len(batch.segments) + 1, _SEGMENTS), _power_of_2(longest, _LENGTH))
+        filling = tokens - len(batch.tokens)
+        longest = max(filling, *(segment.prefix_length + segment.length for segment in batch.segments))
+        shared = sum(segment.prefix_length for segment in batch.segments)
+        keys = -(-(tokens + shared) // _KEYS) * _KEYS if shared else 0
+        return cls(tokens, _power_of_2(len(batch.segments) + 1, _SEGMENTS), _power_of_2(longest, _LENGTH), keys)
 
 
 class TrainingGraphs:
@@ -61,22 +69,34 @@ class TrainingGraphs:
 
     def find(self, batch: MicroBatch) -> PassGraph | None:
         """The graph for a row; None where it is not worth one."""
-        if any(segment.prefix_length for segment in batch.segments) or gpu_layers(self._base) is None:
+        if gpu_layers(self._base) is None:
             return None
         shape = Shape.of(batch)
         if self._size * shape.tokens > _MOST_WORK:
             return None
         self._seen[shape] += 1
-        if shape not in self._passes:
-            if self._seen[shape] < _SIGHTINGS:
-                return None
+        if shape in self._passes:
+            self._passes[shape] = self._passes.pop(shape)  # the one that was used last is the last
+        elif self._seen[shape] >= _SIGHTINGS:
+            self._drop_oldest()
             self._capture(shape, batch)
         return self._passes.get(shape)
+
+    @property
+    def held(self) -> bool:
+        """Whether there are any."""
+        return bool(self._passes)
 
     def forget(self) -> None:
         """Give the memory back, and capture nothing more: there is too little of it."""
         self._passes.clear()
         self._pool, self._size = None, 1 << 60
+
+    def _drop_oldest(self) -> None:
+        """Make room for one more; what is dropped has to come up as often again."""
+        while len(self._passes) >= _MOST_PASSES:
+            shape = next(iter(self._passes))
+            del self._passes[shape], self._seen[shape]
 
     def _capture(self, shape: Shape, batch: MicroBatch) -> None:
         if self._pool is None:
@@ -130,27 +150,40 @@ class PassGraph:
         return [piece.view_as(parameter) for piece, parameter in zip(pieces, self._parameters, strict=True)]
 
     def _run(self, base: Base, adapter: Adapter) -> Tensor:
-        tokens, positions, ends = self._inputs
+        tokens, positions, queries, *others = self._inputs
         layers = gpu_layers(base)
         assert layers is not None
+        keys, gather, order, ends = others or (queries, None, None, None)
+        index = VarlenIndex(queries, keys, self._shape.longest, self._shape.longest, gather, order, ends)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> Tensor:
-            return varlen_rows(q, k, v, ends, self._shape.longest, traits)
+            return varlen_rows(q, k, v, index, traits)
 
         return run_body(base, layers, adapted(adapter.parts()), tokens, positions, attend)
 
 
-def _inputs(batch: MicroBatch, shape: Shape) -> tuple[Any, Any, Any]:
-    """Tokens, positions and the ends of the sequences, filled up to the shape."""
+def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
+    """Tokens, positions and the ends of the sequences, filled up to the shape; and their keys, where these differ."""
     count = len(batch.tokens)
     tokens, positions = np.zeros(shape.tokens, np.int64), np.zeros(shape.tokens, np.int64)
     tokens[:count], positions[:count] = batch.tokens, batch.positions
     positions[count:] = np.arange(shape.tokens - count)
-    ends = np.full(shape.segments + 1, shape.tokens, np.int32)
-    starts = [segment.start for segment in batch.segments]
-    ends[: len(starts)] = starts
-    ends[len(starts)] = count
-    return tokens, positions, ends
+    segments = [*batch.segments, Segment(count, shape.tokens - count)]
+    index = VarlenIndex.of(segments, shape.tokens)
+    found = [tokens, positions, _filled(index.queries, shape.segments + 1)]
+    if shape.keys:
+        # What lies behind the last key is nobody's: neither read, nor part of any gradient.
+        assert index.gather is not None
+        found += [_filled(index.keys, shape.segments + 1), _filled(index.gather, shape.keys, 0)]
+        found += [_filled(index.order, shape.keys, 0), index.ends]
+    return [np.asarray(part) for part in found]
+
+
+def _filled(numbers: Any, count: int, filling: int | None = None) -> Any:
+    """As many numbers as wanted; further ones are like the last, or like the filling."""
+    found = np.full(count, numbers[-1] if filling is None else filling, np.asarray(numbers).dtype)
+    found[: len(numbers)] = numbers
+    return found
 
 
 def _power_of_2(count: int, least: int) -> int:

@@ -1,0 +1,284 @@
+"""Samples of one snapshot that grow together, a token per step, and what is remembered of earlier ones.
+
+A waiting sample joins when there is room for it. Of its prompt only that is read which no slot and no remembered text
+holds: the beginning is copied, and what several new prompts share is read once. A sample that is done leaves its slot,
+and its text is remembered in the room that the running ones leave free.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...log import get_logger
+from . import memory
+from .decoding import Decoder
+from .fused_decoding import make_decoder
+from .loading import Base
+from .prefix_cache import SHORTEST, Beginnings, Found, PrefixCache
+from .sampling import Lane, PromptTokens, Request, SamplingLimits, Stops, advance
+from .snapshot import Snapshot
+
+type _Prompt = tuple[int, ...]
+
+_SHARE_OF_MEMORY = 8
+"""Remembered texts take at most one part in so many of the memory that would be free without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How much of a new prompt need not be read: its beginning lies in the slot of a prompt or is remembered."""
+
+    length: int = 0
+    prompt: _Prompt | None = None
+    remembered: Found = field(default_factory=Found)
+    after: Tensor | None = None
+    """The logits after the prompt, where nothing of it has to be read."""
+
+
+class Batch:
+    """Those that run, lane i in slot i, and those that wait for room. One thread owns it."""
+
+    def __init__(self, base: Base, snapshot: Snapshot, limits: SamplingLimits, count: PromptTokens) -> None:
+        self._base, self._snapshot, self._limits, self._count = base, snapshot, limits, count
+        self._lanes_at_once = limits.lanes
+        self._decoder: Decoder | None = None
+        self._after_prompt: dict[_Prompt, Any] = {}
+        """Logits after the prompts of running lanes, so that late samples of a prompt need not read it again."""
+        self._running_prompts: Beginnings | None = None
+        """Of those that run; None until somebody asks."""
+        self._remembered: PrefixCache | None = PrefixCache()
+        """None once there was too little memory for it."""
+        self._spare_bytes: int | None = None
+        """What remembered texts may take; None where nobody can tell."""
+        self._token_bytes = 0
+        self.running: list[Lane] = []
+        self.waiting: deque[Lane] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.running and not self.waiting
+
+    @property
+    def needed_tokens(self) -> int:
+        """Positions that those that run may come to need."""
+        return len(self.running) * max((lane.longest for lane in self.running), default=0)
+
+    @property
+    def remembered_tokens(self) -> int:
+        return 0 if self._remembered is None else self._remembered.tokens
+
+    def remember_at_most(self, tokens: int) -> None:
+        """Forget the oldest texts beyond this many tokens."""
+        if self._remembered is not None:
+            self._remembered.shrink(max(0, tokens))
+
+    def add(self, request: Request) -> None:
+        """Queue all samples of a request."""
+        stops = Stops.of(request.params, self._base.tokenizer, self._base.stop_tokens)
+        self.waiting.extend(Lane.of(request, number, stops) for number in range(request.num_samples))
+
+    def advance(self) -> None:
+        """Let waiting lanes join, and every running one grow by a token."""
+        joining: list[Lane] = []
+        try:
+            with torch.inference_mode(), self._base.turns:
+                if self._decoder is None:
+                    self._decoder = make_decoder(self._base, self._snapshot)
+                if self.running:
+                    self._step(self._decoder)
+                known = self._next_lanes(joining)
+                if joining:
+                    self._join(self._decoder, joining, known)
+                if self.is_idle:
+                    self._rest(self._decoder)
+        except Exception as error:
+            if memory.is_out_of_memory(error):
+                self._shrink(joining, memory.forget_frames(error))
+            else:
+                lanes = [*self.running, *joining, *self.waiting]
+                self._forget()
+                self._fail(lanes, error)
+
+    def _step(self, decoder: Decoder) -> None:
+        decoder.reserve(self.running)
+        decoder.grow(self.running)
+        self._remove_finished(decoder)
+
+    def _next_lanes(self, joining: list[Lane]) -> dict[_Prompt, _Known]:
+        """Let waiting lanes join for which there is room now; what is known of those of their prompts that are new."""
+        known: dict[_Prompt, _Known] = {}
+        if not self.waiting:
+            return known
+        longest = max((lane.longest for lane in self.running), default=0)
+        new = Beginnings()
+        reading = 0
+        while self.waiting and len(self.running) + len(joining) < self._lanes_at_once:
+            lane = self.waiting[0]
+            prompt, text = lane.request.prompt, lane.request.text
+            longest = max(longest, lane.longest)
+            count = len(self.running) + len(joining) + 1
+            if count > 1 and count * longest > self._limits.cached_tokens:
+                break
+            if prompt not in known and prompt not in self._after_prompt:
+                found = self._known_of(lane)
+                reading += len(prompt) - max(found.length, new.closest(text)[0])
+                if joining and reading > self._limits.tokens_at_once:
+                    break
+                known[prompt] = found
+                new.add(text)
+            joining.append(self.waiting.popleft())
+        return known
+
+    def _known_of(self, lane: Lane) -> _Known:
+        text = lane.request.text
+        remembered = Found() if self._remembered is None else self._remembered.find(text)
+        if self._remembered is not None and remembered.length == len(text):
+            if (after := self._remembered.after(text)) is not None:
+                return _Known(len(text), None, remembered, after)
+            remembered = self._remembered.find(text[:-1])  # what comes after the last token has to be found
+        if self._running_prompts is None:
+            self._running_prompts = Beginnings({one.request.prompt: one.request.text for one in self.running}.values())
+        common, other = self._running_prompts.closest(text[:-1])
+        if other is not None and common >= max(SHORTEST, remembered.length):
+            return _Known(common, tuple(other.tolist()))
+        return _Known(remembered.length, None, remembered)
+
+    def _join(self, decoder: Decoder, joining: Sequence[Lane], known: dict[_Prompt, _Known]) -> None:
+        """Read what is new of the prompts, give every lane a slot with its prompt, and choose the first tokens."""
+        first = len(self.running)
+        lanes = [*self.running, *joining]
+        prompts = [lane.request.prompt for lane in lanes]
+        slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts)))}
+        if known:
+            self._look_at_memory()
+        self.remember_at_most(max(self._room_beside(lanes), sum(one.remembered.length for one in known.values())))
+        decoder.reserve(lanes)
+        for prompt, beginning in known.items():
+            if beginning.prompt is not None:
+                decoder.cache.copy(slot_of[beginning.prompt], [slot_of[prompt]], beginning.length)
+            else:
+                beginning.remembered.copy_to(decoder.cache, slot_of[prompt])
+        self.remember_at_most(self._room_beside(lanes))
+        read = decoder.tokens_read
+        self._after_prompt |= {prompt: one.after for prompt, one in known.items() if one.after is not None}
+        unread = {prompt: one.length for prompt, one in known.items() if one.after is None}
+        if unread:
+            logits = decoder.prefill(list(unread), [slot_of[prompt] for prompt in unread], list(unread.values()))
+            self._after_prompt |= dict(zip(unread, logits, strict=True))
+        for prompt in {lane.request.prompt for lane in joining}:
+            others = [s for s in range(first, len(prompts)) if prompts[s] == prompt and s != slot_of[prompt]]
+            decoder.cache.copy(slot_of[prompt], others, len(prompt))
+        advance(joining, torch.stack([self._after_prompt[lane.request.prompt] for lane in joining]))
+        read = decoder.tokens_read - read
+        self._count.read += read
+        self._count.reused += sum(len(lane.request.prompt) for lane in joining) - read
+        self.running += joining
+        self._running_prompts = None
+        self._remove_finished(decoder)
+
+    def _remove_finished(self, decoder: Decoder) -> None:
+        if not any(lane.done for lane in self.running):
+            return
+        self._running_prompts = None
+        self._token_bytes = self._token_bytes or decoder.cache.token_bytes
+        room = self._room_beside([lane for lane in self.running if not lane.done])
+        for slot in reversed(range(len(self.running))):
+            lane = self.running[slot]
+            if not lane.done:
+                continue
+            self._remember(decoder, lane, slot, room)
+            lane.request.finish(lane.number, lane.sample())
+            last = self.running.pop()
+            if last is not lane:
+                self.running[slot] = last
+                decoder.cache.copy(len(self.running), [slot], last.position)
+        kept = {lane.request.prompt for lane in self.running}
+        self._after_prompt = {prompt: row for prompt, row in self._after_prompt.items() if prompt in kept}
+
+    def _remember(self, decoder: Decoder, lane: Lane, slot: int, room: int) -> None:
+        """Keep the text of a lane that is done, if it fits."""
+        if self._remembered is None or not SHORTEST <= lane.position <= room:
+            return
+        try:
+            self._remembered.keep(lane.read, decoder.cache, slot)
+            self._remembered.note_end(lane.request.text, self._after_prompt[lane.request.prompt])
+            self._remembered.shrink(room)
+        except Exception as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            self._stop_remembering()
+
+    def _room_beside(self, lanes: Sequence[Lane]) -> int:
+        """How many tokens may be remembered while these run."""
+        left = self._limits.cached_tokens - len(lanes) * max((lane.longest for lane in lanes), default=0)
+        if self._token_bytes and self._spare_bytes is not None:
+            left = min(left, self._spare_bytes // self._token_bytes)
+        return max(0, left)
+
+    def _look_at_memory(self) -> None:
+        free = memory.available_bytes(self._base.device)
+        if free is not None:
+            self._spare_bytes = (free + self.remembered_tokens * self._token_bytes) // _SHARE_OF_MEMORY
+
+    def _rest(self, decoder: Decoder) -> None:
+        """Wait for more requests without the memory that only running lanes need."""
+        decoder.rest()
+        self._lanes_at_once = self._limits.lanes
+        get_logger(__name__).debug(
+            "prompt tokens so far: %d read, %d reused; %d remembered",
+            self._count.read,
+            self._count.reused,
+            self.remembered_tokens,
+        )
+
+    def _forget(self) -> None:
+        """Start again from nothing: what is in the slots may not be whole."""
+        self._decoder, self.running, self._after_prompt, self._running_prompts = None, [], {}, None
+        if self._remembered is not None:
+            self._remembered.forget()
+
+    def _stop_remembering(self) -> None:
+        get_logger(__name__).warning("there is too little memory to remember what was read; prompts are read anew")
+        self._remembered = None
+        memory.release_unused()
+
+    def _shrink(self, joining: Sequence[Lane], error: Exception) -> None:
+        """Start again without remembering, or with half as many at once."""
+        active = list(dict.fromkeys([*self.running, *joining]))
+        remembered = self.remembered_tokens
+        if self._decoder is not None:
+            self._decoder.release()
+        self._forget()
+        if remembered:
+            self._stop_remembering()
+        else:
+            memory.release_unused()
+            if len(active) <= 1:
+                lane = active[0] if active else self.waiting.popleft()
+                self._fail([lane], memory.too_little_memory("a sample", lane.longest, self._base.device))
+                return
+            self._lanes_at_once = len(active) // 2
+            get_logger(__name__).warning(
+                "sampling %d texts at once ran out of memory (%s); going on with %d",
+                len(active),
+                error,
+                len(active) // 2,
+            )
+        for lane in reversed(active):
+            lane.restart()
+            self.waiting.appendleft(lane)
+
+    def _fail(self, lanes: Sequence[Lane], error: BaseException) -> None:
+        failed = {id(lane.request) for lane in lanes}
+        for lane in lanes:
+            lane.request.fail(error)
+        self.running = [lane for lane in self.running if id(lane.request) not in failed]
+        self.waiting = deque(lane for lane in self.waiting if id(lane.request) not in failed)

@@ -1,0 +1,215 @@
+"""How much memory a run will take, computed from the shape of its model before any weight is read.
+
+Counted are the base, the adapter with its gradient and optimizer, what a row keeps for its gradient, a piece of the
+output layer's work, the merged copy that is sampled from, and the cache of samples. It is right to about a third; what
+really happens when memory runs out is dealt with where it happens. `fitting` decides what to do about it beforehand.
+
+    estimate = Estimate.of(Sizes.of(config), needs)
+    estimate.total, estimate.table()
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from ...errors import BackendError
+from .head import _VALUES_AT_ONCE
+from .lora import Switch, install, target_layers
+
+_GIB = 1024**3
+# As in `fused_layers`, which needs a base.
+_FUSED = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_SCATTERED = 1.25
+"""On a CPU the C library keeps pieces that do not fit what is asked for next."""
+_COPIES = 6
+"""Of the adapter: weights, gradients of a row, of a call and of a step, and two moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What of a model decides how much memory it takes."""
+
+    architecture: str
+    parameters: int
+    linears: dict[str, tuple[int, int]]
+    """Layers that can be adapted: how many values each gives and takes."""
+    layers: int
+    hidden: int
+    queries: int
+    """Values of all queries of a token."""
+    keys: int
+    """Values of all its keys; as many again are its values."""
+    inner: int
+    """Values of a token between the two halves of the layer behind attention."""
+    heads_normed: bool
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Any) -> Sizes:
+        """The sizes of a model of this config, found out without making room for it."""
+        from transformers import AutoModelForCausalLM
+
+        config = copy.deepcopy(config)  # that of a model which is in use stays as it is
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config)
+        text = config.get_text_config()
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        switch = install(model, skip=[module for module in [model.get_output_embeddings()] if module is not None])
+        linears = {name: (linear.out_features, linear.in_features) for name, linear in switch.layers.items()}
+        outputs = sum(out for out, _ in linears.values())
+        heads = _first(text, ("num_attention_heads", "n_head"), 1)
+        hidden = _first(text, ("hidden_size", "n_embd", "d_model"), 1)
+        width = _first(text, ("head_dim",), max(1, hidden // heads))
+        keys = _first(text, ("num_key_value_heads", "num_kv_heads"), heads) * width
+        layers = _first(text, ("num_hidden_layers", "n_layer"), 1)
+        attention = heads * width + 2 * keys + 2 * hidden
+        return cls(
+            type(model).__name__,
+            parameters,
+            linears,
+            layers,
+            hidden,
+            heads * width,
+            keys,
+            _of_experts(text) or max(0, outputs // layers - attention) // 2 or 4 * hidden,
+            any(name.endswith("q_norm") for name, _ in model.named_modules()),
+            _first(text, ("vocab_size",), 1),
+        )
+
+    def adapter(self, rank: int, targets: Sequence[str] | None) -> tuple[int, int]:
+        """How many numbers an adapter has, and how many the weights have that it changes."""
+        try:
+            names = target_layers(Switch(layers=dict.fromkeys(self.linears)), targets)  # pyright: ignore[reportArgumentType]
+        except BackendError:  # raised again, where the layers really are
+            names = list(self.linears)
+        shapes = [self.linears[name] for name in names]
+        return rank * sum(out + in_ for out, in_ in shapes), sum(out * in_ for out, in_ in shapes)
+
+
+def _of_experts(text: Any) -> int:
+    """The inner values of all experts that a token goes to; they are no linear layers of their own."""
+    experts = _first(text, ("num_experts_per_tok",), 0)
+    width = _first(text, ("moe_intermediate_size", "intermediate_size"), 0)
+    return experts * width + (_first(text, ("shared_expert_intermediate_size",), 0) if experts else 0)
+
+
+def _first(text: Any, names: Sequence[str], otherwise: int) -> int:
+    found = (_setting(text, name) for name in names)
+    return next((value for value in found if isinstance(value, int) and value > 0), otherwise)
+
+
+def _setting(text: Any, name: str) -> Any:
+    try:
+        return getattr(text, name, None)
+    except RuntimeError:  # it differs from layer to layer
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run wants of a model."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rank: int
+    targets: Sequence[str] | None
+    tokens_at_once: int
+    cached_tokens: int
+    merge: bool
+    recompute: bool
+    recompute_from: int = 0
+    """Shorter rows fit without it."""
+    loaded: bool = False
+    """Whether the base is there already."""
+    dropout: bool = False
+
+    def kept(self) -> Needs:
+        """The same without recomputation."""
+        return replace(self, recompute=False)
+
+    def recomputed(self) -> Needs:
+        """The same with it."""
+        return replace(self, recompute=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes, by what they are for."""
+
+    base: int
+    adapter: int
+    row: int
+    head: int
+    merged: int
+    cache: int
+
+    @classmethod
+    def of(cls, sizes: Sizes, needs: Needs) -> Estimate:
+        numbers, changed = sizes.adapter(needs.rank, needs.targets)
+        size = needs.dtype.itemsize
+        logits = min(_VALUES_AT_ONCE.get(needs.device.type, 1 << 27), needs.tokens_at_once * sizes.vocabulary)
+        return cls(
+            base=0 if needs.loaded else sizes.parameters * size,
+            adapter=numbers * 4 * _COPIES,
+            row=needs.tokens_at_once * bytes_per_token(sizes, needs),
+            head=logits * 8,
+            merged=changed * size if needs.merge else 0,
+            cache=needs.cached_tokens * sizes.layers * 2 * sizes.keys * size,
+        )
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, part.name) for part in fields(self))
+
+    def table(self, needs: Needs) -> str:
+        """All parts with what each depends on, a line each."""
+        kind = str(needs.dtype).removeprefix("torch.")
+        rows = [
+            (self.base, f"weights as {kind}" if self.base else "weights, which are loaded already"),
+            (self.adapter, f"adapter of rank {needs.rank} with gradients and optimizer, in float32"),
+            (self.row, f"a row of {needs.tokens_at_once} tokens{', recomputed' if needs.recompute else ''}"),
+            (self.head, "logits"),
+            (self.merged, "merged weights to sample from" if needs.merge else "no merged weights"),
+            (self.cache, f"samples of {needs.cached_tokens} tokens together"),
+        ]
+        return "\n".join(f"  {part / _GIB:8.2f} GiB  {meaning}" for part, meaning in rows)
+
+
+def bytes_per_token(sizes: Sizes, needs: Needs) -> int:
+    """What each token of a row takes until its gradient is there."""
+    is_scattered = needs.device.type == "cpu" and not needs.recompute
+    return int(_per_token(sizes, needs) * (_SCATTERED if is_scattered else 1))
+
+
+def _per_token(sizes: Sizes, needs: Needs) -> int:
+    size, hidden = needs.dtype.itemsize, sizes.hidden
+    kept = _kept_by_layer(sizes, needs)
+    # While a layer is differentiated: gradients of its inner values, and of queries, keys and values.
+    passing = size * (3 * sizes.inner + 3 * hidden + 2 * (sizes.queries + 2 * sizes.keys))
+    at_the_top = hidden * (4 * size + 12)  # the last norm, and the gradient that the output layer gives
+    if needs.recompute:
+        return sizes.layers * size * hidden + kept + passing + at_the_top
+    return sizes.layers * kept + passing + at_the_top
+
+
+def _kept_by_layer(sizes: Sizes, needs: Needs) -> int:
+    size, hidden, queries, keys, inner = needs.dtype.itemsize, sizes.hidden, sizes.queries, sizes.keys, sizes.inner
+    numbers, _ = sizes.adapter(needs.rank, needs.targets)
+    low = needs.rank * len(sizes.linears) // max(1, sizes.layers) if numbers else 0
+    if _is_fused(sizes, needs):
+        return size * (4 * hidden + 3 * queries + 3 * keys + 3 * inner + low)
+    normed = 4 * (queries + keys) if sizes.heads_normed else 0
+    dropped = 5 * hidden if needs.dropout else 0
+    return 4 * 2 * hidden + normed + size * (2 * hidden + 3 * queries + 2 * keys + 4 * inner + low + dropped)
+
+
+def _is_fused(sizes: Sizes, needs: Needs) -> bool:
+    is_on_gpu = needs.device.type == "cuda" and needs.dtype == torch.bfloat16
+    return is_on_gpu and sizes.architecture in _FUSED and not needs.dropout

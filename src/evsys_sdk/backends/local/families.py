@@ -1,0 +1,125 @@
+"""Families of models that need a word of their own: those that cannot work, and Falcon, whose attention is its own.
+
+What a config tells is refused before any weight is read. What only shows when the model runs is found by `probing`.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...errors import BackendError
+from .attention import NAME, attention
+
+_KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention"}
+_REMEDY = (
+    "Use a model of another architecture, such as Llama, Qwen3, Mistral, Gemma 3 or OLMo, or another backend "
+    "(backend.kind) for this one."
+)
+
+
+def refused(model: str, kind: str, reason: str) -> BackendError:
+    """The error for a model that does not work here; the reason goes on after 'because'."""
+    return BackendError(f"model.name: {model} ({kind}) does not work on the local backend, because {reason}. {_REMEDY}")
+
+
+def check_family(model: str, config: Any) -> None:
+    """Refuse a model of which its config already says that it cannot work."""
+    from transformers import AutoModelForCausalLM
+
+    known = AutoModelForCausalLM._model_mapping  # what from_pretrained looks up
+    if type(config) not in known:
+        raise refused(model, type(config).__name__, "transformers has no causal language model for it")
+    made: Any = known[type(config)]
+    text = config.get_text_config()
+    name = made.__name__
+    kinds = set(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
+    strange = sorted(kinds - _KNOWN_LAYERS)
+    if getattr(made, "_is_stateful", False) and (strange or not kinds):
+        named = f" ({', '.join(strange)})" if strange else ""
+        raise refused(
+            model,
+            name,
+            f"its layers{named} carry a state from token to token, which would leak between sequences that are packed "
+            "into one row",
+        )
+    if strange:
+        raise refused(
+            model, name, f"it has layers of the kind {', '.join(strange)}, which would mix sequences that are packed"
+        )
+    if getattr(text, "alibi", False):
+        raise refused(model, name, "its attention depends on distances between tokens (ALiBi)")
+    if (stored := _quantization(config)) not in (None, "mxfp4"):
+        raise refused(model, name, f"its weights are stored quantized ({stored}); look for the same model without that")
+    if not _takes_attention(made) and not _is_falcon(config):
+        raise refused(model, name, "it computes attention in code of its own, which knows nothing of packed sequences")
+
+
+def attention_to_load_with(config: Any) -> str:
+    """The name of the attention that a model is made with."""
+    return "sdpa" if _is_falcon(config) else NAME
+
+
+def options_to_load_with(config: Any) -> dict[str, Any]:
+    """What else a model is made with: weights that adapters can be added to."""
+    if _quantization(config) != "mxfp4":
+        return {}
+    from transformers import Mxfp4Config
+
+    return {"quantization_config": Mxfp4Config(dequantize=True)}
+
+
+def use_attention(model: Any, name: str) -> None:
+    """Let a loaded model compute attention by the function of a name; Falcon's own gives way to ours by itself."""
+    if not _is_falcon(model.config):
+        model.set_attn_implementation(name)
+
+
+def route_attention(model: nn.Module) -> None:
+    """Have a model whose attention is code of its own use ours; others are left as they are."""
+    for module in model.modules():
+        if type(module).__name__ == "FalconAttention":
+            module.forward = functools.partial(_falcon_attention, module, module.forward)
+
+
+def _falcon_attention(
+    module: Any,
+    own: Callable[..., Any],
+    hidden_states: Tensor,
+    *,
+    position_ids: Tensor | None = None,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    **others: Any,
+) -> Any:
+    """Falcon's attention in our layout where there is one, else its own."""
+    from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
+
+    layout = getattr(position_ids, "evsys_layout", None)
+    if layout is None or position_embeddings is None:
+        return own(hidden_states, position_ids=position_ids, position_embeddings=position_embeddings, **others)
+    heads = module._split_heads(module.query_key_value(hidden_states))
+    query, key, value = (part.transpose(1, 2) for part in heads)
+    query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+    found, _ = attention(module, query, key, value, None, evsys_layout=layout)
+    return module.dense(found.reshape(*hidden_states.shape[:2], -1)), None
+
+
+def _quantization(config: Any) -> str | None:
+    """How the weights of a model are stored, where that is not as plain numbers."""
+    told = getattr(config, "quantization_config", None) or {}
+    kind = told.get("quant_method") if isinstance(told, dict) else getattr(told, "quant_method", None)
+    return None if kind in (None, "gguf") else str(getattr(kind, "value", kind))
+
+
+def _is_falcon(config: Any) -> bool:
+    return type(config).__name__ == "FalconConfig"
+
+
+def _takes_attention(made: Any) -> bool:
+    asked = getattr(made, "_can_set_attn_implementation", None)
+    return asked is None or bool(asked())

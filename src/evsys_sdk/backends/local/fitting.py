@@ -1,0 +1,133 @@
+"""What a run does differently where memory is short, decided before its model is loaded.
+
+Rows and the cache of samples become smaller, layers are recomputed, no merged copy is made to sample from: in this
+order, only as far as needed, and nothing that the config sets itself. One line of the log says what and why.
+
+    needs = fitted(Sizes.of(config), wanted, fixed={"tokens_at_once"}, model="./model")
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+from ...errors import BackendError
+from ...log import get_logger
+from . import memory
+from .estimate import Estimate, Needs, Sizes
+
+_GIB = 1024**3
+_USED = 0.9
+"""Of what is free; the rest goes to what is not counted."""
+_SURE = 0.7
+"""An estimate may be too high by this much, so only what would not fit even then is refused."""
+_LEAST = {"tokens_at_once": 256, "cached_tokens": 4096}
+
+
+def fitted(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> Needs:
+    """What is wanted, with less of it where memory is short; `fixed` names what must stay as it is."""
+    free = memory.available_bytes(wanted.device)
+    if free is None:
+        return wanted
+
+    def fits(needs: Needs) -> bool:
+        return Estimate.of(sizes, needs).total <= free * _USED
+
+    chosen = next((needs for needs in _smaller_and_smaller(wanted, fixed) if fits(needs)), None)
+    if chosen is None:
+        [*_, least] = _smaller_and_smaller(wanted, fixed)
+        _refuse_if_sure(sizes, least, free, model)
+        chosen = least
+    elif chosen != wanted:
+        chosen = _larger_again(chosen, wanted, fits)
+    if chosen.recompute and not wanted.recompute:
+        chosen = replace(chosen, recompute_from=_longest_kept(sizes, chosen, free))
+    log = get_logger(__name__)
+    if chosen == wanted:
+        log.info("a run takes about %.1f of %.1f GiB", Estimate.of(sizes, wanted).total / _GIB, free / _GIB)
+    else:
+        log.warning(
+            "memory is short: this run would take %.1f GiB, and %s has %.1f GiB free; so %s, which takes %.1f GiB",
+            Estimate.of(sizes, wanted).total / _GIB,
+            wanted.device,
+            free / _GIB,
+            _differences(wanted, chosen),
+            Estimate.of(sizes, chosen).total / _GIB,
+        )
+    return chosen
+
+
+def _smaller_and_smaller(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
+    """Ways to do with less, each taking less than the one before; what costs little comes first."""
+    needs = wanted
+    yield needs
+    tokens = () if "tokens_at_once" in fixed else ("tokens_at_once",)
+    cache = () if "cached_tokens" in fixed else ("cached_tokens",)
+    for part in (*tokens, *cache) * 2:
+        needs = _halved(needs, part, wanted)
+        yield needs
+    if "recompute" not in fixed:
+        needs = replace(needs, recompute=True)
+        yield needs
+    if "merge_samplers" not in fixed:
+        needs = replace(needs, merge=False)
+        yield needs
+    for part in (*cache, *tokens):  # many small rows are the slowest of all
+        while (smaller := _halved(needs, part, wanted)) != needs:
+            needs = smaller
+            yield needs
+
+
+def _halved(needs: Needs, part: str, wanted: Needs) -> Needs:
+    least = min(_LEAST[part], getattr(wanted, part))
+    return replace(needs, **{part: max(least, getattr(needs, part) // 2)})
+
+
+def _larger_again(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Needs:
+    """Take back what turned out not to be needed: the remedies were tried one on top of the other."""
+    for part in ("merge", "recompute"):
+        if fits(back := replace(needs, **{part: getattr(wanted, part)})):
+            needs = back
+    for part in ("tokens_at_once", "cached_tokens"):
+        while getattr(needs, part) < getattr(wanted, part):
+            back = replace(needs, **{part: min(getattr(wanted, part), 2 * getattr(needs, part))})
+            if not fits(back):
+                break
+            needs = back
+    return needs
+
+
+def _longest_kept(sizes: Sizes, needs: Needs, free: int) -> int:
+    """How long a row may be that is not recomputed."""
+    estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, needs.kept())
+    room = free * _USED - (estimate.total - estimate.row)
+    return int(needs.tokens_at_once * max(0.0, room) / kept.row)
+
+
+def _differences(wanted: Needs, chosen: Needs) -> str:
+    changes: list[str] = []
+    if chosen.tokens_at_once != wanted.tokens_at_once:
+        changes.append(f"tokens_at_once is {chosen.tokens_at_once} (not {wanted.tokens_at_once})")
+    if chosen.cached_tokens != wanted.cached_tokens:
+        changes.append(f"cached_tokens is {chosen.cached_tokens} (not {wanted.cached_tokens})")
+    if chosen.recompute != wanted.recompute:
+        changes.append(f"layers are recomputed in the backward pass of rows of {chosen.recompute_from} tokens or more")
+    if chosen.merge != wanted.merge:
+        changes.append("samples are taken without a merged copy of the weights")
+    return ", ".join(changes)
+
+
+def _refuse_if_sure(sizes: Sizes, least: Needs, free: int, model: str) -> None:
+    estimate = Estimate.of(sizes, least)
+    certain = estimate.base + estimate.adapter
+    if certain + _SURE * (estimate.total - certain) <= free:
+        return
+    raise BackendError(
+        f"training {model} takes about {estimate.total / _GIB:.1f} GiB, and {least.device} has {free / _GIB:.1f} GiB "
+        f"free, with everything as small as it goes:\n{estimate.table(least)}\n"
+        "Free memory on the machine, choose a smaller model, lower lora_rank, adapt fewer layers "
+        "(backend.params.lora_targets), or set backend.params.dtype to bfloat16 where it is float32; of "
+        "backend.params, tokens_at_once, cached_tokens, recompute and merge_samplers are kept where they are set."
+    )

@@ -1,0 +1,226 @@
+"""Does a model do what we take it for? A few tokens in its own way and in ours, right after loading.
+
+Sequences alone, packed into one row and with a shared beginning must have the log-probabilities of the model's own
+forward pass, and so must tokens that are decoded one by one. What other sequences of the row say must not matter. A
+model that fails is refused there and then, with what was found.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from . import memory
+from .attention import NAME, NotUnderstood, PackedLayout, Segment, Traits
+from .families import refused, use_attention
+from .head import Head
+
+if TYPE_CHECKING:
+    from .loading import Base
+
+_LARGEST_CRAFTED = 40.0
+_LENGTH, _PREFIX, _STEPS = 12, 6, 2
+"""Tokens of the sequences that are tried, of the beginning that two of them share, and tokens to decode."""
+
+
+def head_of(model: Any, output: Any, name: str) -> Head:
+    """The output layer, with what the model does to its products; found by giving the model products of our own."""
+    products = torch.linspace(-_LARGEST_CRAFTED, _LARGEST_CRAFTED, len(output.weight), device=output.weight.device)
+    products = products.to(output.weight.dtype)
+    calls: list[int] = []
+
+    def crafted(module: Any, args: Any, result: Tensor) -> Tensor:
+        calls.append(1)
+        return products.expand(result.shape)
+
+    hook = output.register_forward_hook(crafted)
+    try:
+        with own_attention(model), torch.no_grad():
+            tokens = torch.tensor([[0, 1]], device=products.device)
+            logits = model(input_ids=tokens, use_cache=False).logits[0, -1].float()
+    except Exception as error:
+        raise _failure(name, model, error) from error
+    finally:
+        hook.remove()
+    plain = products.float()
+    allowed = 1e-3 if products.dtype == torch.float32 else 0.3
+    for scale, cap in _changes(model.config.get_text_config()):
+        head = Head(output.weight, getattr(output, "bias", None), scale, cap)
+        if calls and logits.shape == plain.shape:
+            found = head.changed(plain.clone())
+            if float((found - logits).abs().max()) <= allowed * max(1.0, float(found.abs().max()) / _LARGEST_CRAFTED):
+                return head
+    raise refused(name, type(model).__name__, "it changes its logits after the output layer in a way we do not know")
+
+
+def _changes(config: Any) -> list[tuple[float, float | None]]:
+    """Scales and caps that the config speaks of; which of them the model applies has to be tried."""
+    found: list[tuple[float, float | None]] = [(1.0, None)]
+    if scale := getattr(config, "logit_scale", None):
+        found.append((float(scale), None))
+    if divisor := getattr(config, "logits_scaling", None):
+        found.append((1 / float(divisor), None))
+    if cap := getattr(config, "final_logit_softcapping", None):
+        found.append((1.0, float(cap)))
+    return found
+
+
+@contextlib.contextmanager
+def own_attention(model: Any) -> Generator[None]:
+    """The model computes attention in its own way for the length of a block."""
+    use_attention(model, "eager")
+    try:
+        yield
+    finally:
+        use_attention(model, NAME)
+
+
+@torch.no_grad()
+def check(base: Base) -> None:
+    """Refuse a base whose numbers are not the model's own; layers that text never goes through are not adapted."""
+    try:
+        with base.switch.noting() as used:
+            reason = _first_difference(base)
+    except Exception as error:
+        if memory.is_out_of_memory(error):
+            raise
+        raise _failure(base.key.model, base.model, error) from error
+    if reason is not None:
+        raise refused(base.key.model, type(base.model).__name__, reason)
+    base.switch.layers = {name: linear for name, linear in base.switch.layers.items() if name in used}
+
+
+def _failure(name: str, model: Any, error: Exception) -> Exception:
+    if memory.is_out_of_memory(error):
+        return error
+    said = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "nothing"
+    reason = said if isinstance(error, NotUnderstood) else f"running it fails ({type(error).__name__}: {said})"
+    return refused(name, type(model).__name__, reason)
+
+
+def _first_difference(base: Base) -> str | None:
+    texts = _texts(base)
+    with own_attention(base.model):
+        own = base.model(input_ids=torch.stack(texts), use_cache=False).logits.float().log_softmax(-1)
+    seen: dict[int, Traits] = {}
+    count = len(texts[0])
+    alone = base.hidden(texts[0], torch.arange(count, device=base.device), _Noting(Segment(0, count), seen))
+    if (gap := _gap(base, alone, own[0])) is not None:
+        return f"its log-probabilities differ by {gap:.3g} from those of its own forward pass"
+    if not seen:
+        return "it computes nothing by attention, so sequences that are packed into one row would not be kept apart"
+    if (reason := _wrong_window(base, seen)) is not None:
+        return reason
+    return _packing_differs(base, texts, own) or _decoding_differs(base, texts, own)
+
+
+def _texts(base: Base) -> list[Tensor]:
+    """Two sequences that begin alike, and another one."""
+    count = torch.arange(min(_LENGTH, base.context_length))
+    first, second, third = count * 7 + 3, count * 11 + 2, count * 5 + 1
+    second[:_PREFIX] = first[:_PREFIX]
+    return [(text % base.vocab_size).to(base.device) for text in (first, second, third)]
+
+
+def _packing_differs(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
+    """Read all texts from one row, and once more behind another text than before."""
+    one, two, other = texts
+    prefix = min(_PREFIX, len(one) - 1)
+    parts = [part for first in (other, (other + 1) % base.vocab_size) for part in _laid_out(first, one, two, prefix)]
+    segments: list[Segment] = []
+    positions: list[Tensor] = []
+    for number, part in enumerate(parts):
+        start = segments[-1].start + segments[-1].length if segments else 0
+        shared = segments[number // 4 * 4 + 1] if number % 4 > 1 else Segment(0, 0)
+        segments.append(Segment(start, len(part), shared.start, shared.length))
+        positions.append(torch.arange(len(part), device=base.device) + shared.length)
+    hidden = base.hidden(torch.cat(parts), torch.cat(positions), PackedLayout(segments))
+    found = hidden.split([len(part) for part in parts])
+    before, after = torch.cat(found[1:4]).float(), torch.cat(found[5:8]).float()
+    changed = float(((before - after).norm(dim=1) / before.norm(dim=1)).mean())
+    packed = (*(torch.cat([found[1], rest]) for rest in found[2:4]), found[0])
+    same = changed <= (1e-3 if base.key.dtype == torch.float32 else 0.1)
+    if same and all(_gap(base, ours, expected) is None for ours, expected in zip(packed, own, strict=True)):
+        return None
+    stateful = sorted({type(module).__name__ for module in base.model.modules() if _convolves(module)})
+    return (
+        "its numbers change when sequences are packed into one row: it counts positions by itself, or something"
+        f"{f' ({", ".join(stateful)})' if stateful else ''} passes from token to token beside attention"
+    )
+
+
+def _laid_out(other: Tensor, one: Tensor, two: Tensor, prefix: int) -> list[Tensor]:
+    return [other, one[:prefix], one[prefix:], two[prefix:]]
+
+
+def _decoding_differs(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
+    """Read most of each text as a prompt and the rest token by token."""
+    from .decoding import Decoder
+
+    decoder = Decoder(base, {})
+    count = len(texts[0])
+    read = max(1, count - _STEPS)
+    decoder.cache.reserve(len(texts), count)
+    logits = [decoder.prefill([text[:read].tolist() for text in texts], list(range(len(texts))))]
+    for at in range(read, count):
+        logits.append(decoder.step([int(text[at]) for text in texts], [at] * len(texts)))
+    gap = _difference(base, torch.stack(logits, dim=1), own[:, read - 1 :])
+    return None if gap is None else f"its log-probabilities change by {gap:.3g} when tokens are decoded one by one"
+
+
+def _gap(base: Base, hidden: Tensor, expected: Tensor) -> float | None:
+    return _difference(base, base.head.logits(hidden), expected)
+
+
+def _difference(base: Base, logits: Tensor, expected: Tensor) -> float | None:
+    """How far log-probabilities are off; None where that is what rounding does."""
+    apart = (logits.log_softmax(-1) - expected).abs()
+    exact = base.key.dtype == torch.float32
+    if exact and not is_mixture(base.model):
+        gap = float(apart.max())
+    else:
+        # Improbable tokens are far off in half precision, and rounding may choose another expert now and then.
+        gap = float((apart * expected.exp()).nan_to_num(torch.inf).sum(-1).mean())
+    return None if gap <= (1e-2 if exact else 0.5) else gap
+
+
+def is_mixture(model: nn.Module) -> bool:
+    """Whether a model has experts that tokens are sent to."""
+    return any("experts" in name for name, _ in model.named_modules())
+
+
+def _wrong_window(base: Base, seen: dict[int, Traits]) -> str | None:
+    """Whether layers see as far back as the config says; a few tokens are too short to show it."""
+    config = base.model.config.get_text_config()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None) or ()
+    for number, traits in seen.items():
+        if number < len(kinds):
+            expected = window if kinds[number] == "sliding_attention" else None
+            if traits.window != expected:
+                return f"layer {number} sees {traits.window} tokens back, where its config says {expected}"
+    windows = [traits.window for traits in seen.values() if traits.window is not None]
+    if not kinds and not windows and window is not None and window < base.context_length:
+        return f"its config speaks of a window of {window} tokens, and its layers do not say whether they have it"
+    return None
+
+
+def _convolves(module: nn.Module) -> bool:
+    return any(isinstance(child, nn.Conv1d) for child in module.children())
+
+
+class _Noting(PackedLayout):
+    """A row of one sequence that notes what the layers ask of attention."""
+
+    def __init__(self, segment: Segment, seen: dict[int, Traits]) -> None:
+        super().__init__([segment])
+        self._seen = seen
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        self._seen[traits.layer] = traits
+        return super().attend(query, key, value, traits)

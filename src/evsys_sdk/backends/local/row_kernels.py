@@ -1,0 +1,164 @@
+"""Triton kernels for rows beside the layers: softmax over a vocabulary, repeated keys, caches, merged weights.
+
+Each replaces a chain of passes over memory, or a sum whose order would change from run to run. On a GPU only.
+"""
+
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_COLUMNS = 1024
+
+
+@triton.jit
+def _sum_rows(grad, order, ends, found, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    total = tl.zeros([BLOCK], tl.float32)
+    for number in range(tl.load(ends + row), tl.load(ends + row + 1)):
+        place = tl.load(order + number).to(tl.int64)
+        total += tl.load(grad + place * width + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(found + row * width + at, total.to(found.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _store(
+    key,
+    value,
+    keys,
+    values,
+    slots,
+    positions,
+    places,
+    key_stride,
+    value_stride,
+    slot_stride,
+    head_stride,
+    size,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    number = tl.program_id(0)
+    place = tl.load(places + number).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    to = tl.load(slots + number) * slot_stride + tl.load(positions + number) * WIDTH
+    to += at // WIDTH * head_stride + at % WIDTH
+    tl.store(keys + to, tl.load(key + place * key_stride + at, mask=inside), mask=inside)
+    tl.store(values + to, tl.load(value + place * value_stride + at, mask=inside), mask=inside)
+
+
+@triton.jit
+def _softmax(logits, totals, width, FOUND: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    most = tl.full([BLOCK], float("-inf"), tl.float32)
+    mass = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, width, BLOCK):
+        at = start + column
+        value = tl.load(logits + row * width + at, mask=at < width, other=float("-inf")).to(tl.float32)
+        highest = tl.maximum(most, value)
+        # A column that has seen nothing but -inf has no mass yet.
+        kept = tl.where(highest == float("-inf"), 0.0, tl.exp(most - highest))
+        mass = mass * kept + tl.where(highest == float("-inf"), 0.0, tl.exp(value - highest))
+        most = highest
+    highest = tl.max(most, 0)
+    total = highest + tl.log(tl.sum(mass * tl.exp(most - highest), 0))
+    tl.store(totals + row, total)
+    if FOUND:
+        for start in range(0, width, BLOCK):
+            at = start + column
+            value = tl.load(logits + row * width + at, mask=at < width, other=float("-inf")).to(tl.float32)
+            tl.store(logits + row * width + at, tl.exp(value - total).to(logits.dtype.element_ty), mask=at < width)
+
+
+@triton.jit
+def _merge(
+    weight, a, b, found, scale, height, width, RANK: tl.constexpr, DEPTH: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+):
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    column = tl.program_id(1) * C + tl.arange(0, C)
+    total = tl.zeros([R, C], tl.float32)
+    for start in range(0, RANK, DEPTH):
+        at = start + tl.arange(0, DEPTH)
+        of_b = tl.load(
+            b + row[:, None] * RANK + at[None, :], mask=(row < height)[:, None] & (at < RANK)[None, :], other=0.0
+        )
+        of_a = tl.load(
+            a + at[:, None] * width + column[None, :], mask=(at < RANK)[:, None] & (column < width)[None, :], other=0.0
+        )
+        total = tl.dot(of_b, of_a, total, input_precision="ieee")
+    inside = (row < height)[:, None] & (column < width)[None, :]
+    here = row[:, None].to(tl.int64) * width + column[None, :]
+    plain = tl.load(weight + here, mask=inside, other=0.0).to(tl.float32)
+    tl.store(found + here, (plain + total * scale).to(found.dtype.element_ty), mask=inside)
+
+
+class Gather(torch.autograd.Function):
+    """Rows by number, some of them several times; their gradients are added in float32, always in the same order.
+
+    `order` has all places that show row 0, then those of row 1, and so on; `ends` says where those of a row begin.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, order: Tensor, ends: Tensor) -> Tensor:
+        ctx.save_for_backward(order, ends)
+        return rows.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        order, ends = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        count, width = len(ends) - 1, grad[0].numel()
+        found = grad.new_empty(count, *grad.shape[1:])
+        _sum_rows[(count, triton.cdiv(width, _COLUMNS))](grad, order, ends, found, width, BLOCK=_COLUMNS)
+        return found, None, None, None
+
+
+def softmax_(logits: Tensor, *, found: bool) -> Tensor:
+    """The logarithms of the sums of each row, (rows,) in float32; with `found`, logits become probabilities."""
+    totals = torch.empty(len(logits), device=logits.device)
+    _softmax[(len(logits),)](logits, totals, logits.shape[1], FOUND=found, BLOCK=4096, num_warps=8)
+    return totals
+
+
+def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float, found: Tensor) -> None:
+    """weight + scale * b a, computed in float32, into another tensor."""
+    (height, width), rank = weight.shape, len(a)
+    grid = (triton.cdiv(height, 64), triton.cdiv(width, 128))
+    depth = min(32, max(16, triton.next_power_of_2(rank)))
+    _merge[grid](
+        weight, a.contiguous(), b.contiguous(), found, scale, height, width, RANK=rank, DEPTH=depth, R=64, C=128
+    )
+
+
+def store_rows(
+    key: Tensor, value: Tensor, cache: tuple[Tensor, Tensor], slots: Tensor, positions: Tensor, places: Tensor
+) -> None:
+    """Rows of (tokens, heads, width) go to positions of slots in a cache, (slots, heads, length, width)."""
+    keys, values = cache
+    size, width = key[0].numel(), key.shape[2]
+    _store[(len(slots),)](
+        key.contiguous(),
+        value if value.stride()[1:] == (width, 1) else value.contiguous(),
+        keys,
+        values,
+        slots,
+        positions,
+        places,
+        size,
+        value.stride(0) if value.stride()[1:] == (width, 1) else size,
+        keys.stride(0),
+        keys.stride(1),
+        size,
+        WIDTH=width,
+        BLOCK=triton.next_power_of_2(size),
+    )

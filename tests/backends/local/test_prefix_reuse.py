@@ -1,0 +1,600 @@
+"""What was read before is not read again: shared beginnings and later turns, how they give way; always exact."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra local; run make test-local")
+pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
+pytestmark = pytest.mark.local
+
+from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
+from evsys_sdk.backends.datum import Datum  # noqa: E402
+from evsys_sdk.backends.local import attention, batch, decoding, memory, reading  # noqa: E402
+from evsys_sdk.backends.local.decoding import Decoder, KeyValueCache  # noqa: E402
+from evsys_sdk.backends.local.graph_decoding import StackedCache  # noqa: E402
+from evsys_sdk.backends.local.prefix_cache import SHORTEST, PrefixCache  # noqa: E402
+
+from .conftest import save_tiny  # noqa: E402
+from .test_architectures import FAMILIES, build  # noqa: E402
+
+type MakeClient = Callable[..., Any]
+
+INSTRUCTIONS = "You are a careful clerk who answers in one word. "
+FREE = {"stop": [], "temperature": 1.0}
+
+
+def train(client: Any, steps: int = 2) -> None:
+    ids = client.tokenizer.encode("some text to learn from")
+    for _ in range(steps):
+        client.forward_backward([Datum.supervised(ids, [1.0] * len(ids))], "cross_entropy").result()
+        client.optim_step(AdamParams(3e-3)).result()
+
+
+def ids(client: Any, text: str) -> list[int]:
+    return client.tokenizer.encode(text)
+
+
+def ask(sampler: Any, prompt: Sequence[int], *, new: int = 12, seed: int = 1, samples: int = 1) -> list[Any]:
+    return sampler.sample(prompt, samples, SamplingParams(new, seed=seed, **FREE)).result()
+
+
+def alone(client: Any, prompt: Sequence[int], **options: Any) -> list[Any]:
+    """The same from a sampler that has seen nothing yet."""
+    return ask(client.sampler().result(), prompt, **options)
+
+
+def assert_alike(one: Sequence[Any], other: Sequence[Any]) -> None:
+    assert [sample.tokens for sample in one] == [sample.tokens for sample in other]
+    for here, there in zip(one, other, strict=True):
+        np.testing.assert_allclose(here.logprobs, there.logprobs, atol=1e-5)
+
+
+class Counted:
+    """Prompt tokens that were read and reused since it was made."""
+
+    def __init__(self, client: Any) -> None:
+        self._count = client._loop.prompt_tokens
+        self._before = (self._count.read, self._count.reused)
+
+    @property
+    def read(self) -> int:
+        return self._count.read - self._before[0]
+
+    @property
+    def reused(self) -> int:
+        return self._count.reused - self._before[1]
+
+
+@pytest.fixture
+def warm(make_client: MakeClient) -> Any:
+    """A client with an adapter, whose base has tried out its decoders."""
+    client = make_client()
+    train(client)
+    ask(client.sampler().result(), [1, 2], new=2)
+    return client
+
+
+def model_of(arch: str, tiny: Callable[[str], str], folder: Path) -> str:
+    if arch == "gemma2":
+        capped = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": None}
+        return save_tiny(folder / "gemma2", arch, sliding_window=8, query_pre_attn_scalar=16, **capped)
+    return tiny(arch)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "mistral", "gemma3_text", "gemma2"])
+def test_three_turns_read_only_what_is_new_and_sample_the_same(
+    arch: str, merge: bool, tiny: Callable[[str], str], tmp_path: Path, make_client: MakeClient
+) -> None:
+    """Mistral and the Gemmas here have a window of 8 tokens, far less than what is remembered."""
+    client = make_client(name=model_of(arch, tiny, tmp_path), params={"merge_samplers": merge})
+    train(client)
+    sampler = client.sampler().result()
+    prompt = ids(client, INSTRUCTIONS + "First question?")
+    for turn in range(3):
+        counted = Counted(client)
+        found = ask(sampler, prompt, seed=turn, samples=2)
+        if turn:
+            assert counted.read == 1 + len(ids(client, f" And question {turn - 1}?"))
+            assert counted.reused == 2 * len(prompt) - counted.read
+        assert_alike(found, alone(client, prompt, seed=turn, samples=2))
+        prompt = [*prompt, *found[0].tokens, *ids(client, f" And question {turn}?")]
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", "DeepSeek V3", "Gemma 3n, shared keys", "GPT-2", "Qwen3-MoE"])
+def test_other_families_sample_the_same_in_later_turns(family: str, tmp_path: Path, make_client: MakeClient) -> None:
+    """Sinks, values of another width than keys, layers without keys of their own, learned positions, experts."""
+    arch, config = FAMILIES[family]
+    client = make_client(name=build(tmp_path / "model", arch, **config))
+    train(client)
+    sampler = client.sampler().result()
+    text = list(range(40))
+    for turn in range(2):
+        found = ask(sampler, text, seed=turn, new=10, samples=2)
+        assert_alike(found, alone(client, text, seed=turn, new=10, samples=2))
+        text = [*text, *found[0].tokens, 7, 8, 9]
+    assert client._loop.prompt_tokens.read == (40 + 4) + (40 + 53)
+
+
+def test_sampled_logprobs_of_a_later_turn_are_those_of_training(warm: Any) -> None:
+    sampler = warm.sampler().result()
+    prompt = ids(warm, INSTRUCTIONS)
+    prompt = [*prompt, *ask(sampler, prompt)[0].tokens, *ids(warm, "next turn")]
+    [sample] = ask(sampler, prompt, new=20)
+    whole = [*prompt, *sample.tokens]
+    scored = warm.forward([Datum.supervised(whole, [1.0] * len(whole))]).result().logprobs[0]
+    np.testing.assert_allclose(sample.logprobs, scored[len(prompt) - 1 :], atol=1e-4)
+
+
+def test_prompts_that_come_together_read_their_common_beginning_once(
+    warm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evsys_sdk.backends.local.sampling_loop._GRACE_S", 0.2)
+    prompts = [ids(warm, f"{INSTRUCTIONS}Question {number}: {'why ' * number}?") for number in range(5)]
+    expected = [alone(warm, prompt, seed=number) for number, prompt in enumerate(prompts)]
+    sampler = warm.sampler().result()
+    counted = Counted(warm)
+    asked = [sampler.sample(p, 1, SamplingParams(12, seed=number, **FREE)) for number, p in enumerate(prompts)]
+    for operation, one in zip(asked, expected, strict=True):
+        assert_alike(operation.result(), one)
+    common = len(ids(warm, INSTRUCTIONS + "Question "))
+    assert counted.read == sum(map(len, prompts)) - 4 * common
+    assert counted.reused == 4 * common
+
+
+def test_shared_beginnings_count_once_towards_what_is_read_in_one_go(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evsys_sdk.backends.local.sampling_loop._GRACE_S", 0.2)
+    client = make_client(params={"tokens_at_once": 120})
+    ask(client.sampler().result(), [1, 2], new=2)
+    rows: list[int] = []
+    real = Decoder.prefill
+
+    def prefill(self: Any, *arguments: Any) -> Any:
+        before = self.tokens_read
+        logits = real(self, *arguments)
+        rows.append(self.tokens_read - before)
+        return logits
+
+    monkeypatch.setattr(Decoder, "prefill", prefill)
+    sampler = client.sampler().result()
+    prompts = [ids(client, f"{INSTRUCTIONS}{number} {'x' * 10}") for number in range(20)]
+    asked = [sampler.sample(p, 1, SamplingParams(40, seed=1, **FREE)) for p in prompts]
+    assert all(operation.result() for operation in asked)
+    assert max(rows) <= 120
+    own = sum(len(prompt) - len(ids(client, INSTRUCTIONS)) for prompt in prompts)
+    assert sum(rows) <= len(ids(client, INSTRUCTIONS)) + own
+
+
+def test_a_late_request_takes_over_the_beginning_of_a_running_prompt(
+    warm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, late = ids(warm, INSTRUCTIONS + "long"), ids(warm, INSTRUCTIONS + "something else")
+    expected = [alone(warm, long, new=60), alone(warm, late, new=5)]
+    sampler = warm.sampler().result()
+    steps, halfway, joined = [0], threading.Event(), threading.Event()
+    real = Decoder.step
+
+    def step(self: Any, tokens: Any, positions: Any) -> Any:
+        steps[0] += 1
+        if steps[0] == 20:
+            halfway.set()
+            joined.wait(10)
+        return real(self, tokens, positions)
+
+    monkeypatch.setattr(Decoder, "step", step)
+    first = sampler.sample(long, 1, SamplingParams(60, seed=1, **FREE))
+    assert halfway.wait(10)
+    counted = Counted(warm)
+    second = sampler.sample(late, 1, SamplingParams(5, seed=1, **FREE))
+    joined.set()
+    assert_alike(second.result(), expected[1])
+    assert counted.read == len(ids(warm, "something else"))
+    assert_alike(first.result(), expected[0])
+
+
+def continued(prompt: list[int], answer: list[int], which: str) -> list[int]:
+    text = [*prompt, *answer]
+    other = [(token + 1) % 250 for token in answer]
+    return {
+        "the whole prompt again": prompt,
+        "the prompt is the beginning of what is remembered": prompt[:-5],
+        "all but one token are remembered": [*text[:-1], 7],
+        "exactly what is remembered": text[:-1],
+        "one token less than what is remembered": text[:-2],
+        "longer than what is remembered": [*text, 5, 6, 7],
+        "it diverges in the middle of the answer": [*prompt, *answer[:6], *other[6:], 9],
+        "it diverges in the middle of the prompt": [*prompt[:30], *other, 9],
+    }[which]
+
+
+@pytest.mark.parametrize(
+    ("which", "read"),
+    [
+        ("the whole prompt again", 0),
+        ("the prompt is the beginning of what is remembered", 1),
+        ("all but one token are remembered", 1),
+        ("exactly what is remembered", 1),
+        ("one token less than what is remembered", 1),
+        ("longer than what is remembered", 4),
+        ("it diverges in the middle of the answer", 7),
+        ("it diverges in the middle of the prompt", 13),
+    ],
+)
+def test_the_longest_known_beginning_is_used_and_the_rest_is_read(which: str, read: int, warm: Any) -> None:
+    sampler = warm.sampler().result()
+    prompt = ids(warm, INSTRUCTIONS)
+    [answer] = ask(sampler, prompt)
+    text = continued(prompt, answer.tokens, which)
+    for attempt in range(2):  # what the first one has left behind serves the second
+        counted = Counted(warm)
+        assert_alike(ask(sampler, text, seed=9, samples=3), alone(warm, text, seed=9, samples=3))
+        fresh = len(text)
+        assert counted.read == (read if not attempt else 0) + fresh
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_same_call_again_gives_the_same_to_the_last_bit(device: str, make_client: MakeClient) -> None:
+    """In bfloat16 too, where a token that is read in other company may have other logits."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    client = make_client(params={"device": device, "dtype": "bfloat16", "exact": False})
+    train(client)
+    sampler = client.sampler().result()
+    texts = [ids(client, INSTRUCTIONS), ids(client, INSTRUCTIONS + " something"), ids(client, INSTRUCTIONS + "a")]
+    found = [ask(sampler, text, samples=4, new=30) for text in texts]
+    counted = Counted(client)
+    assert [ask(sampler, text, samples=4, new=30) for text in texts] == found
+    assert counted.read <= 1
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "mistral"])
+def test_later_turns_on_a_gpu_have_the_logprobs_of_training(
+    arch: str, tiny: Callable[[str], str], make_client: MakeClient
+) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    client = make_client(name=tiny(arch), params={"device": "cuda", "dtype": "bfloat16", "exact": False})
+    train(client)
+    sampler = client.sampler().result()
+    texts = [ids(client, f"{INSTRUCTIONS}{'why ' * number}?") for number in range(5)]
+    for turn in range(3):
+        counted = Counted(client)
+        asked = [sampler.sample(text, 3, SamplingParams(20, seed=turn, **FREE)) for text in texts]
+        found = [operation.result() for operation in asked]
+        if turn:
+            assert counted.read <= 5 * 13
+        for number, (text, samples) in enumerate(zip(texts, found, strict=True)):
+            for sample in samples:
+                datum = Datum.supervised([*text, *sample.tokens], [0.0] * len(text) + [1.0] * 20)
+                [again] = client.forward([datum]).result().logprobs
+                assert np.abs(again[-20:] - np.array(sample.logprobs)).mean() < 0.1
+            texts[number] = [*text, *samples[0].tokens, *ids(client, f"turn {turn}, go on")[:12]]
+
+
+def test_samples_of_many_turns_together_are_those_of_each_alone(warm: Any) -> None:
+    """Conversations that share instructions branch again and again; everything is asked for at once."""
+    sampler = warm.sampler().result()
+    texts = [ids(warm, f"{INSTRUCTIONS}{number % 3} {'abc'[number % 3] * 20} {number}") for number in range(9)]
+    for turn in range(3):
+        asked = [sampler.sample(t, 2, SamplingParams(6 + n, seed=n, **FREE)) for n, t in enumerate(texts)]
+        found = [operation.result() for operation in asked]
+        for number, (text, samples) in enumerate(zip(texts, found, strict=True)):
+            assert_alike(samples, alone(warm, text, new=6 + number, seed=number, samples=2))
+        texts = [[*t, *f[n % 2].tokens, 65 + turn] for n, (t, f) in enumerate(zip(texts, found, strict=True))]
+
+
+def test_other_weights_share_nothing(warm: Any) -> None:
+    prompt = ids(warm, INSTRUCTIONS)
+    old = warm.sampler().result()
+    before = ask(old, prompt)
+    train(warm)
+    new = warm.sampler().result()
+    counted = Counted(warm)
+    after = ask(new, prompt)
+    assert counted.read == len(prompt)
+    assert counted.reused == 0
+    assert_alike(after, alone(warm, prompt))
+    assert after[0].logprobs != before[0].logprobs
+    assert_alike(ask(old, prompt), before)
+
+
+def test_more_texts_than_room_forget_the_least_recently_used(make_client: MakeClient) -> None:
+    client = make_client(params={"cached_tokens": 200})
+    sampler = client.sampler().result()
+    prompts = [ids(client, f"{number} {'x' * 40} {number}") for number in range(5)]
+    ask(sampler, prompts[0])
+    for prompt in prompts[1:]:
+        ask(sampler, prompts[0])
+        ask(sampler, prompt)
+        assert remembered_tokens() <= 200
+    counted = Counted(client)
+    ask(sampler, prompts[0])
+    ask(sampler, prompts[4])
+    assert counted.read == 0, "both were used a moment ago"
+    ask(sampler, prompts[1])
+    assert counted.read == len(prompts[1]), "it was used longest ago"
+
+
+def test_remembered_texts_give_way_to_those_that_run(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = make_client(params={"cached_tokens": 256, "samples_at_once": 4})
+    sampler = client.sampler().result()
+    prompts = [ids(client, f"{number} {'y' * 30}") for number in range(4)]
+    for prompt in prompts:
+        ask(sampler, prompt, new=2)
+    assert remembered_tokens() > 100
+    least: list[int] = []
+    real = Decoder.step
+
+    def step(self: Any, tokens: Any, positions: Any) -> Any:
+        least.append(remembered_tokens() + len(tokens) * (len(prompts[0]) + 30))
+        return real(self, tokens, positions)
+
+    monkeypatch.setattr(Decoder, "step", step)
+    found = [sampler.sample(p, 1, SamplingParams(30, seed=1, **FREE)) for p in prompts]
+    assert [len(operation.result()[0].tokens) for operation in found] == [30] * 4
+    assert max(least) <= 256
+
+
+def test_texts_take_no_more_than_a_part_of_the_free_memory(warm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    token_bytes = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, float32
+    monkeypatch.setattr(batch.memory, "available_bytes", lambda _: (100 - remembered_tokens()) * token_bytes)
+    monkeypatch.setattr(batch, "_SHARE_OF_MEMORY", 1)
+    sampler = warm.sampler().result()
+    for number in range(10):
+        ask(sampler, ids(warm, f"{number} {'z' * 40}"), new=4)
+        assert 40 < remembered_tokens() <= 100
+
+
+def test_running_out_of_memory_forgets_first_and_loses_nothing(warm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = warm.sampler().result()
+    prompt = ids(warm, INSTRUCTIONS)
+    [answer] = ask(sampler, prompt)
+    prompt += [*answer.tokens, 1, 2, 3]
+    expected = alone(warm, prompt, samples=4)
+    widths: list[int] = []
+    real = Decoder.step
+
+    def step(self: Any, tokens: Any, positions: Any) -> Any:
+        widths.append(len(tokens))
+        if len(widths) == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
+        return real(self, tokens, positions)
+
+    monkeypatch.setattr(Decoder, "step", step)
+    counted = Counted(warm)
+    assert_alike(ask(sampler, prompt, samples=4), expected)
+    assert widths[-1] == 4, "as many at once as before: what was remembered made room"
+    assert counted.read > len(prompt), "read anew after it was forgotten"
+    assert_alike(ask(sampler, prompt, samples=4), expected)
+
+
+def test_no_memory_to_remember_does_not_disturb_the_samples(warm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = ids(warm, INSTRUCTIONS)
+    expected = alone(warm, prompt, samples=3)
+    sampler = warm.sampler().result()
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
+
+    monkeypatch.setattr(KeyValueCache, "take", full)
+    steps: list[int] = []
+    real = Decoder.step
+    monkeypatch.setattr(Decoder, "step", lambda self, t, p: (steps.append(len(t)), real(self, t, p))[1])
+    assert_alike(ask(sampler, prompt, samples=3), expected)
+    assert len(steps) == 11, "no step was made twice"
+
+
+def test_a_fault_in_the_middle_leaves_nothing_half_read_behind(warm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = warm.sampler().result()
+    prompt = ids(warm, INSTRUCTIONS)
+    expected = ask(sampler, prompt)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding.StepLayout, "attend", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ask(sampler, prompt)
+    assert_alike(ask(sampler, prompt), expected)
+
+
+def test_whoever_runs_out_of_memory_makes_samplers_forget(warm: Any) -> None:
+    sampler = warm.sampler().result()
+    prompt = ids(warm, INSTRUCTIONS)
+    expected = ask(sampler, prompt)
+    assert remembered_tokens() > 0
+    memory.release_unused()
+    assert remembered_tokens() == 0
+    counted = Counted(warm)
+    assert_alike(ask(sampler, prompt), expected)
+    assert counted.read == len(prompt)
+
+
+def test_a_new_sampler_at_every_step_does_not_pile_up_memory(make_client: MakeClient) -> None:
+    client = make_client(params={"cached_tokens": 400})
+    prompt = ids(client, INSTRUCTIONS)
+    snapshots: list[weakref.ref[Any]] = []
+    caches_before = len(list(living()))
+    for _ in range(8):
+        train(client, steps=1)
+        sampler = client.sampler().result()
+        ask(sampler, prompt, samples=3)
+        snapshots.append(weakref.ref(sampler._snapshot))
+        assert remembered_tokens() <= 400
+    del sampler
+    gc.collect()
+    assert sum(snapshot() is not None for snapshot in snapshots) <= 2
+    assert len(list(living())) <= caches_before + 2
+    client.close()
+    gc.collect()
+    assert all(snapshot() is None for snapshot in snapshots)
+    assert len(list(living())) == caches_before
+
+
+def test_all_samplers_of_a_client_share_the_room_and_the_latest_goes_first(make_client: MakeClient) -> None:
+    client = make_client(params={"cached_tokens": 100})
+    old, new = client.sampler().result(), client.sampler().result()
+    prompt = ids(client, INSTRUCTIONS)
+    for sampler in (old, new):
+        ask(sampler, prompt)
+    new.logprobs(prompt).result()  # answered after everything before it is settled
+    assert remembered_tokens() <= 100
+    counted = Counted(client)
+    ask(new, prompt)
+    assert counted.read == 0
+    ask(old, prompt)
+    assert counted.read == len(prompt), "it gave way"
+
+
+def living() -> Iterator[PrefixCache]:
+    gc.collect()
+    return (one for one in list(memory._forgetful) if isinstance(one, PrefixCache))
+
+
+def remembered_tokens() -> int:
+    return sum(one.tokens for one in list(memory._forgetful) if isinstance(one, PrefixCache))
+
+
+class Tape(KeyValueCache):
+    """A cache whose keys are the tokens themselves, to see what comes out of it."""
+
+    def read(self, slot: int, text: Sequence[int], known: int = 0) -> None:
+        for place in range(known, len(text)):
+            column = torch.full((1, 1, 1), float(text[place]))
+            keys, values = self.layer(0, column, column)
+            keys[slot, :, place], values[slot, :, place] = text[place], -text[place]
+
+    def content(self, slot: int, length: int) -> list[int]:
+        keys, values = self.layers[0]
+        assert torch.equal(keys[slot], -values[slot])
+        return [int(token) for token in keys[slot, 0, :length, 0]]
+
+
+def test_texts_come_out_of_the_tree_as_they_went_in() -> None:
+    rng = np.random.default_rng(0)
+    tape, remembered = Tape(), PrefixCache()
+    tape.reserve(2, 400)
+    texts: list[Any] = []
+    for _ in range(300):
+        start = texts[rng.integers(len(texts))] if texts and rng.random() < 0.8 else np.empty(0, np.int64)
+        text = np.concatenate([start[: rng.integers(len(start) + 1)], rng.integers(1, 4, rng.integers(1, 60))])[:300]
+        found = remembered.find(text)
+        if found.length:
+            found.copy_to(tape, 0)
+            assert tape.content(0, found.length) == text[: found.length].tolist()
+        tape.read(1, text.tolist())
+        remembered.keep(text, tape, 1)
+        texts.append(text)
+        assert len(text) < 2 * SHORTEST or remembered.find(text).length > len(text) - SHORTEST
+        remembered.shrink(1500)
+        assert remembered.tokens <= 1500
+    kept = sum(remembered.find(text).length == len(text) for text in texts)
+    assert kept > 3
+    remembered.shrink(0)
+    assert remembered.tokens == 0
+    assert not any(remembered.find(text).length for text in texts)
+
+
+def test_what_several_texts_begin_with_is_kept_once() -> None:
+    tape, remembered = Tape(), PrefixCache()
+    tape.reserve(1, 400)
+    beginning = list(range(100, 200))
+    for number in range(10):
+        text = np.array([*beginning, *[number + 1] * 20])
+        tape.read(0, text.tolist())
+        remembered.keep(text, tape, 0)
+    assert remembered.tokens == 100 + 10 * 20
+    remembered.shrink(150)
+    assert remembered.find(np.array(beginning)).length == 100, "the ends go first"
+
+
+@pytest.mark.parametrize("arch", ["llama", "mistral"])
+def test_prompts_with_known_beginnings_give_the_logits_of_plain_ones(
+    arch: str, tiny: Callable[[str], str], make_client: MakeClient
+) -> None:
+    base = make_client(name=tiny(arch))._base
+    rng = np.random.default_rng(3)
+    for _ in range(6):
+        stem = rng.integers(1, 250, 40).tolist()
+        branch = [stem[: rng.integers(20, 40)] + rng.integers(1, 250, 25).tolist() for _ in range(3)]
+        prompts = [branch[n % 3][: rng.integers(22, 60)] + rng.integers(1, 250, n + 1).tolist() for n in range(6)]
+        known = [int(rng.integers(0, len(prompt))) if rng.random() < 0.7 else 0 for prompt in prompts]
+        with torch.inference_mode():
+            plain, knowing = Decoder(base, {}), Decoder(base, {})
+            for decoder in (plain, knowing):
+                decoder.cache.reserve(6, 128)
+            expected = torch.cat([plain.prefill([p], [slot]) for slot, p in enumerate(prompts)])
+            for slot, prompt in enumerate(prompts):
+                if known[slot]:
+                    knowing.prefill([prompt[: known[slot]]], [slot])
+            before = knowing.tokens_read
+            found = knowing.prefill(prompts, range(6), known)
+            assert knowing.tokens_read - before <= sum(map(len, prompts)) - sum(known)
+            assert torch.allclose(found, expected, atol=1e-4)
+            steps = [d.step([3] * 6, [len(p) for p in prompts]) for d in (plain, knowing)]
+            assert torch.allclose(steps[0], steps[1], atol=1e-4)
+
+
+def test_rows_for_the_kernels_of_a_gpu_see_the_same_keys(
+    tiny: Callable[[str], str], make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels themselves need a GPU; here plain attention takes their place."""
+
+    def varlen(q: Any, k: Any, v: Any, index: Any, traits: attention.Traits) -> Any:
+        queries, keys = index.queries.tolist(), index.keys.tolist()
+        parts = []
+        for (a, b), (c, d) in zip(itertools.pairwise(queries), itertools.pairwise(keys), strict=True):
+            seen = attention._causal(b - a, d - c, traits.window, q.device)
+            rows = [tensor.transpose(0, 1)[None] for tensor in (q[a:b], k[c:d], v[c:d])]
+            parts.append(attention.masked_attention(*rows, seen, traits)[0].transpose(0, 1))
+        return torch.cat(parts)
+
+    monkeypatch.setattr(attention, "_varlen", lambda: varlen)
+    monkeypatch.setattr(reading, "has_triton", lambda: False)
+    base = make_client(name=tiny("mistral"))._base
+    prompts = [[*range(40), 5, 6], [*range(40), 9], [*range(30), 8, 8], [1, 2, 3]]
+    plain, rows = Decoder(base, {}), Decoder(base, {})
+    for decoder in (plain, rows):
+        decoder.cache.reserve(4, 64)
+        decoder.prefill([prompts[0][:20], prompts[1][:20], prompts[2][:20]], [0, 1, 2])
+    expected = plain.prefill(prompts, range(4), [20, 20, 20, 0])
+
+    def attend(self: Any, query: Any, key: Any, value: Any, traits: Any) -> Any:
+        self._cache.layer(traits.layer, key, value)
+        return self.attend_rows(*(tensor.transpose(0, 1) for tensor in (query, key, value)), traits).transpose(0, 1)
+
+    monkeypatch.setattr(decoding.PromptLayout, "attend", attend)
+    assert torch.allclose(rows.prefill(prompts, range(4), [20, 20, 20, 0]), expected, atol=1e-4)
+    assert torch.allclose(rows.step([1] * 4, [42, 41, 32, 3]), plain.step([1] * 4, [42, 41, 32, 3]), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["plain", "stacked"])
+def test_what_is_taken_from_a_cache_can_be_cut_and_put_elsewhere(kind: str) -> None:
+    layer = SimpleNamespace(sizes=(4, 2, 2), attention=SimpleNamespace(head_dim=3))
+    cache: Any = KeyValueCache() if kind == "plain" else StackedCache([layer, layer], torch.empty(0))
+    cache.reserve(3, 40)
+    for number in range(2):
+        keys, values = cache.layer(number, torch.zeros(2, 1, 3), torch.zeros(2, 1, 3))
+        keys.copy_(torch.rand_like(keys))
+        values.copy_(torch.rand_like(values))
+    before = {number: (keys.clone(), values.clone()) for number, (keys, values) in cache.layers.items()}
+    taken = cache.take(0, 5, 25)
+    cache.put(1, 10, taken, 20)
+    cache.put(2, 0, cache.cut(taken, 3, 15), 7)
+    for number, pair in before.items():
+        for old, new in zip(pair, cache.layers[number], strict=True):
+            expected = old.clone()
+            expected[1, :, 10:30] = old[0, :, 5:25]
+            expected[2, :, :7] = old[0, :, 8:15]
+            assert torch.equal(new, expected)
+    assert cache.token_bytes == 2 * 2 * 2 * 3 * 4
