@@ -165,8 +165,8 @@ def turns(model: str, dtype: str, steps: int, folder: Path) -> tuple[Watch, Watc
     import torch
 
     from evsys_sdk.backends.client import SamplingParams
-    from evsys_sdk.backends.local import packing
-    from evsys_sdk.backends.local.prefix_cache import Found, PrefixCache
+    from evsys_sdk.backends.local.base import packing
+    from evsys_sdk.backends.local.sampling.prefix_cache import Found, PrefixCache
 
     handles, client = prepare(model, dtype, folder)
     conversations, new, instructions = 8, 24, token_ids(client, 300, 0)
@@ -325,7 +325,7 @@ def nonzero(client: Any) -> Any:
 def peft_model(handles: dict[str, Any], client: Any) -> Any:
     from peft import PeftModel
 
-    from evsys_sdk.backends.local.loading import load_plain
+    from evsys_sdk.backends.local.base.loading import load_plain
 
     return PeftModel.from_pretrained(
         load_plain(handles["base"].key), client.sampler("start").result().ref, is_trainable=True

@@ -88,7 +88,7 @@ class TrlAlgorithm:
 def _with_adapter(base: Any, adapter: str) -> Any:
     from peft import PeftModel
 
-    from ..backends.local.loading import load_plain
+    from ..backends.local.base.loading import load_plain
 
     return PeftModel.from_pretrained(load_plain(base.key), adapter, is_trainable=True)
 

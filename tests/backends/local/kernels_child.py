@@ -15,12 +15,12 @@ import torch
 from torch.nn import functional as F
 
 from evsys_sdk.backends.client import SamplingParams
-from evsys_sdk.backends.local import decode_attention, decode_kernels, gpu_choice
-from evsys_sdk.backends.local.attention import VarlenIndex
-from evsys_sdk.backends.local.packing import pack
-from evsys_sdk.backends.local.row_kernels import Gather, merge, softmax_, store_rows
-from evsys_sdk.backends.local.sampling import choose
-from evsys_sdk.backends.local.training_graphs import Shape, _inputs
+from evsys_sdk.backends.local.base.attention import VarlenIndex
+from evsys_sdk.backends.local.base.packing import pack
+from evsys_sdk.backends.local.gpu import choice, decode_attention, decode_kernels
+from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
+from evsys_sdk.backends.local.gpu.training_graphs import Shape, _inputs
+from evsys_sdk.backends.local.sampling.lanes import choose
 
 
 def check(what: str, found: Any, expected: Any, tolerance: float = 2e-3) -> None:
@@ -105,7 +105,7 @@ def check_attention(*, norm: bool, window: int | None) -> None:
 
 
 def check_choice(vocabulary: int) -> None:
-    gpu_choice._PART = 64
+    choice._PART = 64
     logits = torch.randn(24, vocabulary) * 3
     uniform = torch.rand(24, dtype=torch.float64)
     uniform[:2] = torch.tensor([0.0, 1 - 2.0**-53])
@@ -113,7 +113,7 @@ def check_choice(vocabulary: int) -> None:
     logits[4, [3, vocabulary - 1]] = 0.0
     params = [SamplingParams(1, temperature=(1, 0, 0.6, 1.7)[row % 4]) for row in range(24)]
     temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    tokens, logprobs = gpu_choice.pick(logits, temperature, uniform)
+    tokens, logprobs = choice.pick(logits, temperature, uniform)
     expected = logits.log_softmax(dim=1)
     assert torch.equal(tokens.long(), choose(expected, params, uniform))
     check("log-probabilities", logprobs, expected.gather(1, tokens.long()[:, None])[:, 0].double())

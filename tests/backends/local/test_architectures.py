@@ -16,7 +16,7 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import families  # noqa: E402
+from evsys_sdk.backends.local.base import families  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
 from .conftest import VOCABULARY, byte_tokenizer  # noqa: E402

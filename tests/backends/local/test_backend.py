@@ -16,8 +16,10 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, ModelSpec, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import loading, memory, training  # noqa: E402
+from evsys_sdk.backends.local import memory  # noqa: E402
 from evsys_sdk.backends.local.backend import LocalBackend  # noqa: E402
+from evsys_sdk.backends.local.base import loading  # noqa: E402
+from evsys_sdk.backends.local.training import passes  # noqa: E402
 from evsys_sdk.errors import BackendError, DataError  # noqa: E402
 from evsys_sdk.inference.renderer import get_renderer  # noqa: E402
 
@@ -169,7 +171,7 @@ def test_running_out_of_memory_splits_the_row_and_gives_the_same(
             raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
         return real(outputs, *rest)
 
-    monkeypatch.setattr(training.torch.autograd, "grad", grad)
+    monkeypatch.setattr(passes.torch.autograd, "grad", grad)
     with caplog.at_level("WARNING", logger="evsys_sdk"):
         output = client.forward_backward(data, "cross_entropy").result()
     assert "did not fit into memory and is split" in caplog.text
@@ -188,14 +190,14 @@ def test_a_custom_loss_survives_a_split_too(make_client: MakeClient, monkeypatch
     expected = client.forward_backward_custom(data, squared).result()
     gradient = [tensor.clone() for tensor in client._state.optimizer._gradient]
     client._state.optimizer.forget_gradient()
-    real = training._Run._read_row
+    real = passes._Run._read_row
 
     def read_row(self: Any, batch: Any, slopes: Any, *, row: int) -> Any:
         if len(batch.members) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
         return real(self, batch, slopes, row=row)
 
-    monkeypatch.setattr(training._Run, "_read_row", read_row)
+    monkeypatch.setattr(passes._Run, "_read_row", read_row)
     assert client.forward_backward_custom(data, squared).result().loss == pytest.approx(expected.loss, rel=1e-5)
     for one, other in zip(client._state.optimizer._gradient, gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-1)
@@ -215,7 +217,7 @@ def test_a_sequence_that_never_fits_changes_nothing(make_client: MakeClient, mon
         return real(outputs, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.torch.autograd, "grad", grad)
+        patch.setattr(passes.torch.autograd, "grad", grad)
         with pytest.raises(BackendError, match=r"does not fit into the memory of cpu.*Nothing was changed.*max_length"):
             client.forward_backward([good, bad, good], "cross_entropy").result()
     assert client.forward([good]).result().loss == before
@@ -227,6 +229,6 @@ def test_other_faults_of_torch_are_not_taken_for_lack_of_memory(client: Any, mon
     def broken(*_: Any) -> Any:
         raise RuntimeError("expected scalar type Float but found Half")
 
-    monkeypatch.setattr(training.torch.autograd, "grad", broken)
+    monkeypatch.setattr(passes.torch.autograd, "grad", broken)
     with pytest.raises(RuntimeError, match="scalar type"):
         client.forward_backward([datum(client)], "cross_entropy").result()

@@ -180,7 +180,7 @@ def test_training_and_sampling_at_the_same_time(make_client: Callable[..., Any])
 def test_running_out_of_memory_while_sampling_goes_on_with_fewer(
     make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evsys_sdk.backends.local import graph_decoding
+    from evsys_sdk.backends.local.gpu import graph_decoding
 
     client = make_client(params=GPU)
     reserve = graph_decoding.StackedCache.reserve
@@ -217,7 +217,7 @@ def test_samples_of_one_prompt_read_it_in_one_place(
     make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some end earlier than others, the one whose slot the prompt is read from among them."""
-    from evsys_sdk.backends.local import graph_decoding
+    from evsys_sdk.backends.local.gpu import graph_decoding
 
     places: list[Any] = []
     shared_prompts = graph_decoding._shared_prompts
@@ -242,7 +242,8 @@ def test_samples_of_one_prompt_read_it_in_one_place(
             logprobs.append(np.array(sample.logprobs))
     for again, sampled in zip(client.forward(data).result().logprobs, logprobs, strict=True):
         assert np.abs(again[-len(sampled) :] - sampled).mean() < 0.1
-    assert {0.0, 70.0, 100.0} <= {length for place in places for length in place[1]}
+    assert any(home != slot for place in places for slot, home in enumerate(place[0])), "no prompt was shared"
+    assert {70.0, 100.0} == {length for place in places for length in place[1]}
     alone = sampler.sample(prompts[0], 10, SamplingParams(40, seed=40, stop=[])).result()
     assert alone == sampler.sample(prompts[0], 10, SamplingParams(40, seed=40, stop=[])).result()
 
@@ -262,7 +263,7 @@ def test_any_number_of_samples_has_the_logprobs_of_training(
 def test_steps_are_launched_ahead_as_long_as_nothing_ends(
     make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evsys_sdk.backends.local.graph_decoding import GraphDecoder
+    from evsys_sdk.backends.local.gpu.graph_decoding import GraphDecoder
 
     launched: list[bool] = []
     replayed = GraphDecoder._replayed
@@ -280,8 +281,8 @@ def test_steps_are_launched_ahead_as_long_as_nothing_ends(
 
 @pytest.mark.parametrize("vocabulary", [259, 5000])
 def test_the_gpu_chooses_the_token_that_the_cpu_chooses(vocabulary: int) -> None:
-    from evsys_sdk.backends.local.gpu_choice import pick
-    from evsys_sdk.backends.local.sampling import choose
+    from evsys_sdk.backends.local.gpu.choice import pick
+    from evsys_sdk.backends.local.sampling.lanes import choose
 
     generator = torch.Generator().manual_seed(0)
     logits = (torch.randn(64, vocabulary, generator=generator) * 3).bfloat16()
@@ -296,7 +297,7 @@ def test_the_gpu_chooses_the_token_that_the_cpu_chooses(vocabulary: int) -> None
 
 
 def test_kernels_beside_the_model_equal_plain_torch() -> None:
-    from evsys_sdk.backends.local.row_kernels import Gather, merge, softmax_, store_rows
+    from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
 
     generator = torch.Generator().manual_seed(0)
 

@@ -15,9 +15,9 @@ pytest.importorskip("torch", reason="needs the extra local; run make test-local"
 pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
 pytestmark = pytest.mark.local
 
-from evsys_sdk.backends.local import graph_decoding, training_graphs  # noqa: E402
-from evsys_sdk.backends.local.packing import MicroBatch, pack  # noqa: E402
-from evsys_sdk.backends.local.training_graphs import Shape, TrainingGraphs  # noqa: E402
+from evsys_sdk.backends.local.base.packing import MicroBatch, pack  # noqa: E402
+from evsys_sdk.backends.local.gpu import graph_decoding, training_graphs  # noqa: E402
+from evsys_sdk.backends.local.gpu.training_graphs import Shape, TrainingGraphs  # noqa: E402
 
 
 def row_of(*lengths: int, shared: int = 0) -> MicroBatch:
@@ -73,8 +73,8 @@ def test_lanes_with_the_same_prompt_read_it_where_the_first_of_them_has_it() -> 
     prompts = [(1, 2, 3), (4, 5), (1, 2, 3), (6,), (4, 5), (1, 2, 3)]
     lanes: list[Any] = [SimpleNamespace(request=SimpleNamespace(prompt=prompt)) for prompt in prompts]
     homes, lengths = graph_decoding._shared_prompts(lanes).tolist()
-    assert homes == [0, 0, 0, 0, 1, 0]
-    assert lengths == [0, 0, 3, 0, 2, 3]
+    assert homes == [0, 1, 0, 3, 1, 0]
+    assert lengths == [3, 2, 3, 1, 2, 3]
 
 
 def test_slots_are_copied_to_in_stretches() -> None:

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import fitting, memory, recompute, training  # noqa: E402
+from evsys_sdk.backends.local import fitting, memory  # noqa: E402
 from evsys_sdk.backends.local.estimate import Estimate, Needs, Sizes  # noqa: E402
+from evsys_sdk.backends.local.training import passes, recompute  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
 from .conftest import save_tiny  # noqa: E402
@@ -292,7 +293,7 @@ def test_never_is_never(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
         raise torch.OutOfMemoryError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.torch.autograd, "grad", broken)
+        patch.setattr(passes.torch.autograd, "grad", broken)
         with pytest.raises(BackendError, match=r"does not fit.*leave backend.params.recompute at auto"):
             client.forward_backward(some_data(), "cross_entropy").result()
     assert state.fitting.recompute_from is None
@@ -336,7 +337,7 @@ def test_what_cannot_fit_on_a_cpu_is_not_even_begun(
     client._state.optimizer.forget_gradient()
     kept, again = client._state.settings.bytes_per_token
     assert 0 < again < kept
-    monkeypatch.setattr(training, "_WORTH_CHECKING", 0)
+    monkeypatch.setattr(passes, "_WORTH_CHECKING", 0)
     with_free(monkeypatch, kept * 0.8 * 125)
     output = client.forward_backward(data, "cross_entropy").result()
     assert client._state.fitting.recompute_from == 129

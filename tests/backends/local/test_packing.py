@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="needs the extra local; run make test-local")
 pytestmark = pytest.mark.local
 
-from evsys_sdk.backends.local.packing import MicroBatch, pack, split  # noqa: E402
+from evsys_sdk.backends.local.base.packing import MicroBatch, pack, split  # noqa: E402
 
 sequences_of = st.lists(
     st.builds(

@@ -20,10 +20,12 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import attention, batch, decoding, memory, reading  # noqa: E402
-from evsys_sdk.backends.local.decoding import Decoder, KeyValueCache  # noqa: E402
-from evsys_sdk.backends.local.graph_decoding import StackedCache  # noqa: E402
-from evsys_sdk.backends.local.prefix_cache import SHORTEST, PrefixCache  # noqa: E402
+from evsys_sdk.backends.local import memory  # noqa: E402
+from evsys_sdk.backends.local.base import attention  # noqa: E402
+from evsys_sdk.backends.local.gpu.graph_decoding import StackedCache  # noqa: E402
+from evsys_sdk.backends.local.sampling import batch, decoding, reading  # noqa: E402
+from evsys_sdk.backends.local.sampling.decoding import Decoder, KeyValueCache  # noqa: E402
+from evsys_sdk.backends.local.sampling.prefix_cache import SHORTEST, PrefixCache  # noqa: E402
 
 from .conftest import save_tiny  # noqa: E402
 from .test_architectures import FAMILIES, build  # noqa: E402
@@ -140,7 +142,7 @@ def test_sampled_logprobs_of_a_later_turn_are_those_of_training(warm: Any) -> No
 def test_prompts_that_come_together_read_their_common_beginning_once(
     warm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evsys_sdk.backends.local.sampling_loop._GRACE_S", 0.2)
+    monkeypatch.setattr("evsys_sdk.backends.local.sampling.loop._GRACE_S", 0.2)
     prompts = [ids(warm, f"{INSTRUCTIONS}Question {number}: {'why ' * number}?") for number in range(5)]
     expected = [alone(warm, prompt, seed=number) for number, prompt in enumerate(prompts)]
     sampler = warm.sampler().result()
@@ -156,7 +158,7 @@ def test_prompts_that_come_together_read_their_common_beginning_once(
 def test_shared_beginnings_count_once_towards_what_is_read_in_one_go(
     make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evsys_sdk.backends.local.sampling_loop._GRACE_S", 0.2)
+    monkeypatch.setattr("evsys_sdk.backends.local.sampling.loop._GRACE_S", 0.2)
     client = make_client(params={"tokens_at_once": 120})
     ask(client.sampler().result(), [1, 2], new=2)
     rows: list[int] = []

@@ -16,8 +16,9 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import batch, decoding, fused_decoding, products  # noqa: E402
-from evsys_sdk.backends.local.sampling import choose  # noqa: E402
+from evsys_sdk.backends.local.base import products  # noqa: E402
+from evsys_sdk.backends.local.sampling import batch, decoding, fused_decoding  # noqa: E402
+from evsys_sdk.backends.local.sampling.lanes import choose  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
 from .conftest import save_tiny  # noqa: E402

@@ -91,7 +91,7 @@ class LocalBackend:
 
     def load(self, model: str, before_loading: Callable[[Any, Any], None] | None = None) -> Any:
         """The base model of a name, on the device and in the type that the params ask for."""
-        from .loading import open_base
+        from .base.loading import open_base
 
         config = self.config
         return open_base(
@@ -107,8 +107,8 @@ class LocalBackend:
         """What the config asks for, as far as there is memory for it."""
         from .client import Settings
         from .estimate import bytes_per_token
-        from .sampling_loop import SamplingLimits
-        from .training import PassSettings
+        from .sampling.loop import SamplingLimits
+        from .training.passes import PassSettings
 
         config, on_gpu = self.config, key.device.type == "cuda"
         needs = self._needs(model, sizes, key, loaded=loaded)

@@ -29,7 +29,7 @@ from torch import Tensor
 from ...errors import BackendError
 from ...files import atomic_write, write_json
 from ..checkpoint_name import MANIFEST
-from .lora import Adapter, Switch
+from .base.lora import Adapter, Switch
 
 FORMAT: Final = 1
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"

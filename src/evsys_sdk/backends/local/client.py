@@ -34,14 +34,14 @@ from ..losses import LOSSES, LossCallable, custom_loss, named_loss
 from ..seeds import RequestSeeds
 from ..worker import Worker
 from . import memory
+from .base.loading import Base
+from .base.lora import Adapter
 from .checkpoint import Stored, read_checkpoint, write_checkpoint
-from .loading import Base
-from .lora import Adapter
-from .sampling import Request
-from .sampling_loop import SamplingLimits, SamplingLoop
-from .scoring import ScoreRequest
-from .snapshot import Snapshot
-from .training import PassSettings, TrainingState
+from .sampling.lanes import Request
+from .sampling.loop import SamplingLimits, SamplingLoop
+from .sampling.scoring import ScoreRequest
+from .sampling.snapshot import Snapshot
+from .training.passes import PassSettings, TrainingState
 
 _MOST_ALTERNATIVES = 1024
 

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from ...errors import BackendError
-from .head import _VALUES_AT_ONCE
-from .lora import Switch, install, target_layers
+from .base.families import FUSED
+from .base.head import _VALUES_AT_ONCE
+from .base.lora import Switch, install, target_layers
 
 _GIB = 1024**3
 # As in `fused_layers`, which needs a base.
-_FUSED = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _SCATTERED = 1.25
 """On a CPU the C library keeps pieces that do not fit what is asked for next."""
 _COPIES = 6
@@ -195,7 +195,7 @@ def _per_token(sizes: Sizes, needs: Needs) -> int:
     passing = size * (3 * sizes.inner + 3 * hidden + 2 * (sizes.queries + 2 * sizes.keys))
     at_the_top = hidden * (4 * size + 12)  # the last norm, and the gradient that the output layer gives
     if needs.recompute:
-        return sizes.layers * size * hidden + kept + passing + at_the_top
+        return sizes.layers * size * hidden + max(kept + passing, at_the_top)
     return sizes.layers * kept + passing + at_the_top
 
 
@@ -212,4 +212,4 @@ def _kept_by_layer(sizes: Sizes, needs: Needs) -> int:
 
 def _is_fused(sizes: Sizes, needs: Needs) -> bool:
     is_on_gpu = needs.device.type == "cuda" and needs.dtype == torch.bfloat16
-    return is_on_gpu and sizes.architecture in _FUSED and not needs.dropout
+    return is_on_gpu and sizes.architecture in FUSED and not needs.dropout

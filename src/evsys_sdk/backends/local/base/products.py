@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import memory
+from .. import memory
 
 _ROWS = 16
 """How many rows the stored order is best for; it serves any number."""

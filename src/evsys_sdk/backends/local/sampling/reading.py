@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import packing
-from .attention import PackedLayout, Segment, Traits, has_triton, masked_attention
+from ..base import packing
+from ..base.attention import PackedLayout, Segment, Traits, has_triton, masked_attention
 
 if TYPE_CHECKING:
     from .decoding import KeyValueCache
@@ -129,7 +129,7 @@ class PromptLayout(PackedLayout):
             self._stored = _index_of(self._reading.stores, key.device)
         slot, position, place = self._stored
         if has_triton():
-            from .row_kernels import store_rows
+            from ..gpu.row_kernels import store_rows
 
             store_rows(key, value, (keys, values), slot, position, place)
         else:

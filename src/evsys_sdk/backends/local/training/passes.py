@@ -20,19 +20,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...log import get_logger
-from ..client import AdamParams, ForwardBackwardOutput
-from ..datum import Datum, Floats
-from ..losses import LossResult
-from ..seeds import stream_of
-from . import memory, packing
-from .fused_body import hidden_of
-from .head import Targets
-from .loading import Base
-from .lora import Adapter
+from ....log import get_logger
+from ...client import AdamParams, ForwardBackwardOutput
+from ...datum import Datum, Floats
+from ...losses import LossResult
+from ...seeds import stream_of
+from .. import memory
+from ..base import packing
+from ..base.head import Targets
+from ..base.loading import Base
+from ..base.lora import Adapter
+from ..gpu.fused_body import hidden_of
+from ..gpu.training_graphs import PassGraph, TrainingGraphs
 from .optimizer import AdapterOptimizer
 from .recompute import repeated_layers
-from .training_graphs import PassGraph, TrainingGraphs
 
 _WORTH_CHECKING = 1 << 29
 _SURE = 0.8

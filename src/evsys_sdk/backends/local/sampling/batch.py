@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...log import get_logger
-from . import memory
+from ....log import get_logger
+from .. import memory
+from ..base.loading import Base
 from .decoding import Decoder
 from .fused_decoding import make_decoder
-from .loading import Base
+from .lanes import Lane, PromptTokens, Request, SamplingLimits, Stops, advance
 from .prefix_cache import SHORTEST, Beginnings, Found, PrefixCache
-from .sampling import Lane, PromptTokens, Request, SamplingLimits, Stops, advance
 from .snapshot import Snapshot
 
 type _Prompt = tuple[int, ...]

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..base.fused_layers import Layer
+from ..base.loading import Base
+from ..sampling.decoding import KeyValueCache
 from .decode_attention import attend
 from .decode_kernels import MOST_ROWS, FewRows, Room
-from .decoding import KeyValueCache
-from .fused_layers import Layer
 from .kernels import Gate, Norm
-from .loading import Base
 
 
 def read_tokens(

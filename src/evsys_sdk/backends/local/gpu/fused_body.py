@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...log import get_logger
-from . import memory
-from .attention import PackedLayout, Segment, Traits, has_varlen
-from .fused_layers import FAMILY, Layer, prepared_layers
-from .loading import Base
-from .lora import Change, LoRAPart
-from .recompute import recomputing, run_again
+from ....log import get_logger
+from .. import memory
+from ..base.attention import PackedLayout, Segment, Traits, has_varlen
+from ..base.families import FUSED
+from ..base.fused_layers import Layer, prepared_layers
+from ..base.loading import Base
+from ..base.lora import Change, LoRAPart
+from ..training.recompute import recomputing, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
 """(layer, which of its products, rows, what the result is added to)"""
@@ -193,7 +194,7 @@ def _can_be_fused(changes: Mapping[str, Change]) -> bool:
 
 def _tried_out(base: Base) -> Sequence[Layer] | bool:
     """The layers, if the fused body gives what the model's own modules give."""
-    if base.device.type != "cuda" or base.key.dtype != torch.bfloat16 or type(base.model).__name__ not in FAMILY:
+    if base.device.type != "cuda" or base.key.dtype != torch.bfloat16 or type(base.model).__name__ not in FUSED:
         return False
     own = base.body.layers[0].self_attn  # pyright: ignore[reportIndexIssue]
     width, has_tools = own.head_dim, importlib.util.find_spec("triton") is not None and has_varlen()

@@ -20,9 +20,6 @@ from .loading import Base
 from .lora import Change
 from .products import Product, can_pack
 
-FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
-"""Models whose layers are put together in the way that fused code knows."""
-
 
 def prepared_layers(base: Base, changes: Mapping[str, Change]) -> list[Layer]:
     """The weights of all layers in the form that a fused step wants."""

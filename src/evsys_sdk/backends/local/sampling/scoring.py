@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..client import TopLogprobs
-from . import memory, packing
-from .fused_body import hidden_of
-from .head import Targets
-from .loading import Base
+from ...client import TopLogprobs
+from .. import memory
+from ..base import packing
+from ..base.head import Targets
+from ..base.loading import Base
+from ..gpu.fused_body import hidden_of
 from .snapshot import Snapshot
 
 

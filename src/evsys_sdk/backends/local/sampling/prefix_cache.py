@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from . import memory
+from .. import memory
+from ..base.packing import Ints, common_start
 from .decoding import KeyValueCache
-from .packing import Ints, common_start
 
 SHORTEST = 8
 """Shorter stretches are sooner read than kept and copied."""

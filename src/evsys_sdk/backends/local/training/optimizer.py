@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..client import AdamParams
-from .lora import Adapter
+from ...client import AdamParams
+from ..base.lora import Adapter
 
 
 class AdapterOptimizer:
@@ -64,9 +64,7 @@ class AdapterOptimizer:
             state = self._adam.state.get(parameter, {})
             for name in ("exp_avg", "exp_avg_sq"):
                 moment = state.get(name)  # before the first step there is none, and zeros need no memory
-                found[f"{number}.{name}"] = (
-                    parameter.new_zeros(()).expand(parameter.shape) if moment is None else moment
-                )
+                found[f"{number}.{name}"] = torch.zeros(()).expand(parameter.shape) if moment is None else moment
         return found
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:

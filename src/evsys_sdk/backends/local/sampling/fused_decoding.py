@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...log import get_logger
-from . import memory
-from .attention import PackedLayout
+from ....log import get_logger
+from .. import memory
+from ..base.attention import PackedLayout
+from ..base.families import FUSED
+from ..base.fused_layers import Layer, prepared_layers
+from ..base.loading import Base
+from ..base.lora import Change
+from ..gpu.graph_decoding import graph_decoder
 from .decoding import Decoder, StepLayout
-from .fused_layers import FAMILY, Layer, prepared_layers
-from .graph_decoding import graph_decoder
-from .loading import Base
-from .lora import Change
 from .snapshot import Snapshot
 
 _TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}
@@ -84,7 +85,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _can_fuse(base: Base) -> bool:
     if base.fusible is None:
-        base.fusible = type(base.model).__name__ in FAMILY and _agrees(base)
+        base.fusible = type(base.model).__name__ in FUSED and _agrees(base)
     return base.fusible
 
 

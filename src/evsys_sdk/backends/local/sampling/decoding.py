@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import PackedLayout, Traits, masked_attention
-from .loading import Base
-from .lora import Change
+from ..base.attention import PackedLayout, Traits, masked_attention
+from ..base.loading import Base
+from ..base.lora import Change
+from .lanes import Lane, advance
 from .reading import PromptLayout, Reading
-from .sampling import Lane, advance
 
 _GROWTH = 64
 """The cache grows by at least this many positions at a time."""

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import memory
-from .decoding import Decoder, KeyValueCache
+from .. import memory
+from ..base.fused_layers import Layer
+from ..base.loading import Base
+from ..base.lora import Adapter
+from ..base.products import Product
+from ..sampling.decoding import Decoder, KeyValueCache
+from ..sampling.lanes import Lane, advance, is_truncated, uniforms
+from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
-from .fused_layers import Layer
-from .loading import Base
-from .lora import Adapter
-from .products import Product
-from .sampling import Lane, is_truncated, uniforms
-from .snapshot import Snapshot
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Slots that graphs are captured for; beyond the last, its multiples."""
@@ -208,8 +208,8 @@ class StepGraph:
         self._graph.replay()
 
     def _step(self, base: Base, space: Space) -> tuple[Tensor, Tensor]:
+        from .choice import pick
         from .decode_step import read_tokens
-        from .gpu_choice import pick
 
         tokens, positions, homes, shared = self._inputs[:4].long()
         where = (positions, homes, shared)
@@ -269,12 +269,13 @@ class GraphDecoder(Decoder):
     def grow(self, lanes: Sequence[Lane]) -> None:
         """Read the last token of every lane, and choose its next one."""
         ahead, self._ahead = self._ahead, None
-        if any(is_truncated(lane.request.params) for lane in lanes):
-            super().grow(lanes)
-            return
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
             self._prompts = _shared_prompts(lanes)
+        if any(is_truncated(lane.request.params) for lane in lanes):
+            graph = self._replayed(self._inputs_of(lanes, ahead=0))
+            advance(lanes, graph.logits[: len(lanes)].float())
+            return
         count = _tokens_of(lanes)
         if ahead is not None and ahead[0] == count:
             now = ahead[1]
@@ -327,14 +328,13 @@ def _plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) ->
 
 
 def _shared_prompts(lanes: Sequence[Lane]) -> Any:
-    """(2, lanes): the first slot with the same prompt, and the length of that; zeros where it is the lane's own."""
+    """(2, lanes): the first slot with the same prompt, and the length of that.
+
+    A prompt that nobody shares is its own: attention is then divided in the same way, and rounds in the same way.
+    """
     first: dict[tuple[int, ...], int] = {}
-    found = np.zeros((2, len(lanes)))
-    for slot, lane in enumerate(lanes):
-        home = first.setdefault(lane.request.prompt, slot)
-        if home != slot:
-            found[:, slot] = home, len(lane.request.prompt)
-    return found
+    homes = [first.setdefault(lane.request.prompt, slot) for slot, lane in enumerate(lanes)]
+    return np.array([homes, [len(lane.request.prompt) for lane in lanes]], np.float64)
 
 
 def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import BackendError, closest
+from ....errors import BackendError, closest
 
 _EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 

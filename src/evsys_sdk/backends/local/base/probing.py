@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import memory
+from .. import memory
 from .attention import NAME, NotUnderstood, PackedLayout, Segment, Traits
 from .families import refused, use_attention
 from .head import Head
@@ -161,7 +161,7 @@ def _laid_out(other: Tensor, one: Tensor, two: Tensor, prefix: int) -> list[Tens
 
 def _decoding_differs(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
     """Read most of each text as a prompt and the rest token by token."""
-    from .decoding import Decoder
+    from ..sampling.decoding import Decoder
 
     decoder = Decoder(base, {})
     count = len(texts[0])

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .loading import Base
-from .lora import Change, LoRAPart, Switch
+from ..base.loading import Base
+from ..base.lora import Change, LoRAPart, Switch
 
 type Again = Callable[[], contextlib.AbstractContextManager[None]]
 """Called before the first run; what it returns surrounds the second."""

@@ -134,6 +134,6 @@ class Head:
 
 
 def _softmax_(logits: Tensor, found: bool) -> Tensor:
-    from .row_kernels import softmax_
+    from ..gpu.row_kernels import softmax_
 
     return softmax_(logits, found=found)

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import memory
-from .attention import Segment, Traits, VarlenIndex, varlen_rows
+from .. import memory
+from ..base.attention import Segment, Traits, VarlenIndex, varlen_rows
+from ..base.loading import Base
+from ..base.lora import Adapter
+from ..base.packing import MicroBatch
 from .fused_body import adapted, gpu_layers, run_body
-from .loading import Base
-from .lora import Adapter
-from .packing import MicroBatch
 
 _MOST_WORK = 1.2e13
 """Parameters times tokens; above, the GPU is busy anyway."""

@@ -13,9 +13,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...errors import BackendError
+from ....errors import BackendError
 from .attention import NAME, attention
 
+FUSED = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+"""Models whose layers are put together in the way that fused code knows."""
 _KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention"}
 _REMEDY = (
     "Use a model of another architecture, such as Llama, Qwen3, Mistral, Gemma 3 or OLMo, or another backend "

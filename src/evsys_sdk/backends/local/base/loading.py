@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import BackendError
-from ...log import get_logger
-from . import attention, families, memory, probing
-from .estimate import Sizes
+from ....errors import BackendError
+from ....log import get_logger
+from .. import memory
+from ..estimate import Sizes
+from . import attention, families, probing
 from .head import Head
 from .lora import Switch, install
 from .products import Product

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import BackendError
+from ....errors import BackendError
+from ..base.loading import Base
 from .batch import Batch
-from .loading import Base
-from .sampling import PromptTokens, Request, SamplingLimits
+from .lanes import PromptTokens, Request, SamplingLimits
 from .scoring import ScoreRequest, score
 from .snapshot import Snapshot
 

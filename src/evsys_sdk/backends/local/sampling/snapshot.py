@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...log import get_logger
-from . import memory
-from .loading import Base
-from .lora import Adapter, Change
+from ....log import get_logger
+from .. import memory
+from ..base.loading import Base
+from ..base.lora import Adapter, Change
 
 
 class Snapshot:

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client import Sample, SamplingParams
-from ..seeds import stream_of
-from ..seeds import uniforms as uniforms_of
-from .packing import Ints
+from ...client import Sample, SamplingParams
+from ...seeds import stream_of
+from ...seeds import uniforms as uniforms_of
+from ..base.packing import Ints
 
 _BLOCK = 256
 

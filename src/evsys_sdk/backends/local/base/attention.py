@@ -237,7 +237,7 @@ class VarlenIndex:
             return rows
         if not (torch.is_grad_enabled() and rows.requires_grad and has_triton()):
             return rows.index_select(0, self.gather)
-        from .row_kernels import Gather
+        from ..gpu.row_kernels import Gather
 
         return Gather.apply(rows, self.gather, self.order, self.ends)
 

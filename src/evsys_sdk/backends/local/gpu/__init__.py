@@ -1,0 +1,1 @@
+"""What only a GPU has: fused layers, kernels of our own, and captured graphs."""

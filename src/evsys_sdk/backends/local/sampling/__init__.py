@@ -1,0 +1,1 @@
+"""Samples that grow together, and what was read before them."""

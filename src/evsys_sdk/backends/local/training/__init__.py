@@ -1,0 +1,1 @@
+"""Passes over data whose gradients add up, and optimiser steps."""
