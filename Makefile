@@ -49,7 +49,7 @@ test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environme
 test-local: ## Run the tests of the local backend with torch and SmolLM2, in an environment of their own
 	python=$$(bash scripts/env.sh local dev local)/bin/python && \
 		{ $$python examples/local_sft_smollm2/prepare.py --cached || true; } && \
-		$$python -m pytest -q -m local tests/backends/local
+		OMP_NUM_THREADS=1 $$python -m pytest -n auto --dist loadfile -q -m local tests/backends/local
 
 lint: dev ## Check style and formatting
 	$(BIN)/ruff check .
@@ -79,6 +79,8 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 		--output-file constraints-fireworks.txt
 	uv pip compile -q pyproject.toml --extra dev --extra tinker --extra server --universal --python-version 3.12 \
 		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-tinker.txt
+	uv pip compile -q pyproject.toml --extra dev --extra local --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints-local.txt
 	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-cookbook.txt
