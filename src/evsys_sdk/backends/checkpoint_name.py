@@ -18,6 +18,11 @@ def checkpoint_folder(run_dir: Path, name: str, kind: str) -> Path:
     if not _NAME.fullmatch(name):
         raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
     folder = run_dir / "checkpoints" / name / kind
-    if (folder / MANIFEST).exists():
-        raise BackendError(f"the checkpoint '{name}' exists already in {folder}. Use another name.")
+    check_free(folder)
     return folder
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds a checkpoint. Ask when it is named and when it is written: both may be far apart."""
+    if (folder / MANIFEST).exists():
+        raise BackendError(f"the checkpoint '{folder.parent.name}' exists already in {folder}. Use another name.")

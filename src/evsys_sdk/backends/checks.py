@@ -121,6 +121,10 @@ def check_adam(adam: AdamParams) -> None:
 def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingParams, capabilities: Capabilities) -> None:
     """Refuse a request that cannot be sampled."""
     check_tokens(prompt, capabilities, where="prompt")
+    counts = {"num_samples": num_samples, "max_tokens": params.max_tokens, "top_k": params.top_k, "seed": params.seed}
+    for name, value in counts.items():
+        if not isinstance(value, int | np.integer) and not (name == "seed" and value is None):
+            raise BackendError(f"{name} must be a whole number (got {show(value)}).")
     problems = {
         f"num_samples must be 1 or more (got {show(num_samples)})": num_samples < 1,
         f"max_tokens must be 1 or more (got {show(params.max_tokens)})": params.max_tokens < 1,

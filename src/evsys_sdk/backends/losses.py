@@ -19,7 +19,7 @@ the gradient computed here. So it is for losses of your own, see `LossCallable`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -85,13 +85,26 @@ def custom_loss(function: LossCallable) -> Callable[[Sequence[Datum], Sequence[F
 
 def _from_numpy(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
     returned: Any = function(data, [lp.copy() for lp in logprobs])
+    _check_returned(function, returned, (2, 3))
     if len(returned) != 3:
-        name = getattr(function, "__name__", "the loss")
         raise BackendError(
-            f"{name} returned no gradients. Return (loss, metrics, gradients) and mark it with @numpy_loss, or install "
-            "torch, which derives them."
+            f"{_name_of(function)} returned no gradients. Return (loss, metrics, gradients) and mark it with "
+            "@numpy_loss, or install torch, which derives them."
         )
     return _with_gradients(returned, logprobs)
+
+
+def _check_returned(function: LossCallable, returned: Any, lengths: Sequence[int]) -> None:
+    is_right = isinstance(returned, tuple) and len(cast("Any", returned)) in lengths
+    if not is_right or not isinstance(returned[1], Mapping):
+        raise BackendError(
+            f"{_name_of(function)} returned {show(cast('Any', returned))}. Return (loss, metrics), with metrics a "
+            "mapping from names to numbers."
+        )
+
+
+def _name_of(function: LossCallable) -> str:
+    return getattr(function, "__name__", "the loss")
 
 
 def _with_gradients(returned: Any, logprobs: Sequence[Floats]) -> LossResult:
@@ -104,9 +117,15 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
 
     tensors: Any = [torch.tensor(lp, requires_grad=True) for lp in logprobs]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     returned: Any = function(data, tensors)
+    _check_returned(function, returned, (2, 3))
     if len(returned) == 3:
         return _with_gradients(returned, logprobs)
     loss, metrics = returned
+    if not torch.is_tensor(loss) or loss.numel() != 1 or not loss.requires_grad:  # pyright: ignore[reportUnknownMemberType]
+        raise BackendError(
+            f"{_name_of(function)} returned a loss from which no gradient can be derived ({type(loss).__name__}). "
+            "Return a tensor with one number, computed from the log-probabilities without detach() or item()."
+        )
     loss.backward()
     gradients = [
         np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
@@ -120,7 +139,14 @@ def _checked(loss: float, metrics: dict[str, Any], gradients: list[Floats], logp
         raise BackendError(f"the loss returned gradients shaped {shapes}; they must be shaped like the logprobs.")
     if not np.isfinite(loss) or not all(np.isfinite(g).all() for g in gradients):
         raise BackendError(f"the loss is {loss} or its gradient is not finite. Check it for log(0) and division by 0.")
-    return loss, {key: float(value) for key, value in metrics.items()}, gradients
+    return loss, {key: _metric(key, value) for key, value in metrics.items()}, gradients
+
+
+def _metric(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise BackendError(f"the loss returned the metric '{name}' as {show(value)}. Return one number.") from None
 
 
 def _cross_entropy(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
@@ -143,7 +169,7 @@ def _ppo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, 
 def _gspo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     sampled = datum.weights != 0
     log_ratio = (lp - _sampled(datum))[sampled]
-    ratio = np.exp(log_ratio.mean()) if log_ratio.size else np.float32(1)
+    ratio = np.exp(np.minimum(log_ratio.mean(), _LARGEST_LOG_RATIO)) if log_ratio.size else np.float32(1)
     unclipped = ratio * _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(datum)
     gradient = np.where(unclipped <= clipped, -unclipped, 0.0)

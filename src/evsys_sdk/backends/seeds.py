@@ -27,7 +27,7 @@ def mixed(values: Hashes) -> Hashes:
 
 def stream_of(seed: int, number: int) -> int:
     """The stream of one of several things that share a seed."""
-    scrambled = int(mixed(np.array([seed & _MASK], np.uint64))[0])
+    scrambled = int(mixed(np.array([int(seed) & _MASK], np.uint64))[0])
     return int(mixed(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
 
 

@@ -7,6 +7,7 @@ are, when they stand next to each other in the queue.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -73,9 +74,35 @@ class Worker:
             self._queue.tasks.append(_Task(future, request, run, group))
             if self._thread is None:
                 self._thread = threading.Thread(target=_serve, args=(self._queue,), name=self._name, daemon=True)
+                end_with_process(self._thread, lambda queue=self._queue: _give_up(queue))
                 self._thread.start()
             self._queue.changed.notify()
         return Operation(future, what)
+
+
+_threads: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
+_LAST_WORK_S = 30.0
+
+
+def end_with_process(thread: threading.Thread, give_up: Callable[[], None]) -> None:
+    """Have a thread end before the interpreter does: one that computes on while Python is torn down takes it down."""
+    _threads[thread] = give_up
+
+
+@atexit.register
+def _end_threads() -> None:
+    running = [(thread, give_up) for thread, give_up in _threads.items() if thread.is_alive()]
+    for _, give_up in running:
+        give_up()
+    for thread, _ in running:
+        thread.join(_LAST_WORK_S)
+
+
+def _give_up(queue: _Queue) -> None:
+    """Nobody waits any more for what has not begun."""
+    with queue.changed:
+        queue.tasks.clear()
+    _close(queue)
 
 
 def _close(queue: _Queue) -> None:

@@ -192,10 +192,10 @@ def test_a_custom_loss_survives_a_split_too(make_client: MakeClient, monkeypatch
     client._state.optimizer.forget_gradient()
     real = passes._Run._read_row
 
-    def read_row(self: Any, batch: Any, slopes: Any, *, row: int) -> Any:
+    def read_row(self: Any, batch: Any, slopes: Any, **options: Any) -> Any:
         if len(batch.members) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
-        return real(self, batch, slopes, row=row)
+        return real(self, batch, slopes, **options)
 
     monkeypatch.setattr(passes._Run, "_read_row", read_row)
     assert client.forward_backward_custom(data, squared).result().loss == pytest.approx(expected.loss, rel=1e-5)

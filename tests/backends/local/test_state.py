@@ -104,7 +104,7 @@ def test_an_adapter_that_peft_has_saved_can_be_started_from_and_sampled(
         client.load_state(str(tmp_path / "theirs"), with_optimizer=True).result()
 
 
-@pytest.mark.parametrize("name", [files.ADAPTER, files.OPTIMIZER])
+@pytest.mark.parametrize("name", [files.ADAPTER, files.ADAPTER_CONFIG, files.OPTIMIZER])
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
 def test_a_damaged_checkpoint_is_noticed_and_the_client_keeps_its_weights(name: str, damage: str, client: Any) -> None:
     learn(client)

@@ -26,9 +26,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from ...errors import BackendError
+from ...errors import BackendError, show
 from ...files import atomic_write, write_json
-from ..checkpoint_name import MANIFEST
+from ..checkpoint_name import MANIFEST, check_free
 from .base.lora import Adapter, Switch
 
 FORMAT: Final = 1
@@ -38,6 +38,9 @@ _PREFIX = "base_model.model."
 _REMEDY = "Use an earlier checkpoint of the run."
 _UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "target_parameters")
 """What PEFT may say of an adapter that we do not have; the last one adapts the experts of a mixture."""
+
+_PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
+"""Ways to begin an adapter that leave the base as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,14 @@ def write_checkpoint(
     folder: Path, adapter: Adapter, about: Mapping[str, Any], *, base_model: str, moments: Mapping[str, Tensor] | None
 ) -> None:
     """Store a checkpoint; until it is complete there is none."""
+    check_free(folder)
     files: dict[str, Mapping[str, Tensor]] = {ADAPTER: _peft_tensors(adapter)}
     if moments is not None:
         files[OPTIMIZER] = moments
     try:
         sums = {name: _write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / ADAPTER_CONFIG, _peft_config(adapter, base_model))
+        sums[ADAPTER_CONFIG] = hashlib.sha256((folder / ADAPTER_CONFIG).read_bytes()).hexdigest()
         write_json(folder / MANIFEST, {"format": FORMAT, "backend": "local", **about, "sha256": sums})
     except Exception as error:
         with contextlib.suppress(OSError):
@@ -132,9 +137,12 @@ def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
 def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device: Any) -> Adapter:
     config = _read_json(folder / ADAPTER_CONFIG)
     unsupported = [key for key in _UNSUPPORTED if config.get(key)]
+    if (start := config.get("init_lora_weights")) and isinstance(start, str) and start not in _PLAIN_STARTS:
+        unsupported.append(f"init_lora_weights={start}")  # such an adapter belongs to a base that it has changed
     if config.get("peft_type") != "LORA" or unsupported:
         kind = ", ".join(unsupported) or config.get("peft_type")
         raise BackendError(f"{folder} holds an adapter of a kind that is not plain LoRA ({kind}). Use a LoRA adapter.")
+    rank, alpha = (_number(folder, config, key) for key in ("r", "lora_alpha"))
     weights: dict[str, tuple[Tensor, Tensor]] = {}
     for key in tensors:
         name = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
@@ -147,12 +155,23 @@ def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device
                 f"{folder} does not fit this model: its adapter for the layer {name} has no counterpart of the same "
                 "shape. Set model.name to the model that it was trained on."
             )
+        if not tensors[key].shape[0] == b.shape[1] == rank:
+            raise BackendError(
+                f"{folder}: the layer {name} has rank {tensors[key].shape[0]}, its config says {rank:g}."
+            )
         weights[name] = (tensors[key].float().to(device), b.float().to(device))
     if not weights or 2 * len(weights) != len(tensors):
         raise BackendError(f"{folder / ADAPTER} holds other tensors than lora_A and lora_B. Use a LoRA adapter.")
     order = [name for name in switch.layers if name in weights]
     transposed = any(switch.layers[name].transposed for name in order)
-    return Adapter(int(config["r"]), float(config["lora_alpha"]), {name: weights[name] for name in order}, transposed)
+    return Adapter(int(rank), alpha, {name: weights[name] for name in order}, transposed)
+
+
+def _number(folder: Path, config: Mapping[str, Any], key: str) -> float:
+    value = config.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise BackendError(f"{folder / ADAPTER_CONFIG}: {key} must be a number above 0 (got {show(value)}). {_REMEDY}")
+    return float(value)
 
 
 def _content(path: Path, checksum: str | None) -> bytes:

@@ -149,7 +149,9 @@ class LocalTrainingClient:
             stored = self._read(ref)
             self._check_shape(ref, stored.adapter)
             if with_optimizer and stored.moments is None:
-                raise BackendError(f"{ref} holds weights only. Load it with with_optimizer=False.")
+                raise BackendError(
+                    f"{ref} holds weights only. Start from it with model.init_from_checkpoint (with_optimizer=False)."
+                )
             if not with_optimizer:
                 self._state.replace(stored.adapter)
                 return
@@ -173,7 +175,11 @@ class LocalTrainingClient:
 
     def open_sampler(self, ref: str) -> Operation[LocalSamplingClient]:
         """A sampler that was stored earlier; a saved state and a LoRA adapter of PEFT serve as well."""
-        return self._worker.submit("open_sampler", lambda: self._sampler_of(self._read(ref).adapter, ref=ref))
+
+        def open_() -> LocalSamplingClient:
+            return self._sampler_of(self._read(ref).adapter, ref=ref)
+
+        return self._worker.submit("open_sampler", lambda: self._state.with_room("a sampler", open_))
 
     def close(self) -> None:
         """Finish what was submitted and let go of the threads; closing twice does nothing."""
@@ -238,7 +244,7 @@ class LocalSamplingClient:
         """Continue a prompt several times."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
-        request = Request(tuple(int(token) for token in prompt), num_samples, params, seed)
+        request = Request(tuple(int(token) for token in prompt), int(num_samples), params, seed)
         request.future.set_running_or_notify_cancel()
         self._loop.sample(self._snapshot, request)
         return Operation(request.future, "sample")

@@ -58,7 +58,7 @@ class Sizes:
 
         config = copy.deepcopy(config)  # that of a model which is in use stays as it is
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config)
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         text = config.get_text_config()
         parameters = sum(parameter.numel() for parameter in model.parameters())
         switch = install(model, skip=[module for module in [model.get_output_embeddings()] if module is not None])

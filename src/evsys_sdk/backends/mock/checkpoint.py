@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError
 from ...files import atomic_write, write_json
-from ..checkpoint_name import MANIFEST
+from ..checkpoint_name import MANIFEST, check_free
 
 FORMAT: Final = 1
 _WEIGHTS = "weights.npz"
@@ -29,6 +29,7 @@ type Arrays = Mapping[str, NDArray[Any]]
 
 def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
     """Store a checkpoint; until it is complete there is none."""
+    check_free(folder)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     content = buffer.getvalue()

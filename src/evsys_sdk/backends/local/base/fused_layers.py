@@ -51,7 +51,7 @@ def _layer(base: Base, changes: Mapping[str, Change], number: int, *, pack: bool
     layer = base.body.layers[number]
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    biases = [linear.bias for linear in projections]
+    gates = [mlp.gate_proj, mlp.up_proj]
     window = getattr(attention, "sliding_window", None)
     if type(base.model).__name__ == "MistralForCausalLM":
         window = getattr(attention.config, "sliding_window", None)
@@ -65,13 +65,17 @@ def _layer(base: Base, changes: Mapping[str, Change], number: int, *, pack: bool
         attention,
         layer.input_layernorm,
         layer.post_attention_layernorm,
-        Product.of(_together(projections, changes), None if biases[0] is None else torch.cat(biases), pack=pack),
+        Product.of(_together(projections, changes), _biases(projections), pack=pack),
         tuple(linear.out_features // attention.head_dim for linear in projections),  # pyright: ignore[reportArgumentType]
         Product.of(_weight(attention.o_proj, changes), attention.o_proj.bias, pack=pack),
-        Product.of(_together([mlp.gate_proj, mlp.up_proj], changes), pack=pack),
-        Product.of(_weight(mlp.down_proj, changes), pack=pack),
+        Product.of(_together(gates, changes), _biases(gates), pack=pack),
+        Product.of(_weight(mlp.down_proj, changes), mlp.down_proj.bias, pack=pack),
         Traits(attention.scaling, window, layer=number),
     )
+
+
+def _biases(linears: Sequence[Any]) -> Tensor | None:
+    return None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
 
 
 def _weight(linear: Any, changes: Mapping[str, Change]) -> Tensor:

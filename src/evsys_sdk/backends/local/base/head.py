@@ -106,7 +106,7 @@ class Head:
     def gradient(self, scored: Scored, targets: Targets, gradients: Tensor) -> Tensor:
         """The gradient with respect to the hidden states, given that of the log-probabilities."""
         assert scored.expected is not None
-        total = torch.zeros(len(scored.expected), device=gradients.device).index_add_(0, targets.row, gradients)
+        total = gradients.new_zeros(len(scored.expected)).index_add_(0, targets.row, gradients)
         found = scored.expected * -total[:, None]
         counted = gradients if scored.slopes is None else gradients * scored.slopes
         found.index_add_(0, targets.row, self.weight[targets.token].float() * counted[:, None])

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,14 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
         fingerprint=fingerprint,
     )
     probing.check(base)
+    if len(tokenizer) > base.vocab_size:
+        log.warning(
+            "the tokenizer of %s has %d tokens, and the model has weights for %d. Texts with others are refused; give "
+            "it the tokenizer that it was made with",
+            key.model,
+            len(tokenizer),
+            base.vocab_size,
+        )
     if probing.is_mixture(model):
         log.info("adapters of %s leave its experts as they are, and change the layers around them", key.model)
     return base
@@ -239,13 +247,13 @@ def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tu
 
     gguf: dict[str, Any] = {"gguf_file": key.gguf_file} if key.gguf_file else {}
     try:
-        config = AutoConfig.from_pretrained(key.model, **gguf)
+        config = AutoConfig.from_pretrained(key.model, trust_remote_code=False, **gguf)
         families.check_family(key.model, config)
         sizes = Sizes.of(config)
         memory.check_fits(sizes.parameters, key.dtype, key.device, key.model)
         if before_loading is not None:
             before_loading(sizes, key)
-        tokenizer = AutoTokenizer.from_pretrained(key.model, **gguf)
+        tokenizer = AutoTokenizer.from_pretrained(key.model, trust_remote_code=False, **gguf)
         model = load_plain(key, families.attention_to_load_with(config))
         families.use_attention(model, attention.NAME)
         return config, tokenizer, model
@@ -271,11 +279,34 @@ def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
         # Without the second, weights count as quantized although they are not, and cannot be saved.
         options = {"gguf_file": key.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
     else:
-        options = families.options_to_load_with(AutoConfig.from_pretrained(key.model))
-    model = AutoModelForCausalLM.from_pretrained(
-        key.model, dtype=key.dtype, attn_implementation=attention_name, **options
+        options = families.options_to_load_with(AutoConfig.from_pretrained(key.model, trust_remote_code=False))
+    model, told = AutoModelForCausalLM.from_pretrained(
+        key.model,
+        dtype=key.dtype,
+        attn_implementation=attention_name,
+        trust_remote_code=False,
+        output_loading_info=True,
+        **options,
     )
+    _check_complete(key.model, told)
     return model.to(key.device)
+
+
+def _check_complete(model: str, told: Mapping[str, Any]) -> None:
+    """Refuse a model of which weights are missing: they would be made up, other ones each time."""
+    missing, unused = (sorted(map(str, told.get(kind) or ())) for kind in ("missing_keys", "unexpected_keys"))
+    if missing:
+        raise BackendError(
+            f"model.name: {model} lacks {_few(missing)}. Give a folder in which all weights of the model are, with its "
+            "output layer."
+        )
+    if unused:
+        get_logger(__name__).warning("%s holds weights that its config has no place for: %s", model, _few(unused))
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _stop_tokens(tokenizer: Any, model: Any) -> tuple[int, ...]:
@@ -285,10 +316,11 @@ def _stop_tokens(tokenizer: Any, model: Any) -> tuple[int, ...]:
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """A digest of a few numbers of every tensor, the same whether it was loaded as float32 or bfloat16."""
+    """A digest of all tensors, the same whether they were loaded as float32 or bfloat16."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        few = parameter.detach().flatten()[:64].to("cpu", torch.bfloat16)
-        digest.update(few.view(torch.int16).numpy().tobytes())
+        bits = parameter.detach().flatten().to(torch.bfloat16).view(torch.int16)
+        digest.update(bits[:64].cpu().numpy().tobytes())
+        digest.update(str(int(bits.sum(dtype=torch.int64))).encode())
     return digest.hexdigest()[:16]

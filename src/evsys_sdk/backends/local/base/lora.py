@@ -129,12 +129,12 @@ class LoRALinear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         if isinstance(change, Tensor):
             return F.linear(x, change, self.bias)
-        if change.dropout and torch.is_grad_enabled():
+        if change.dropout:
             return self._with_dropout(x, change)
         return _AddLoRA.apply(x, self.weight, self.bias, change.a, change.b, change.scale)
 
     def _with_dropout(self, x: Tensor, part: LoRAPart) -> Tensor:
-        kept = torch.rand(x.shape, generator=part.generator, device=x.device) >= part.dropout
+        kept = torch.rand(x.shape, generator=part.generator, device=x.device, dtype=torch.float32) >= part.dropout
         dropped = x * kept.to(x.dtype) / (1 - part.dropout)
         low = F.linear(F.linear(dropped, part.a.to(x.dtype)), part.b.to(x.dtype))
         return F.linear(x, self.weight, self.bias) + part.scale * low
@@ -208,8 +208,8 @@ class Adapter:
         for name in names:
             linear = switch.layers[name]
             bound = 1 / math.sqrt(linear.in_features)
-            a = (torch.rand(rank, linear.in_features, generator=generator) * 2 - 1) * bound
-            weights[name] = (a.to(device), torch.zeros(linear.out_features, rank, device=device))
+            a = (torch.rand(rank, linear.in_features, generator=generator, dtype=torch.float32) * 2 - 1) * bound
+            weights[name] = (a.to(device), torch.zeros(linear.out_features, rank, device=device, dtype=torch.float32))
         return cls(rank, alpha, weights, any(switch.layers[name].transposed for name in names))
 
     @property

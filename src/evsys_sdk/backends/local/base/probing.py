@@ -31,7 +31,9 @@ _LENGTH, _PREFIX, _STEPS = 12, 6, 2
 
 def head_of(model: Any, output: Any, name: str) -> Head:
     """The output layer, with what the model does to its products; found by giving the model products of our own."""
-    products = torch.linspace(-_LARGEST_CRAFTED, _LARGEST_CRAFTED, len(output.weight), device=output.weight.device)
+    products = torch.linspace(
+        -_LARGEST_CRAFTED, _LARGEST_CRAFTED, len(output.weight), device=output.weight.device, dtype=torch.float32
+    )
     products = products.to(output.weight.dtype)
     calls: list[int] = []
 

@@ -83,7 +83,7 @@ def pick(logits: Tensor, temperature: Tensor, uniform: Tensor) -> Tensor:
     """(2, rows): one token per row, the best one at temperature 0, and its log-probability; all numbers are float64."""
     rows, vocabulary = logits.shape
     parts = triton.cdiv(vocabulary, _PART)
-    highest, mass, heated = torch.empty(3, rows, parts, device=logits.device).unbind()
+    highest, mass, heated = torch.empty(3, rows, parts, device=logits.device, dtype=torch.float32).unbind()
     best = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     found = torch.empty(2, rows, dtype=torch.float64, device=logits.device)
     _summarise[(rows, parts)](logits, temperature, highest, best, mass, heated, vocabulary, parts, PART=_PART)

@@ -152,7 +152,8 @@ class FewRows:
 
     def __init__(self, x: Tensor, norm: Any, room: Room) -> None:
         self.x, self._norm, self._room = x, norm, room
-        self._normed, self._squares = torch.empty_like(x), torch.empty(1, len(x), device=x.device)
+        self._normed = torch.empty_like(x)
+        self._squares = torch.empty(1, len(x), device=x.device, dtype=torch.float32)
         width = x.shape[1]
         _begin[(len(x),)](x, norm.weight, self._normed, self._squares, width, BLOCK=triton.next_power_of_2(width))
 
@@ -166,7 +167,7 @@ class FewRows:
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
         """Add a product to the states; `norm` comes next."""
         plan = _plan(x, self.x.shape[1], divide=True)
-        squares = torch.empty(triton.cdiv(self.x.shape[1], _COLUMNS), len(x), device=x.device)
+        squares = torch.empty(triton.cdiv(self.x.shape[1], _COLUMNS), len(x), device=x.device, dtype=torch.float32)
         self._launch(x, product, self.x, plan, norm=norm, squares=squares)
         self._norm, self._squares = norm, squares
 
@@ -241,5 +242,5 @@ class Room:
     """Memory in which divided products are put together; captured graphs keep pointing to it."""
 
     def __init__(self, width: int, device: torch.device) -> None:
-        self.parts = torch.empty(_MOST_PIECES * MOST_ROWS * width, device=device)
+        self.parts = torch.empty(_MOST_PIECES * MOST_ROWS * width, device=device, dtype=torch.float32)
         self.arrived = torch.zeros(width, dtype=torch.int32, device=device)

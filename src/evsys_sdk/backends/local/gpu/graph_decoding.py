@@ -37,6 +37,9 @@ _GROWTH = 128
 _INPUTS = 6
 """What a step is told of each slot: its token and where that stands, which slot holds how many first positions that are
 the same as its own, and temperature and random number of the next choice."""
+_KEPT_POSITIONS = 1 << 18
+"""A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
+its graphs would have to be captured again."""
 _QUIET_STEPS = 2
 """Steps without an end after which the next one is launched ahead."""
 
@@ -46,6 +49,8 @@ def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
     layers = gpu_layers(base)
     if layers is None or (snapshot.adapter is not None and not snapshot.merges):
         return None
+    if layers[0].gate_up.bias is not None:
+        return None  # the kernels for a few rows add a bias behind the gate
     if not isinstance(snapshot.prepared, Lease):
         try:
             snapshot.prepared = _lease(base, layers, snapshot.adapter)
@@ -72,10 +77,14 @@ class StackedCache(KeyValueCache):
         if slots <= self.slots and length <= self.length:
             return
         layers, heads, width = self._shape
-        new_slots, new_length = max(slots, self.slots), max(-(-length // _GROWTH) * _GROWTH, self.length)
+        least_length = -(-length // _GROWTH) * _GROWTH
+        new_slots, new_length = max(slots, self.slots), max(least_length, self.length)
+        if new_slots * new_length > _KEPT_POSITIONS:
+            new_slots, new_length = slots, least_length
         whole = self._whole.new_zeros(layers, 2, new_slots, heads, new_length, width)
         if self.slots:
-            whole[:, :, : self.slots, :, : self.length] = self._whole
+            old_slots, old_length = min(self.slots, new_slots), min(self.length, new_length)
+            whole[:, :, :old_slots, :, :old_length] = self._whole[:, :, :old_slots, :, :old_length]
         self._whole, self.slots, self.length = whole, new_slots, new_length
         self.layers = {number: (whole[number, 0], whole[number, 1]) for number in range(layers)}
         self.moves += 1
@@ -173,7 +182,10 @@ def _lease(base: Base, layers: Sequence[Layer], adapter: Adapter | None) -> Leas
     names = frozenset[str]() if adapter is None else frozenset(adapter.weights)
     free = next((space for space in base.spaces if space.names == names), None)
     if free is not None:
-        base.spaces.remove(free)
+        try:
+            base.spaces.remove(free)
+        except ValueError:  # somebody needed the memory at this moment
+            free = None
     space = free or Space(layers, adapter)
     space.fill(base, adapter)
     return Lease(space, base)

@@ -166,7 +166,7 @@ class Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        y, scales = torch.empty_like(x), torch.empty(len(x), device=x.device)
+        y, scales = torch.empty_like(x), torch.empty(len(x), device=x.device, dtype=torch.float32)
         width = x.shape[1]
         _norm_forward[(len(x),)](x, weight, y, scales, eps, width, BLOCK=triton.next_power_of_2(width))
         ctx.save_for_backward(x, weight, scales)

@@ -125,7 +125,7 @@ class Gather(torch.autograd.Function):
 
 def softmax_(logits: Tensor, *, found: bool) -> Tensor:
     """The logarithms of the sums of each row, (rows,) in float32; with `found`, logits become probabilities."""
-    totals = torch.empty(len(logits), device=logits.device)
+    totals = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     _softmax[(len(logits),)](logits, totals, logits.shape[1], FOUND=found, BLOCK=4096, num_warps=8)
     return totals
 

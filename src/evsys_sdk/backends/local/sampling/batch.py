@@ -59,6 +59,10 @@ class Batch:
         self._spare_bytes: int | None = None
         """What remembered texts may take; None where nobody can tell."""
         self._token_bytes = 0
+        self._given_a_chance: Lane | None = None
+        """The last one that was tried again by itself, with all memory that could be had."""
+        self._finished: list[Lane] = []
+        """Those whose requests have not heard of it yet."""
         self.running: list[Lane] = []
         self.waiting: deque[Lane] = deque()
 
@@ -87,6 +91,15 @@ class Batch:
 
     def advance(self) -> None:
         """Let waiting lanes join, and every running one grow by a token."""
+        try:
+            self._advance()
+        finally:
+            # Whoever waits for a sample may go on with anything at once, so the base must be free by then.
+            finished, self._finished = self._finished, []
+            for lane in finished:
+                lane.request.finish(lane.number, lane.sample())
+
+    def _advance(self) -> None:
         joining: list[Lane] = []
         try:
             with torch.inference_mode(), self._base.turns:
@@ -195,7 +208,7 @@ class Batch:
             if not lane.done:
                 continue
             self._remember(decoder, lane, slot, room)
-            lane.request.finish(lane.number, lane.sample())
+            self._finished.append(lane)
             last = self.running.pop()
             if last is not lane:
                 self.running[slot] = last
@@ -254,17 +267,23 @@ class Batch:
         """Start again without remembering, or with half as many at once."""
         active = list(dict.fromkeys([*self.running, *joining]))
         remembered = self.remembered_tokens
+        held = bool(self._base.spaces) or (self._decoder is not None and self._decoder.holds_more_than(active))
+        self._base.spaces.clear()
         if self._decoder is not None:
             self._decoder.release()
         self._forget()
         if remembered:
             self._stop_remembering()
-        else:
-            memory.release_unused()
-            if len(active) <= 1:
-                lane = active[0] if active else self.waiting.popleft()
+        elif len(active) <= 1:
+            lane = active[0] if active else self.waiting[0]
+            held = memory.release_unused() or held
+            if not held or lane is self._given_a_chance:
+                self.waiting = deque(one for one in self.waiting if one is not lane)
                 self._fail([lane], memory.too_little_memory("a sample", lane.longest, self._base.device))
                 return
+            self._given_a_chance = lane
+        else:
+            memory.release_unused()
             self._lanes_at_once = len(active) // 2
             get_logger(__name__).warning(
                 "sampling %d texts at once ran out of memory (%s); going on with %d",

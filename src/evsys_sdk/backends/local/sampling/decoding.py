@@ -49,8 +49,10 @@ class KeyValueCache:
         """Make room for this many slots of this length, keeping what is there."""
         if slots <= self.slots and length <= self.length:
             return
-        new_slots = self.slots if slots <= self.slots else max(slots, self.slots * 2 if self.slots else slots)
-        new_length = self.length if length <= self.length else max(length + _GROWTH, self.length * 5 // 4)
+        # What grows in one direction goes back to what is needed in the other, or few long texts would come to lie in
+        # as many slots as there once were short ones.
+        new_slots = slots if slots <= self.slots else max(slots, self.slots * 2)
+        new_length = length + _GROWTH if length <= self.length else max(length + _GROWTH, self.length * 5 // 4)
         grown = {
             number: (_grown(key, new_slots, new_length), _grown(value, new_slots, new_length))
             for number, (key, value) in self.layers.items()
@@ -100,7 +102,8 @@ class KeyValueCache:
 
 def _grown(tensor: Tensor, slots: int, length: int) -> Tensor:
     grown = tensor.new_zeros(slots, tensor.shape[1], length, tensor.shape[3])
-    grown[: tensor.shape[0], :, : tensor.shape[2]] = tensor
+    slots, length = min(slots, tensor.shape[0]), min(length, tensor.shape[2])
+    grown[:slots, :, :length] = tensor[:slots, :, :length]
     return grown
 
 
@@ -142,6 +145,10 @@ class Decoder:
     def grow(self, lanes: Sequence[Lane]) -> None:
         """Read the last token of every lane, lane i in slot i, and choose its next one."""
         advance(lanes, self.step([lane.tokens[-1] for lane in lanes], [lane.position for lane in lanes]))
+
+    def holds_more_than(self, lanes: Sequence[Lane]) -> bool:
+        """Whether a new cache for these would be smaller."""
+        return self.cache.slots > max(1, len(lanes))
 
     def rest(self) -> None:
         """Give back the cache while there is nothing to sample; one that is tied to more than this decoder stays."""

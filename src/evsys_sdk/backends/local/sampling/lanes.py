@@ -166,13 +166,13 @@ def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
 
 def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) -> Tensor:
     """One token per row, by inverting the distribution function at `uniform`; the best one at temperature 0."""
-    temperature = torch.tensor([p.temperature for p in params], device=logprobs.device)
+    temperature = torch.tensor([p.temperature for p in params], device=logprobs.device, dtype=torch.float32)
     greedy = temperature == 0
     best = logprobs.argmax(dim=1)
     if bool(greedy.all()):
         return best
-    scaled = logprobs / torch.where(greedy, 1.0, temperature)[:, None]
-    scaled = _truncated(scaled - scaled.amax(dim=1, keepdim=True), params)
+    below = logprobs - logprobs.amax(dim=1, keepdim=True)  # first: a tiny temperature would make all of them infinite
+    scaled = _truncated(below / torch.where(greedy, 1.0, temperature)[:, None], params)
     return torch.where(greedy, best, _inverse(scaled.exp_(), uniform.to(scaled.device)))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import BackendError
+from ...worker import end_with_process
 from ..base.loading import Base
 from .batch import Batch
 from .lanes import PromptTokens, Request, SamplingLimits
@@ -25,6 +26,9 @@ from .snapshot import Snapshot
 
 _GRACE_S = 0.001
 """How long an idle thread waits for more requests to start together with the first."""
+
+_ROWS_AT_ONCE = 4
+"""Texts are scored as many at a time as would fill so many rows."""
 
 _KEPT_SNAPSHOTS = 2
 """How many snapshots keep what makes their next request faster; each may take as much memory as the model."""
@@ -66,11 +70,12 @@ class SamplingLoop:
     def _add(self, append: Callable[[], None]) -> None:
         with self._queue.changed:
             if self._queue.closed:
-                raise BackendError("a sample was asked of a client that is closed. Prepare the backend again.")
+                raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
             append()
             if self._thread is None:
                 serving = _Serving(self._base, self._limits, self._queue, self.prompt_tokens)
                 self._thread = threading.Thread(target=serving.run, name=self._name, daemon=True)
+                end_with_process(self._thread, lambda queue=self._queue: _close(queue))
                 self._thread.start()
             self._queue.changed.notify()
 
@@ -94,9 +99,11 @@ class _Serving:
         while self._wait():
             try:
                 self._serve_once()
-            except Exception as error:  # whoever waits must hear of it, and later requests must find a thread
+            except BaseException as error:  # whoever waits must hear of it, and later requests must find a thread
                 self._give_up(error)
         self._give_up(BackendError("the client was closed while it was sampling. Prepare the backend again."))
+        for snapshot in self._used:  # whoever still holds a sampler should not hold a copy of the model with it
+            snapshot.forget_merged()
 
     def _serve_once(self) -> None:
         self._score()
@@ -124,7 +131,10 @@ class _Serving:
             self._note_use(snapshot)
             if snapshot not in self._batches:
                 self._batches[snapshot] = Batch(self._base, snapshot, self._limits, self._count)
-            self._batches[snapshot].add(request)
+            try:
+                self._batches[snapshot].add(request)
+            except Exception as error:  # the others that have come with it are no worse for it
+                request.fail(error)
 
     def _note_use(self, snapshot: Snapshot) -> None:
         """Keep the merged weights and the batches of the last few snapshots only."""
@@ -151,14 +161,18 @@ class _Serving:
                 left -= batch.remembered_tokens
 
     def _score(self) -> None:
+        """Score a few of the texts that wait: samples and whoever wants to close should not wait for all of them."""
+        arrived: list[tuple[Snapshot, ScoreRequest]] = []
         with self._queue.changed:
-            arrived = list(self._queue.scoring)
-            self._queue.scoring.clear()
+            tokens = 0
+            while self._queue.scoring and tokens < _ROWS_AT_ONCE * self._limits.tokens_at_once:
+                arrived.append(self._queue.scoring.popleft())
+                tokens += len(arrived[-1][1].tokens)
         for snapshot in dict.fromkeys(snapshot for snapshot, _ in arrived):
             requests = [request for of, request in arrived if of is snapshot]
             score(self._base, snapshot, requests, tokens_at_once=self._limits.tokens_at_once)
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         with self._queue.changed:
             left: list[Any] = [request for _, request in (*self._queue.sampling, *self._queue.scoring)]
             self._queue.sampling.clear()

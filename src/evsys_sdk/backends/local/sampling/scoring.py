@@ -61,8 +61,9 @@ def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, t
                     raise
                 memory.release_unused()
                 if len(batch.members) == 1:
-                    raise memory.too_little_memory("a text", len(batch.tokens), base.device) from None
-                rows += packing.split(batch, sequences)
+                    left[batch.members[0]].fail(memory.too_little_memory("a text", len(batch.tokens), base.device))
+                else:
+                    rows += packing.split(batch, sequences)
     except Exception as error:
         for request in requests:
             request.fail(error)

@@ -8,11 +8,13 @@ room for all that it needs before it changes anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from ....log import get_logger
 from ...client import AdamParams
 from ..base.lora import Adapter
 
@@ -33,9 +35,13 @@ class AdapterOptimizer:
 
     @torch.no_grad()
     def step(self, adam: AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it."""
+        """Apply the accumulated gradient and forget it; one that is not finite is only forgotten."""
         self._make_moments()
         norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm())
+        if not math.isfinite(norm):
+            get_logger(__name__).warning("the gradient is not finite (norm %g): the step was left out", norm)
+            self.forget_gradient()
+            return {"grad_norm": norm, "grad_clipped": 0.0}
         clipped = adam.grad_clip_norm > 0 and norm > adam.grad_clip_norm
         if clipped:
             torch._foreach_mul_(self._gradient, adam.grad_clip_norm / norm)
@@ -64,7 +70,9 @@ class AdapterOptimizer:
             state = self._adam.state.get(parameter, {})
             for name in ("exp_avg", "exp_avg_sq"):
                 moment = state.get(name)  # before the first step there is none, and zeros need no memory
-                found[f"{number}.{name}"] = torch.zeros(()).expand(parameter.shape) if moment is None else moment
+                found[f"{number}.{name}"] = (
+                    torch.zeros((), dtype=torch.float32).expand(parameter.shape) if moment is None else moment
+                )
         return found
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
@@ -72,7 +80,7 @@ class AdapterOptimizer:
         self.steps = steps
         for number, parameter in enumerate(self.parameters):
             self._adam.state[parameter] = {
-                "step": torch.tensor(float(steps), device=parameter.device),
+                "step": torch.tensor(float(steps), device=parameter.device, dtype=torch.float32),
                 **{
                     name: moments[f"{number}.{name}"].to(parameter.device, copy=True).reshape(parameter.shape)
                     for name in ("exp_avg", "exp_avg_sq")
@@ -84,7 +92,7 @@ class AdapterOptimizer:
         missing = [parameter for parameter in self.parameters if parameter not in self._adam.state]
         made = [
             {
-                "step": torch.zeros((), device=parameter.device),
+                "step": torch.zeros((), device=parameter.device, dtype=torch.float32),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }

@@ -131,15 +131,16 @@ class TrainingState:
         """Add the gradient of a loss that is a sum over data; only targets that count are scored."""
         run = _Run(self, data, [_counted(datum) for datum in data])
         run.read(lambda members, logprobs: loss([data[member] for member in members], logprobs)[2])
+        output = run.output(loss)
         run.commit()
-        return run.output(loss)
+        return output
 
     def forward_backward_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Add the gradient of a loss that may depend on all data at once."""
         run = _Run(self, data, [_all(datum) for datum in data])
         if len(run.batches) > 1:
             # Only one row is in memory at a time, and the loss needs the log-probabilities of all: read twice.
-            run.read(None)
+            run.read(None, as_trained=True)
         result: list[LossResult] = [loss(data, run.logprobs())] if len(run.batches) > 1 else []
 
         def slopes(members: Sequence[int], logprobs: Sequence[Floats]) -> list[Floats]:
@@ -153,7 +154,7 @@ class TrainingState:
         try:
             run.read(slopes)
         except _ReadTwice:
-            run.read(None)
+            run.read(None, as_trained=True)
             result.append(loss(data, run.logprobs()))
             run.read(slopes)
         run.commit()
@@ -246,16 +247,16 @@ class _Run:
         self._found: dict[int, Floats] = {}
         self._gradient: list[Tensor] | None = None
 
-    def read(self, slopes: Slopes | None) -> None:
-        """Read every row and, given the slopes of the loss, differentiate it."""
-        self._gradient = None
+    def read(self, slopes: Slopes | None, *, as_trained: bool = False) -> None:
+        """Read every row and, given the slopes of the loss, differentiate it; `as_trained` only drops out as then."""
+        self._gradient, self._has_released = None, False
         row = 0
         while row < len(self.batches):
             if self._is_known_not_to_fit(self.batches[row]):
                 self.batches[row : row + 1] = self._halves(self.batches[row])
                 continue
             try:
-                gradient = self._read_row(self.batches[row], slopes, row=row)
+                gradient = self._read_row(self.batches[row], slopes, row=row, drop=as_trained or slopes is not None)
             except Exception as error:
                 if not memory.is_out_of_memory(error):
                     raise
@@ -263,6 +264,7 @@ class _Run:
             else:
                 self._add(gradient)
                 row += 1
+                self._has_released = False
                 continue
             self.batches[row : row + 1] = self._with_less(self.batches[row], failure, train=slopes is not None)
 
@@ -282,7 +284,9 @@ class _Run:
         value, metrics, _ = loss(self._data, logprobs)
         return ForwardBackwardOutput(value, logprobs, metrics)
 
-    def _read_row(self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int) -> list[Tensor] | None:
+    def _read_row(
+        self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int, drop: bool
+    ) -> list[Tensor] | None:
         base, train = self._state.base, slopes is not None
         entries = _Entries.of(batch, self._data, self._wanted)
         if not len(entries.token):
@@ -292,7 +296,7 @@ class _Run:
             self._state.check_room(batch)
         targets = entries.targets(base.device)
         parts = self._state.adapter.parts(
-            dropout=self._state.settings.dropout, generator=self._state.dropout_generator(row)
+            dropout=self._state.settings.dropout if drop else 0.0, generator=self._state.dropout_generator(row)
         )
         places = torch.from_numpy(entries.places).to(base.device)
         with base.turns, torch.set_grad_enabled(train):
@@ -346,7 +350,8 @@ class _Run:
     ) -> Sequence[packing.MicroBatch]:
         """What to try in place of a row that did not fit."""
         state, tokens = self._state, len(batch.tokens)
-        if state.release():
+        if state.release() and not self._has_released:
+            self._has_released = True  # once for a row: samplers of other runs may go on to remember texts
             return [batch]
         if len(batch.members) == 1:
             if train and state.start_recomputing(tokens):
