@@ -50,6 +50,10 @@ class Datum:
         advantage: float | Sequence[float],
     ) -> Datum:
         """From a prompt and what was sampled after it; the prompt's positions count for nothing."""
+        if not len(prompt) or not len(completion):
+            raise DataError(
+                f"a prompt of {len(prompt)} and a completion of {len(completion)} tokens: both need one token or more."
+            )
         full = np.asarray([*prompt, *completion], dtype=np.int64)
         sampled = slice(len(prompt) - 1, None)
         n = len(full) - 1

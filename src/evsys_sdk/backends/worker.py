@@ -8,6 +8,7 @@ are, when they stand next to each other in the queue.
 from __future__ import annotations
 
 import atexit
+import signal
 import threading
 import time
 import weakref
@@ -73,29 +74,45 @@ class Worker:
                 raise BackendError(f"{what} was asked of a client that is closed. Prepare the backend again.")
             self._queue.tasks.append(_Task(future, request, run, group))
             if self._thread is None:
-                self._thread = threading.Thread(target=_serve, args=(self._queue,), name=self._name, daemon=True)
-                end_with_process(self._thread, lambda queue=self._queue: _give_up(queue))
-                self._thread.start()
+                queue = self._queue
+                self._thread = start_thread(lambda: _serve(queue), name=self._name, give_up=lambda: _give_up(queue))
             self._queue.changed.notify()
         return Operation(future, what)
 
 
-_threads: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[threading.Thread, tuple[Callable[[], None], threading.Event]]
+_running = weakref.WeakKeyDictionary()
 _LAST_WORK_S = 30.0
 
 
-def end_with_process(thread: threading.Thread, give_up: Callable[[], None]) -> None:
-    """Have a thread end before the interpreter does: one that computes on while Python is torn down takes it down."""
-    _threads[thread] = give_up
+def start_thread(work: Callable[[], None], *, name: str, give_up: Callable[[], None]) -> threading.Thread:
+    """A thread that is told to give up, and waited for, before the interpreter ends.
+
+    One that computes on in a library while Python is torn down takes the process with it.
+    """
+    ended = threading.Event()  # a thread whose `join` was interrupted no longer tells whether it is alive
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    _running[thread] = (give_up, ended)
+    thread.start()
+    return thread
 
 
 @atexit.register
 def _end_threads() -> None:
-    running = [(thread, give_up) for thread, give_up in _threads.items() if thread.is_alive()]
-    for _, give_up in running:
+    running = [(give_up, ended) for give_up, ended in _running.values() if not ended.is_set()]
+    if running and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would end the waiting and then the process
+    for give_up, _ in running:
         give_up()
-    for thread, _ in running:
-        thread.join(_LAST_WORK_S)
+    for _, ended in running:
+        ended.wait(_LAST_WORK_S)
 
 
 def _give_up(queue: _Queue) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -329,3 +331,33 @@ def test_a_process_that_closes_nothing_ends_in_peace(attempt: int, llama: str, t
     command = [sys.executable, "-c", UNCLOSED, llama, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr[-2000:]
+
+
+def test_an_impatient_ctrl_c_ends_a_run_with_its_exit_code(llama: str, tmp_path: Path) -> None:
+    rows = [{"prompt": f"word {number}", "completion": "x" * 40} for number in range(64)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    config = {
+        "name": "impatient",
+        "output_dir": "outputs",
+        "run": {
+            "name": "a",
+            "data": {"path": "rows.jsonl", "transforms": [{"kind": "jsonl_to_chat"}]},
+            "model": {"name": llama},
+            "algorithm": {"kind": "sft", "params": {"max_steps": 100_000, "batch_size": 64}},
+            "backend": {"kind": "local", "params": {"device": "cpu"}},
+        },
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config), "utf-8")
+    command = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        while "1/100000" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.03)
+        _, rest = process.communicate(timeout=120)
+    assert process.returncode == 130, said + rest

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import BackendError
-from ...worker import end_with_process
+from ...worker import start_thread
 from ..base.loading import Base
 from .batch import Batch
 from .lanes import PromptTokens, Request, SamplingLimits
@@ -73,10 +73,9 @@ class SamplingLoop:
                 raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
             append()
             if self._thread is None:
-                serving = _Serving(self._base, self._limits, self._queue, self.prompt_tokens)
-                self._thread = threading.Thread(target=serving.run, name=self._name, daemon=True)
-                end_with_process(self._thread, lambda queue=self._queue: _close(queue))
-                self._thread.start()
+                queue = self._queue
+                serving = _Serving(self._base, self._limits, queue, self.prompt_tokens)
+                self._thread = start_thread(serving.run, name=self._name, give_up=lambda: _close(queue))
             self._queue.changed.notify()
 
 
