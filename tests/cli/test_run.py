@@ -279,3 +279,17 @@ def test_validate_refuses_what_run_would_refuse(
     assert main(["run", "config.yaml"]) == 1
     assert capsys.readouterr().err == refused
     assert not (project / "outputs").exists()
+
+
+def test_a_rehearsal_needs_no_backend_that_is_not_installed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from evsys_sdk.builtins import Builtin
+
+    lacks = property(lambda self: "local" if self.extra == "local" else None)
+    monkeypatch.setattr(Builtin, "missing_extra", lacks)
+    text = (project / "config.yaml").read_text("utf-8").replace("kind: mock", "kind: local")
+    (project / "config.yaml").write_text(text, "utf-8")
+    assert main(["run", "config.yaml"]) == 1
+    assert "needs the extra 'local'" in capsys.readouterr().err
+    assert main(["run", "config.yaml", "--dry"]) == 0

@@ -50,7 +50,7 @@ def run(
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
-    config = _adapted(validate_yaml(path, deep=True), dry=dry, steps=steps)
+    config = _adapted(validate_yaml(path, deep=True, rehearsed=dry), dry=dry, steps=steps)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, callbacks=[] if quiet else _progress(config))

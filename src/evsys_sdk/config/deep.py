@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from ..errors import ConfigError, EvsysError, Problem
+from ..errors import ConfigError, EvsysError, MissingExtraError, Problem
 from ..registry import config_model, registry
 from .availability import unavailable
 from .base import KindSpec
@@ -38,7 +38,9 @@ def deep_problems(config: ExperimentConfig) -> list[Problem]:
 class KindCheck:
     """Checks the `{kind, params}` blocks of models or raw data, and remembers what it has seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rehearsed: bool = False) -> None:
+        self._rehearsed = rehearsed
+        """Backends that are not installed do not matter: none of them will be used."""
         self._seen: dict[tuple[str, str, str], list[Problem]] = {}
 
     def problems(self, model: type[BaseModel], node: Any) -> Iterator[Problem]:
@@ -52,7 +54,8 @@ class KindCheck:
         """Problems of one block, with paths relative to it."""
         key = (spec.registry, spec.kind, repr(spec.params))
         if key not in self._seen:
-            self._seen[key] = _spec_problems(spec) or list(self._inner_problems(spec))
+            left_out = self._rehearsed and spec.registry == "backend" and _lacks_its_extra(spec)
+            self._seen[key] = [] if left_out else _spec_problems(spec) or list(self._inner_problems(spec))
         return self._seen[key]
 
     def _inner_problems(self, spec: KindSpec) -> Iterator[Problem]:
@@ -116,6 +119,16 @@ def _instance[S: KindSpec](model: type[S], node: Any) -> S | None:
 
 def _placed(problems: list[Problem], path: Path) -> Iterator[Problem]:
     return (replace(problem, path=f"{dotted(path)}{problem.path}") for problem in problems)
+
+
+def _lacks_its_extra(spec: KindSpec) -> bool:
+    try:
+        registry(spec.registry).get(spec.kind)
+    except MissingExtraError:
+        return True
+    except EvsysError:
+        return False
+    return False
 
 
 def _spec_problems(spec: KindSpec) -> list[Problem]:

@@ -39,36 +39,39 @@ def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> s
     return text
 
 
-def validate_yaml(path: str | FilePath, *, deep: bool = False) -> ExperimentConfig:
-    """Load a file and, with `deep`, also check every kind and its params; raises with all problems."""
-    return load_document(read_yaml_file(FilePath(path)), deep=deep)
+def validate_yaml(path: str | FilePath, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
+    """Load a file and, with `deep`, also check every kind and its params; raises with all problems.
+
+    With `rehearsed`, backends that are not installed here are no problem.
+    """
+    return load_document(read_yaml_file(FilePath(path)), deep=deep, rehearsed=rehearsed)
 
 
-def load_document(document: Document, *, deep: bool = False) -> ExperimentConfig:
+def load_document(document: Document, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
     """Turn a parsed YAML document into a config, or report all its problems with their lines."""
     data = document.data
     if not isinstance(data, dict):
         message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
         raise ConfigError(_locate(Problem(message, value=data, hint=hint), document))
-    config, problems = _load(cast("dict[str, Any]", data), deep=deep)
+    config, problems = _load(cast("dict[str, Any]", data), KindCheck(rehearsed=rehearsed) if deep else None)
     if problems or config is None:
         located = [_locate(problem, document) for problem in problems]
         raise ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
     return config
 
 
-def _load(data: dict[str, Any], *, deep: bool) -> tuple[ExperimentConfig | None, list[Problem]]:
+def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
     config = _validated(data, problems)
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
-        runs, found = _expanded_runs(expansion, deep=deep)
+        runs, found = _expanded_runs(expansion, check)
         problems += found
         config = config and config.with_runs(runs)
     elif config is not None and not problems:
         config = config.expanded()
-    if deep:
-        problems += KindCheck().problems(ExperimentConfig, data)
+    if check is not None:
+        problems += check.problems(ExperimentConfig, data)
         problems += unavailable(config) if config and not problems else []
     return config, problems
 
@@ -84,9 +87,10 @@ def _validated(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfi
     return None
 
 
-def _expanded_runs(expansion: Expansion | SpaceExpansion, *, deep: bool) -> tuple[list[RunConfig], list[Problem]]:
+def _expanded_runs(
+    expansion: Expansion | SpaceExpansion, check: KindCheck | None
+) -> tuple[list[RunConfig], list[Problem]]:
     """The runs of a matrix or a space, and what is wrong with them: once, however many cells show it."""
-    check = KindCheck()
     runs: list[RunConfig] = []
     found: dict[tuple[str, str], Problem] = {}
     for cell, position in zip(expansion.cells, expansion.positions(), strict=True):
@@ -95,7 +99,7 @@ def _expanded_runs(expansion: Expansion | SpaceExpansion, *, deep: bool) -> tupl
             runs.append(RunConfig.model_validate(cell))
         except ValidationError as error:
             problems += problems_in(error, model=RunConfig, data=cell)
-        if deep:
+        if check is not None:
             problems += check.problems(RunConfig, cell)
         for problem in problems:
             moved = expansion.in_file(problem, position)
