@@ -23,8 +23,8 @@ from ...errors import BackendError
 from .base.families import FUSED
 from .base.head import _VALUES_AT_ONCE
 from .base.lora import Switch, install, target_layers
+from .memory import GIB
 
-_GIB = 1024**3
 # As in `fused_layers`, which needs a base.
 _SCATTERED = 1.25
 """On a CPU the C library keeps pieces that do not fit what is asked for next."""
@@ -179,7 +179,7 @@ class Estimate:
             (self.merged, "merged weights to sample from" if needs.merge else "no merged weights"),
             (self.cache, f"samples of {needs.cached_tokens} tokens together"),
         ]
-        return "\n".join(f"  {part / _GIB:8.2f} GiB  {meaning}" for part, meaning in rows)
+        return "\n".join(f"  {part / GIB:8.2f} GiB  {meaning}" for part, meaning in rows)
 
 
 def bytes_per_token(sizes: Sizes, needs: Needs) -> int:

@@ -17,8 +17,8 @@ from ...errors import BackendError
 from ...log import get_logger
 from . import memory
 from .estimate import Estimate, Needs, Sizes
+from .memory import GIB
 
-_GIB = 1024**3
 _USED = 0.9
 """Of what is free; the rest goes to what is not counted."""
 _SURE = 0.7
@@ -46,15 +46,15 @@ def fitted(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -
         chosen = replace(chosen, recompute_from=_longest_kept(sizes, chosen, free))
     log = get_logger(__name__)
     if chosen == wanted:
-        log.info("a run takes about %.1f of %.1f GiB", Estimate.of(sizes, wanted).total / _GIB, free / _GIB)
+        log.info("a run takes about %.1f of %.1f GiB", Estimate.of(sizes, wanted).total / GIB, free / GIB)
     else:
         log.warning(
             "memory is short: this run would take %.1f GiB, and %s has %.1f GiB free; so %s, which takes %.1f GiB",
-            Estimate.of(sizes, wanted).total / _GIB,
+            Estimate.of(sizes, wanted).total / GIB,
             wanted.device,
-            free / _GIB,
+            free / GIB,
             _differences(wanted, chosen),
-            Estimate.of(sizes, chosen).total / _GIB,
+            Estimate.of(sizes, chosen).total / GIB,
         )
     return chosen
 
@@ -125,7 +125,7 @@ def _refuse_if_sure(sizes: Sizes, least: Needs, free: int, model: str) -> None:
     if certain + _SURE * (estimate.total - certain) <= free:
         return
     raise BackendError(
-        f"training {model} takes about {estimate.total / _GIB:.1f} GiB, and {least.device} has {free / _GIB:.1f} GiB "
+        f"training {model} takes about {estimate.total / GIB:.1f} GiB, and {least.device} has {free / GIB:.1f} GiB "
         f"free, with everything as small as it goes:\n{estimate.table(least)}\n"
         "Free memory on the machine, choose a smaller model, lower lora_rank, adapt fewer layers "
         "(backend.params.lora_targets), or set backend.params.dtype to bfloat16 where it is float32; of "

@@ -21,7 +21,7 @@ import torch
 
 from ...errors import BackendError
 
-_GIB = 1024**3
+GIB = 1024**3
 _M_MMAP_THRESHOLD = -3
 _CPU_MESSAGE = re.compile(
     r"can't allocate memory|DefaultCPUAllocator|not enough memory|out of memory|bad_alloc", re.IGNORECASE
@@ -113,8 +113,8 @@ def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, model:
     if dtype == torch.float32:
         remedies.insert(0, "set backend.params.dtype to bfloat16, which halves it")
     raise BackendError(
-        f"the model {model} has {parameters / 1e9:.2f} billion weights, which take {needed / _GIB:.1f} GiB as "
-        f"{str(dtype).removeprefix('torch.')}, and {device} has {free / _GIB:.1f} GiB free. "
+        f"the model {model} has {parameters / 1e9:.2f} billion weights, which take {needed / GIB:.1f} GiB as "
+        f"{str(dtype).removeprefix('torch.')}, and {device} has {free / GIB:.1f} GiB free. "
         f"{_either(remedies)}."
     )
 
@@ -122,7 +122,7 @@ def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, model:
 def too_little_memory(what: str, tokens: int, device: torch.device) -> BackendError:
     """The error for a single sequence that does not fit, with what to change."""
     free = available_bytes(device)
-    left = "" if free is None else f" ({free / _GIB:.1f} GiB are free)"
+    left = "" if free is None else f" ({free / GIB:.1f} GiB are free)"
     return BackendError(
         f"{what} of {tokens} tokens does not fit into the memory of {device}{left}, even by itself. "
         "Nothing was changed. Shorten sequences (max_length, max_tokens), use a smaller model, lower lora_rank, set "
@@ -143,7 +143,7 @@ def _free_on(device: torch.device) -> str:
     places = [device] if device.type == "cpu" else [device, torch.device("cpu")]
     free = [(place, available_bytes(place)) for place in places]
     return ", ".join(
-        f"{'?' if bytes_ is None else f'{bytes_ / _GIB:.1f}'} GiB free on {place}" for place, bytes_ in free
+        f"{'?' if bytes_ is None else f'{bytes_ / GIB:.1f}'} GiB free on {place}" for place, bytes_ in free
     )
 
 
