@@ -14,9 +14,22 @@ import pytest
 PACKAGE = "evsys_sdk"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
-FOUNDATIONS = {"_version", "builtins", "errors", "files", "log", "paths", "protocols", "redact", "registry", "settings"}
+FOUNDATIONS = {
+    "_version",
+    "builtins",
+    "errors",
+    "files",
+    "lazy",
+    "log",
+    "paths",
+    "protocols",
+    "redact",
+    "registry",
+    "settings",
+}
 ROOMS = [
     "config",
+    "record",
     "data",
     "backends",
     "inference",
@@ -24,13 +37,16 @@ ROOMS = [
     "training",
     "algorithms",
     "eval",
+    "spend",
     "experiment",
-    "record",
+    "history",
+    "observers",
+    "server",
     "dashboard",
     "deploy",
+    "loop",
     "scaffold",
     "testing",
-    "server",
     "cli",
 ]
 """In the order of the data flow; the doors come last."""

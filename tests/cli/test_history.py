@@ -13,7 +13,7 @@ import pytest
 
 from evsys_sdk.cli.main import main
 
-from ..record.history.recorded import BEGAN, write_experiment
+from ..history.recorded import BEGAN, write_experiment
 
 COMMANDS = [
     ["history"],

@@ -19,10 +19,10 @@ def compare(
     experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool
 ) -> None:
     """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
-    from ..record.history.compare import compare_experiments, compare_markdown, compare_text
-    from ..record.history.detail import read_detail
-    from ..record.history.find import find_experiment
-    from ..record.history.roots import experiment_roots
+    from ..history.compare import compare_experiments, compare_markdown, compare_text
+    from ..history.detail import read_detail
+    from ..history.find import find_experiment
+    from ..history.roots import experiment_roots
 
     if not 2 <= len(experiments) <= _MOST:
         raise click.UsageError(f"Give 2 to {_MOST} experiments to compare (got {len(experiments)}).")
@@ -32,7 +32,7 @@ def compare(
         raise click.UsageError("Two of these are the same experiment. Name different ones; an id names one attempt.")
     comparison = compare_experiments([read_detail(folder) for folder in folders])
     if plot is not None:
-        from ..record.history.plots import plot_comparison
+        from ..history.plots import plot_comparison
 
         plot_comparison(comparison, plot)
     answer(

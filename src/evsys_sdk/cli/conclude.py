@@ -40,7 +40,7 @@ def _folder(experiment: str) -> Path:
 
     if (Path(experiment) / "config.json").is_file():
         return Path(experiment)
-    from ..record.history.find import find_experiment
+    from ..history.find import find_experiment
 
     return find_experiment(experiment)
 

@@ -25,11 +25,11 @@ def context(
     budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
 ) -> None:
     """Tell an agent what it needs to know: best so far, open questions, what was tried, what failed, spend."""
-    from ..record.history.context import make_digest
-    from ..record.history.index import HistoryIndex
-    from ..record.history.listing import nothing_text
-    from ..record.history.roots import experiment_roots
-    from ..record.history.text import printable, printable_json
+    from ..history.context import make_digest
+    from ..history.index import HistoryIndex
+    from ..history.listing import nothing_text
+    from ..history.roots import experiment_roots
+    from ..history.text import printable, printable_json
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")

@@ -9,7 +9,7 @@ import click
 from .record_options import answer, chosen_filters, filter_options, format_options, root_option
 
 if TYPE_CHECKING:
-    from ..record.history.tree import TreeLine
+    from ..history.tree import TreeLine
 
 
 @click.command()
@@ -37,11 +37,11 @@ def history(
     **filters: Any,
 ) -> None:
     """List the experiments recorded on this machine, the newest first."""
-    from ..record.history.filters import count, select
-    from ..record.history.index import HistoryIndex
-    from ..record.history.listing import list_markdown, list_text
-    from ..record.history.roots import experiment_roots
-    from ..record.history.tree import TreeLine, tree_lines
+    from ..history.filters import count, select
+    from ..history.index import HistoryIndex
+    from ..history.listing import list_markdown, list_text
+    from ..history.roots import experiment_roots
+    from ..history.tree import TreeLine, tree_lines
 
     wanted, folders = chosen_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:

@@ -72,7 +72,7 @@ def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...
 
 
 def _find(reference: str, roots: tuple[str, ...]) -> Path:
-    from ..record.history.find import find_experiment
+    from ..history.find import find_experiment
 
     return find_experiment(reference, [Path(root) for root in roots] or None)
 
@@ -80,7 +80,7 @@ def _find(reference: str, roots: tuple[str, ...]) -> Path:
 def _running(roots: tuple[str, ...]) -> list[Path]:
     """Every experiment that someone is running; looking at the locks is quicker than reading the record."""
     from ..experiment.locks import LOCK_FILE, lock_owner
-    from ..record.history.roots import experiment_roots
+    from ..history.roots import experiment_roots
 
     folders = [Path(root) for root in roots] or experiment_roots()
     locks = [lock for folder in folders for lock in sorted(folder.glob(f"*/{LOCK_FILE}"))]

@@ -18,7 +18,7 @@ from .record_options import answer, format_options, root_option
 @format_options
 def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
     """Add TEXT to the record of EXPERIMENT (a path, an id, its beginning, or a name)."""
-    from ..record.history.notes import add_note
+    from ..history.notes import add_note
 
     folder = _folder(experiment, roots)
     event = add_note(folder, text, author=author)
@@ -35,7 +35,7 @@ def invalidate(
     experiment: str, reason: str, undo: bool, roots: tuple[str, ...], as_json: bool, as_markdown: bool
 ) -> None:
     """Mark EXPERIMENT as not to be believed: it stays in the record and never counts as the best."""
-    from ..record.history import notes
+    from ..history import notes
 
     folder = _folder(experiment, roots)
     if undo:
@@ -48,8 +48,8 @@ def invalidate(
 
 
 def _folder(experiment: str, roots: tuple[str, ...]) -> Path:
-    from ..record.history.find import find_experiment
-    from ..record.history.roots import experiment_roots
+    from ..history.find import find_experiment
+    from ..history.roots import experiment_roots
 
     return find_experiment(experiment, experiment_roots(roots))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..record.history.filters import Filters
+    from ..history.filters import Filters
 
 
 def root_option[F: Callable[..., Any]](command: F) -> F:
@@ -64,7 +64,7 @@ _VERDICT_HELP = (
 
 def chosen_filters(options: dict[str, Any]) -> Filters:
     """The filters that the options of a command ask for."""
-    from ..record.history.filters import Filters, check_status, check_verdict, parse_since
+    from ..history.filters import Filters, check_status, check_verdict, parse_since
 
     return Filters(
         statuses=[check_status(one) for one in options["statuses"]],
@@ -82,7 +82,7 @@ def answer(
     value: Any, *, as_json: bool, as_markdown: bool, text: Callable[[], str], markdown: Callable[[], str]
 ) -> None:
     """Print a result in the form that was asked for."""
-    from ..record.history.text import printable, printable_json
+    from ..history.text import printable, printable_json
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
@@ -98,6 +98,6 @@ def _as_json(value: Any) -> str:
     try:
         return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):  # a record may hold what JSON does not know, and the answer is JSON all the same
-        from ..data.jsonable import jsonable
+        from ..record.jsonable import jsonable
 
         return json.dumps(jsonable(value), indent=2, ensure_ascii=False)

@@ -14,14 +14,14 @@ from .record_options import answer, format_options, plot_option, root_option
 @format_options
 def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
-    from ..record.history.detail import read_detail
-    from ..record.history.find import find_experiment
-    from ..record.history.roots import experiment_roots
-    from ..record.history.show import show_data, show_markdown, show_text
+    from ..history.detail import read_detail
+    from ..history.find import find_experiment
+    from ..history.roots import experiment_roots
+    from ..history.show import show_data, show_markdown, show_text
 
     detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     if plot is not None:
-        from ..record.history.plots import plot_experiment
+        from ..history.plots import plot_experiment
 
         plot_experiment(detail, plot)
     answer(

@@ -11,7 +11,6 @@ disagree about them. As in any reader, of a key that stands twice the last count
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -25,6 +24,7 @@ from pydantic_core import from_json
 from ..errors import DataError, closest, show
 from ..files import atomic_write
 from ..protocols import Row
+from ..record.jsonable import dump_line
 
 _BOM = b"\xef\xbb\xbf"
 _NOT_A_NUMBER = re.compile(rb"-?(?:NaN|Infinity)\b")
@@ -82,22 +82,6 @@ def parse_json(text: bytes, where: str) -> Any:
         return from_json(text, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise _not_json(text, error, where, _FILE_REMEDIES) from None
-
-
-def dump_line(row: Any, where: str) -> bytes:
-    """One row as a JSONL line."""
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: a row must be a dict, not {type(row).__name__} ({show(row)}).")
-    return dump_json(row, where) + b"\n"
-
-
-def dump_json(value: Any, where: str, *, indent: int | None = None) -> bytes:
-    """A value as strict JSON."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        remedy = "Use only text, finite numbers, true/false, null, lists and dicts"
-        raise DataError(f"{where}: this cannot be written as JSON: {error}. {remedy}. Value: {show(value)}") from error
 
 
 def write_jsonl(path: Path, rows: Iterable[Row]) -> int:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from pydantic import Field
 
 from ..config.base import KindSpec, Strict
+from ..record.jsonable import dump_json
 from ..registry import config_model, get_transform
 from .code_hash import code_hash
-from .jsonl import dump_json
 
 ADDED: Final = "added"
 PATH: Final = "path"

@@ -12,7 +12,8 @@ from typing import IO, Any
 
 from ..errors import DataError, WorkspaceError
 from ..protocols import Row
-from .jsonl import dump_line, numbered_rows
+from ..record.jsonable import dump_line
+from .jsonl import numbered_rows
 from .reference import Kind
 from .rows import detect_format, parse_rows
 from .types import TargetFormat

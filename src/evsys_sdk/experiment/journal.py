@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from ..data.jsonl_file import JsonlFile, read_records
+from ..record.jsonl_file import JsonlFile, read_records
 
 FILE_NAME = "journal.jsonl"
 STARTED, RESUMED, ENDED = "experiment_started", "experiment_resumed", "experiment_ended"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from ..data.file_lock import exclusive
 from ..errors import EvsysError
 from ..files import write_text
 from ..log import get_logger
 from ..paths import project_root, workspace_dir
+from ..record.file_lock import exclusive
 
 FILE_NAME = "output_roots.txt"
 DEFAULT_FOLDER = "outputs"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.metadata import BASE_MODEL
-from ..data.file_lock import exclusive
 from ..data.reference import slug
 from ..errors import EvalError
 from ..eval.engines import open_engine
@@ -21,6 +20,7 @@ from ..eval.scores import EvalResult
 from ..files import write_json
 from ..log import get_logger
 from ..protocols import RunResult
+from ..record.file_lock import exclusive
 from ..registry import get_inference
 from ..training.callback import EvalRecord, Observers
 from ..training.checkpoints import Checkpoint, CheckpointLog

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..data.jsonable import encode_line
-from ..data.jsonl_file import JsonlFile, read_records
 from ..eval.scores import EvalResult
 from ..files import atomic_write
+from ..record.jsonable import encode_line
+from ..record.jsonl_file import JsonlFile, read_records
 from ..training.callback import EvalRecord
 
 FILE_NAME = "scores.jsonl"

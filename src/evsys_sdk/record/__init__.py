@@ -1,1 +1,1 @@
-"""Room 9: what happened, on disk and on the screen: log stores, callbacks, journal, history."""
+"""Room 2: the format of what happens, and its one reader. Standard library only."""

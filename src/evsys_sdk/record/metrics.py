@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from ..data.jsonable import nonfinite_text
 from ..errors import DataError, show
+from .jsonable import nonfinite_text
 
 NONFINITE = "_nonfinite"
 """Key of a recorded line that tells which of its nulls are not missing, and what they are."""

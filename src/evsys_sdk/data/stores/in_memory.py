@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from ...config.base import Strict
 from ...errors import DataError, closest
 from ...protocols import Row
-from ..jsonl import dump_json, dump_line, not_an_object, parse_json
+from ...record.jsonable import dump_json, dump_line
+from ..jsonl import not_an_object, parse_json
 from ..shapes import is_object
 
 

@@ -16,7 +16,8 @@ from ...config.base import Strict
 from ...errors import DataError, show
 from ...files import atomic_write
 from ...protocols import Row
-from ..jsonl import dump_json, read_json, read_jsonl, write_jsonl
+from ...record.jsonable import dump_json
+from ..jsonl import read_json, read_jsonl, write_jsonl
 
 
 class LocalDataStoreConfig(Strict):

@@ -18,9 +18,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ...data.file_lock import exclusive
 from ...errors import EvalError
 from ...files import write_json, write_text
+from ...record.file_lock import exclusive
 from ...training.blocking import run_blocking
 from .aliases import AliasMatcher, normalise
 from .asking import Asker, Progress

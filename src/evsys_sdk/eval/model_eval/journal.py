@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ...data.jsonl import dump_line
 from ...data.shapes import is_object
 from ...errors import EvalError
 from ...files import atomic_write
 from ...log import get_logger
+from ...record.jsonable import dump_line
 from .dataset import EvalRow
 from .scoring import Attempt, RowResult, attempt_record
 

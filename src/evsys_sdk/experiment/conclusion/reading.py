@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...config import Metadata
-from ...data.jsonl_file import read_records
 from ...errors import DataError
+from ...record.jsonl_file import read_records
 from ..record_dir import CONFIG_FILE, RESULT_FILE
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey

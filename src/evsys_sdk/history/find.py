@@ -1,0 +1,104 @@
+"""EXPERIMENT on the command line -> its folder: a path, an id, the beginning of one, or a name (its latest attempt)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DataError, closest, show
+from .index import HistoryIndex
+from .roots import experiment_roots, looked_in, shortest
+
+_LIST_THEM = "List them with: evsys history"
+
+
+def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path:
+    """The folder of the experiment that `reference` names."""
+    if not reference.strip() or "\x00" in reference:
+        raise DataError(f"{show(reference)} names no experiment. {_LIST_THEM}")
+    if _is_path(reference) and (found := _folder(Path(reference))):
+        return found
+    searched = experiment_roots() if roots is None else list(roots)
+    with HistoryIndex(searched) as index:
+        known = _listing(index)
+    if found := _named(reference, known):
+        return found
+    if found := _folder(Path(reference)):
+        return found
+    raise DataError(_miss(reference, known, searched))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    id: str
+    name: str
+    started: float
+    path: Path
+
+
+def _listing(index: HistoryIndex) -> list[_Known]:
+    return [
+        _Known(row[0], row[1], row[2] or 0.0, root / row[3])
+        for root, rows in index.rows_by_root(("id", "name", "started", "folder"))
+        for row in rows
+    ]
+
+
+def _named(reference: str, known: Sequence[_Known]) -> Path | None:
+    same_id = [one.path for one in known if one.id == reference]
+    if len(same_id) > 1 and not any(one.name == reference for one in known):
+        paths = " and ".join(str(shortest(path)) for path in same_id[:3])
+        raise DataError(
+            f"{show(reference)} is the id of {len(same_id)} folders: {paths}. Name one of them by its path."
+        )
+    if len(same_id) == 1 and same_id[0].name != reference:
+        return same_id[0]
+    exact = [one for one in known if one.path.name == reference]
+    # A name is also the folder of its first attempt; the latest is meant.
+    attempts = [one for one in known if one.name == reference] or exact
+    if attempts:
+        return max(attempts, key=lambda one: (one.started, str(one.path))).path
+    longer = [one for one in known if one.id.startswith(reference)]
+    if len(longer) == 1:
+        return longer[0].path
+    if longer:
+        ids = sorted(one.id for one in longer)
+        shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        raise DataError(f"{show(reference)} is the beginning of {len(ids)} ids: {shown}. Write more of it.")
+    return None
+
+
+def _is_path(reference: str) -> bool:
+    return os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
+
+
+def _folder(path: Path) -> Path | None:
+    """`path`, if it is an experiment's folder; a run's folder is refused with the experiment it belongs to."""
+    from .reading import CONFIG, JOURNAL, read_lines, read_object
+    from .summarize import is_experiment
+
+    try:
+        if not path.is_dir():
+            return None
+    except OSError:
+        return None
+    path = path.resolve()
+    if is_experiment(path, read_object(path / CONFIG), list(read_lines(path / JOURNAL))):
+        return path
+    above = path.parent
+    if (path / CONFIG).exists() and is_experiment(
+        above, read_object(above / CONFIG), list(read_lines(above / JOURNAL))
+    ):
+        raise DataError(f"{path} is one run of an experiment. Name the experiment: {shortest(above)}")
+    return None
+
+
+def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str:
+    names = {name: None for one in known for name in (one.name, one.id)}
+    guess = closest(reference, names) if len(names) <= 5000 else None
+    parts = [name for name in names if reference.casefold() in name.casefold()][:3]
+    near = parts or ([guess] if guess else [])
+    hint = f"Did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
+    return f"there is no experiment {show(reference)} ({looked_in(roots)}). {hint}{_LIST_THEM}"

@@ -1,0 +1,166 @@
+"""All experiments of all roots, fast: what did not change since the last look is taken from the cache.
+
+A folder is read again when size or time of its journal or its conclusion changed. Its config is not looked at: it is
+written before the folder gets its name and never after, and asking for it would take a tenth of the time there is. A
+folder without a journal is read again when anything in it, or in the folder of one of its arms, was added or replaced.
+`HistoryIndex` brings itself up to date when it is opened.
+
+    with HistoryIndex(experiment_roots()) as index:
+        for summary in select(index, Filters(tags=("routing",)), limit=20): ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .cache import FRESHNESS, Row, SummaryCache
+from .reading import CONCLUSION, JOURNAL, subfolders
+from .summary import ExperimentSummary
+
+_FOREIGN = "foreign"
+"""Status of a folder that is no experiment; remembered, so that it is not read each time."""
+_RUNNING, _KILLED = "running", "killed"
+_BATCH = 500
+
+
+class HistoryIndex:
+    """The experiments below some roots."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = list(roots)
+        self._caches: list[tuple[Path, SummaryCache]] = []
+        for root in self.roots:
+            cache = SummaryCache(root)
+            self._caches.append((root, cache))
+            try:
+                _refresh(root, cache)
+            except sqlite3.DatabaseError as error:
+                cache.start_again(error)
+                _refresh(root, cache)
+
+    def rows(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> list[Row]:
+        """Columns of the experiments of all roots that meet an SQL condition; `tail` orders, groups and limits."""
+        return [row for _, rows in self.rows_by_root(columns, condition, values, tail) for row in rows]
+
+    def rows_by_root(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> list[tuple[Path, list[Row]]]:
+        """The same, with the root that each row's `folder` is below."""
+        where = f"{_where(condition)} {tail}"
+        return [(root, cache.read(columns, where, values)) for root, cache in self._caches]
+
+    def summaries(self, condition: str = "", values: Sequence[Any] = (), tail: str = "") -> list[ExperimentSummary]:
+        """Whole summaries of the experiments that meet an SQL condition; `tail` orders and limits each root's."""
+        found: list[ExperimentSummary] = []
+        for root, cache in self._caches:
+            try:
+                found += _restored(root, cache, f"{_where(condition)} {tail}", values)
+            except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:  # somebody else wrote to it
+                cache.start_again(error)
+                _refresh(root, cache)
+                found += _restored(root, cache, f"{_where(condition)} {tail}", values)
+        return found
+
+    def close(self) -> None:
+        for _, cache in self._caches:
+            cache.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _where(condition: str) -> str:
+    return f"WHERE status != '{_FOREIGN}'" + (f" AND ({condition})" if condition else "")
+
+
+def _refresh(root: Path, cache: SummaryCache) -> None:
+    """Bring the cache of a root up to date."""
+    known = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
+    names = _folder_names(root)
+    changed: list[str] = []
+    unfinished: list[tuple[str, str]] = []
+    for name in names:
+        row = known.pop(name, None)
+        if row is None or row[0] != fingerprint(f"{root}/{name}"):
+            changed.append(name)
+        elif row[1]:
+            unfinished.append((name, row[2]))
+    if changed or known:
+        for begin in range(0, max(len(changed), 1), _BATCH):
+            cache.write([_new_row(root, name) for name in changed[begin : begin + _BATCH]], known)
+    turned = [name for name, status in unfinished if status != _live_status(root / name)]
+    if turned:
+        cache.write([_new_row(root, name) for name in turned])
+
+
+def fingerprint(folder: str) -> str:
+    """Changes when what the summary is made of may have changed."""
+    try:
+        journal = os.stat(f"{folder}/{JOURNAL}")
+    except (OSError, ValueError):
+        return _without_journal(folder)
+    try:
+        conclusion = os.stat(f"{folder}/{CONCLUSION}")
+    except (OSError, ValueError):
+        return f"{journal.st_mtime_ns} {journal.st_size}"
+    return f"{journal.st_mtime_ns} {journal.st_size} {conclusion.st_mtime_ns} {conclusion.st_size}"
+
+
+def _without_journal(folder: str) -> str:
+    """Results are written into the arms' folders, which changes the time of those."""
+    try:
+        with os.scandir(folder) as entries:
+            seen = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != ".lock")
+    except (OSError, ValueError):
+        return "unreadable"
+    return json.dumps(seen)
+
+
+def _folder_names(root: Path) -> list[str]:
+    names = subfolders(root)
+    unusable = [name for name in names if not name.isprintable()]
+    for name in unusable:
+        from ..log import get_logger
+
+        get_logger(__name__).warning("%s: the folder %a is passed over: rename it to see it", root, name)
+    return [name for name in names if name not in unusable] if unusable else names
+
+
+def _new_row(root: Path, name: str) -> Row:
+    from .summarize import summarize
+    from .table_row import foreign_row, table_row
+
+    folder = root / name
+    before = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
+    summary = summarize(folder)
+    if summary is None:
+        return foreign_row(name, before, _FOREIGN)
+    return table_row(name, before, summary, lambda: _live_status(folder))
+
+
+def _live_status(folder: Path) -> str:
+    from .liveness import is_running
+
+    return _RUNNING if is_running(folder) else _KILLED
+
+
+def _restored(root: Path, cache: SummaryCache, where: str, values: Sequence[Any]) -> list[ExperimentSummary]:
+    rows = cache.read(("folder", "status"), where, values)
+    # A root may have been moved since, with its cache.
+    return [
+        ExperimentSummary.from_json(cache.summary_of(folder), status=status, path=f"{root}{os.sep}{folder}")
+        for folder, status in rows
+    ]

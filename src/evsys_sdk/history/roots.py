@@ -1,0 +1,55 @@
+"""Where experiments are: `outputs` here and at the project's root, and wherever runs of this project wrote to.
+
+Runs note other folders in `.evsys/output_roots.txt`. `experiment/output_roots.py` writes it, and is not imported here
+because its room takes long to load. `--root` takes the place of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..errors import DataError
+from ..paths import project_root, workspace_dir
+
+NOTED = "output_roots.txt"
+DEFAULT_FOLDER = "outputs"
+
+
+def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
+    """The folders to look for experiments in, each once; those that were given, or else every known one."""
+    if given:
+        for path in map(Path, given):
+            if not path.is_dir():
+                raise DataError(f"--root {path}: there is no such folder. Name the output_dir of your experiments.")
+        return _each_once(map(Path, given))
+    here = Path.cwd()
+    known = [here / DEFAULT_FOLDER, project_root(here) / DEFAULT_FOLDER, *noted_roots(here)]
+    return _each_once(path for path in known if path.is_dir())
+
+
+def noted_roots(start: Path | None = None) -> list[Path]:
+    """The folders that runs of this project noted."""
+    try:
+        lines = (workspace_dir(start) / NOTED).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [Path(line.strip()) for line in lines if line.strip() and "\x00" not in line]
+
+
+def looked_in(roots: Sequence[Path]) -> str:
+    """The folders that were searched, for a message."""
+    if not roots:
+        return f"no folder of experiments was found (looked for ./{DEFAULT_FOLDER} and in .evsys/{NOTED})"
+    shown = ", ".join(str(shortest(root)) for root in roots[:3])
+    return f"looked in {shown}" + (f" and {len(roots) - 3} more folders" if len(roots) > 3 else "")
+
+
+def shortest(path: Path) -> Path:
+    """A path as one would type it: relative to here where it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+
+
+def _each_once(paths: Iterable[Path]) -> list[Path]:
+    return list(dict.fromkeys(path.resolve() for path in paths))

@@ -1,1 +1,0 @@
-"""What the record says about all experiments: found, summarised, filtered, compared, condensed. Reads files only."""

@@ -1,0 +1,192 @@
+"""One experiment in full, and several against each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import DataError
+from evsys_sdk.history.compare import compare_experiments, compare_markdown, compare_text
+from evsys_sdk.history.config_diff import config_differences
+from evsys_sdk.history.detail import read_detail
+from evsys_sdk.history.pairing import paired_differences
+from evsys_sdk.history.show import show_data, show_markdown, show_text
+
+from .recorded import write_experiment, write_scores
+
+
+def change_config(path: Path, **changes: Any) -> None:
+    config = json.loads((path / "config.json").read_text("utf-8"))
+    (path / "config.json").write_text(json.dumps(config | changes), "utf-8")
+
+
+def test_show_tells_verdict_runs_failures_and_how_to_go_on(tmp_path: Path) -> None:
+    note = {"id": "1", "time": 1.0, "kind": "note", "text": "Odd.", "author": "agent"}
+    path = write_experiment(
+        tmp_path, "rates", status="failed", failed={"base__seed42": "OSError: disk full"}, events=[note]
+    )
+    for page in (show_text(read_detail(path)), show_markdown(read_detail(path))):
+        assert "The verdict on rates is inconclusive." in page
+        assert "The change of rates helps." in page
+        assert "+0.2 [-0.1, 0.5]" in page
+        assert "base__seed42: OSError: disk full" in page
+        assert "agent: Odd." in page
+        assert "final_sampler: somewhere" in page
+        assert f"evsys run {path}/config.json --resume" in page
+        assert f"evsys run {path}/config.json --fresh" in page
+        assert "Add seeds to rates." in page
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_pages_keep_to_the_width_where_they_can(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(tmp_path)
+    path = write_experiment(tmp_path, "rates", metadata={"hypothesis": "word " * 60})
+    other = write_experiment(tmp_path, "other", params={"learning_rate": 0.5})
+    pages = [show_text(read_detail(path)), compare_text(compare_experiments([read_detail(path), read_detail(other)]))]
+    for page in pages:
+        assert max(len(line) for line in page.splitlines()) <= max(width, 78)
+
+
+def test_show_tells_what_search_budget_and_retries_decided(tmp_path: Path) -> None:
+    events = [
+        {"id": "1", "time": 1.0, "kind": "arm_retried", "arm": "base__seed42", "attempt": 1, "reason": "lost worker"},
+        {"id": "2", "time": 2.0, "kind": "search_decision", "kept": ["base"], "rung": 1},
+        {"id": "3", "time": 3.0, "kind": "budget_stop", "limit": {"usd": 1}, "spent": {"usd": 1.1}},
+    ]
+    page = show_text(read_detail(write_experiment(tmp_path, "rates", events=events)))
+    assert "- base__seed42 was taken up again: lost worker" in page
+    assert '- search: kept ["base"], rung 1' in page
+    assert '- stopped by the budget: limit {"usd": 1}, spent {"usd": 1.1}' in page
+
+
+def test_show_json_has_everything_and_no_secrets(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, "rates", params={"api_key": "abc123"})
+    found = show_data(read_detail(path))
+    text = json.dumps(found)
+    assert "abc123" not in text
+    assert found["config"]["runs"][0]["algorithm"]["params"]["api_key"] == "[redacted]"
+    assert [(run["run"], run["score"], run["is_baseline"]) for run in found["runs"]] == [
+        ("base", 0.4, True),
+        ("changed", 0.6, False),
+    ]
+    assert len(found["arms"]) == 4
+    assert found["best_arm"] == "changed__seed43"
+
+
+def test_show_of_an_experiment_without_a_conclusion_says_so(tmp_path: Path) -> None:
+    page = show_text(read_detail(write_experiment(tmp_path, "rates", verdict=None)))
+    assert "No conclusion was written" in page
+
+
+def test_show_of_a_damaged_experiment_shows_what_is_left(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, "rates")
+    (path / "config.json").write_bytes(b"{")
+    page = show_text(read_detail(path))
+    assert "rates-0a1b2c3d: damaged" in page
+    assert "--fresh" not in page
+
+
+def test_show_of_an_empty_experiment_works(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, "rates", runs={"only": 0.0}, status=None, verdict=None)
+    assert "rates-0a1b2c3d: running" in show_text(read_detail(path))
+
+
+def test_a_folder_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not the record of an experiment"):
+        read_detail(tmp_path)
+
+
+def test_only_what_differs_between_configs_is_told(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one")
+    two = write_experiment(tmp_path, "two", params={"learning_rate": 0.5, "api_key": "abc123"}, description="New.")
+    found = dict(config_differences([read_detail(one), read_detail(two)]))
+    assert found["runs.changed.algorithm.params.learning_rate"] == [0.1, 0.5]
+    assert found["runs.changed.algorithm.params.api_key"] == ["(not set)", "[redacted]"]
+    assert found["description"] == ["(not set)", "New."]
+    assert not [path for path in found if "model" in path or "seed" in path or path == "name"]
+
+
+def test_runs_without_a_common_name_are_compared_by_the_best_of_each(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"a": 0.1, "b": 0.2})
+    two = write_experiment(tmp_path, "two", runs={"c": 0.3}, params={"rank": 4})
+    found = dict(config_differences([read_detail(one), read_detail(two)]))
+    assert found["run.algorithm.params.rank"] == ["(not set)", 4]
+
+
+def test_scores_are_paired_by_task_with_an_interval_over_tasks_and_seeds(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"only": 0.4})
+    two = write_experiment(tmp_path, "two", runs={"only": 0.8})
+    (pair,) = paired_differences(read_detail(one), read_detail(two))
+    assert pair.metric == "val/bench/pass@1"
+    assert (pair.first, pair.second) == pytest.approx((0.4, 0.8))
+    assert (pair.n_tasks, pair.n_seeds, pair.remark) == (20, (2, 2), "")
+    assert pair.low is not None
+    assert pair.high is not None
+    assert 0 < pair.low < pair.difference < pair.high
+    assert pair.is_clear
+
+
+def test_pairing_uses_only_common_tasks_whatever_their_order(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"only": 0.4}, seeds=(42,))
+    two = write_experiment(tmp_path, "two", runs={"only": 0.4}, seeds=(42,))
+    scores = two / "only" / "scores.jsonl"
+    lines = [json.loads(line) for line in scores.read_text("utf-8").splitlines()]
+    for line in lines:
+        value = line["metrics"]["pass@1"]
+        line["tasks"], value["per_task"] = line["tasks"][::-1][:15], value["per_task"][::-1][:15]
+        line["sha256"] = "e" * 64
+    scores.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (pair,) = paired_differences(read_detail(one), read_detail(two))
+    assert (pair.n_tasks, pair.difference) == (15, 0.0)
+    assert "only 15 common tasks of 20" in pair.remark
+    assert "the task sets differ" in pair.remark
+    assert "one seed each" in pair.remark
+
+
+def test_the_last_scoring_counts(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"only": 0.4}, seeds=(42,))
+    two = write_experiment(tmp_path, "two", runs={"only": 0.4}, seeds=(42,))
+    write_scores(two / "only", 10, 1.0, "val/bench/pass@1")
+    (pair,) = paired_differences(read_detail(one), read_detail(two))
+    assert pair.second == 1.0
+
+
+def test_without_scores_by_task_the_difference_is_not_paired(tmp_path: Path) -> None:
+    paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42,)) for name in ("one", "two")]
+    for path in paths:
+        (path / "only" / "scores.jsonl").unlink()
+    (pair,) = paired_differences(*map(read_detail, paths))
+    assert (pair.n_tasks, pair.difference) == (None, 0.0)
+    assert pair.low == pytest.approx(-1.96 * 0.05 * 2**0.5)
+    assert "not paired" in pair.remark
+
+
+def test_damaged_scores_are_no_reason_to_fail(tmp_path: Path) -> None:
+    paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42,)) for name in ("one", "two")]
+    (paths[0] / "only" / "scores.jsonl").write_text('{"split": 3, "metrics": {"pass@1": 7}}\n{"tasks"\nnull\n', "utf-8")
+    (pair,) = paired_differences(*map(read_detail, paths))
+    assert pair.n_tasks is None
+
+
+def test_a_comparison_tells_config_scores_and_curves(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"only": 0.4})
+    two = write_experiment(tmp_path, "two", runs={"only": 0.8}, params={"rank": 4})
+    comparison = compare_experiments([read_detail(one), read_detail(two)])
+    for page in (compare_text(comparison), compare_markdown(comparison)):
+        assert "runs.only.algorithm.params.rank" in page
+        assert "+0.4 *" in page
+        assert "loss" in page
+        assert "one-0a1b2c3d" in page
+    found = comparison.to_dict()
+    assert [(one["experiment"], one["against"]) for one in found["differences"]] == [("two-0a1b2c3d", "one-0a1b2c3d")]
+    assert {curve["metric"] for curve in found["curves"]} == {"loss", "val/bench/pass@1"}
+
+
+def test_experiments_without_anything_in_common_say_so(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", metric="pass@1")
+    two = write_experiment(tmp_path, "two", metric="cost")
+    assert "no scored metric in common" in compare_text(compare_experiments([read_detail(one), read_detail(two)]))

@@ -1,0 +1,354 @@
+"""Progress: plain lines that never flood, a live bar that shares its terminal, and the right one in the right place."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evsys_sdk.observers.callbacks.print_progress import PrintProgress
+from evsys_sdk.observers.progress.display import is_live_terminal
+from evsys_sdk.observers.progress.live import LiveDisplay
+from evsys_sdk.observers.progress.plain import PlainDisplay, progress_line
+from evsys_sdk.observers.progress.state import ProgressState, Snapshot
+from evsys_sdk.observers.progress.text import count, duration, number, sparkline
+from evsys_sdk.protocols import RunResult
+from evsys_sdk.training.callback import EvalRecord, RunControl
+
+if TYPE_CHECKING:
+    from .conftest import MakeInfo
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain_progress(**params: object) -> tuple[PrintProgress, Clock]:
+    callback, clock = PrintProgress(style="plain", **params), Clock()
+    callback._clock = clock  # pyright: ignore[reportPrivateUsage]
+    return callback, clock
+
+
+def test_plain_output_of_a_whole_run(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    callback, clock = plain_progress(metrics=["grad_norm"])
+    callback.on_run_start(make_info(total_steps=40), RunControl())
+    for step in range(1, 41):
+        clock.now += 1.5
+        metrics = {"loss": 4 / (step + 1), "learning_rate": 1e-4, "tokens": 600.0, "grad_norm": 0.5}
+        callback.on_step(step, metrics)
+        if step in (20, 40):
+            callback.on_eval(EvalRecord("arithmetic", "val", step, {"pass@1": step / 80}))
+            callback.on_checkpoint({"name": f"step{step:06d}", "step": step})
+    callback.on_run_end(RunResult("arm-a", "completed"))
+    callback.close()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "[arm-a] start: arithmetic, sft on mock, 40 steps",
+        "[arm-a] 1/40 (2%)  loss 2.0000  grad_norm 0.5000  lr 1.0e-04  400 tok/s  0:58 left",
+        "[arm-a] 8/40 (20%)  loss 0.4444 falling  grad_norm 0.5000  lr 1.0e-04  400 tok/s  0:48 left",
+        "[arm-a] 15/40 (38%)  loss 0.2500 falling  grad_norm 0.5000  lr 1.0e-04  400 tok/s  0:38 left",
+        "[arm-a] step 20  eval val/arithmetic  pass@1 0.2500",
+        "[arm-a] step 20  checkpoint step000020",
+        "[arm-a] 22/40 (55%)  loss 0.1739 falling  grad_norm 0.5000  lr 1.0e-04  400 tok/s  0:27 left",
+        "[arm-a] 29/40 (72%)  loss 0.1333 falling  grad_norm 0.5000  lr 1.0e-04  400 tok/s  0:16 left",
+        "[arm-a] 36/40 (90%)  loss 0.1081 falling  grad_norm 0.5000  lr 1.0e-04  400 tok/s  0:06 left",
+        "[arm-a] 40/40 (100%)  loss 0.0976 falling  grad_norm 0.5000  lr 1.0e-04  400 tok/s",
+        "[arm-a] step 40  eval val/arithmetic  pass@1 0.5000 (+0.2500)",
+        "[arm-a] step 40  checkpoint step000040",
+        "[arm-a] completed: 40 steps in 1:00, loss 2.0000 -> 0.0976",
+    ]
+
+
+def test_a_failed_run_ends_with_its_reason(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    callback, _ = plain_progress()
+    control = RunControl()
+    callback.on_run_start(make_info(), control)
+    callback.on_step(1, {"loss": math.nan})
+    control.stop("interrupted by the user", interrupted=True)
+    callback.on_run_end(RunResult("arm-a", "failed", error="Traceback\n  ...\nTrainingError: loss became nan"))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "[arm-a] 1/10 (10%)  loss nan",
+        "[arm-a] failed: 1 step in 0:00, stopped: interrupted by the user, TrainingError: loss became nan",
+    ]
+
+
+def test_a_quick_run_does_not_flood(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    callback, clock = plain_progress()
+    callback.on_run_start(make_info(total_steps=5000), RunControl())
+    for step in range(1, 5001):
+        clock.now += 0.001
+        callback.on_step(step, {"loss": 1.0})
+        callback.on_eval(EvalRecord("val", "val", step, {"pass@1": 0.5}))
+        callback.on_checkpoint({"name": f"step{step}", "step": step})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) < 20
+    assert lines[-1] == "[arm-a] step 5000  checkpoint step5000"
+
+
+def test_a_day_of_training_is_a_few_hundred_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay("arm-a", every_seconds=10)
+    for step in range(1, 86_401):
+        display.update(Snapshot(done=step, total=86_400, headline="loss", value=1.0), now=float(step))
+    assert 100 < len(capsys.readouterr().err.splitlines()) < 400
+
+
+def test_lines_can_be_asked_for_by_steps(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    callback, _ = plain_progress(every_steps=4)
+    callback.on_run_start(make_info(), RunControl())
+    for step in range(1, 11):
+        callback.on_step(step, {"loss": 1.0})
+    shown = re.findall(r"(\d+)/10", capsys.readouterr().err)
+    assert shown == ["1", "4", "8", "10"]
+
+
+def test_a_run_of_unknown_length_shows_no_bar_and_no_end(
+    make_info: MakeInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback, clock = plain_progress()
+    callback.on_run_start(make_info(total_steps=None, steps_done=6), RunControl())
+    clock.now += 2
+    callback.on_step(7, {"reward": 0.5})
+    assert capsys.readouterr().err.splitlines() == [
+        "[arm-a] start: arithmetic, sft on mock, resumed after step 6",
+        "[arm-a] step 7  reward 0.5000",
+    ]
+
+
+def test_the_time_left_is_that_of_this_attempt_not_of_the_steps_before_it() -> None:
+    state = ProgressState(total=100, steps_done=90)
+    state.start(0.0)
+    assert state.observe(91, {"loss": 1.0}, 2.0).seconds_left == 18.0
+
+
+def test_noise_is_no_trend_and_a_slope_is_one() -> None:
+    flat, falling = ProgressState(None), ProgressState(None)
+    for step in range(1, 61):
+        noise = 0.1 * (-1) ** step
+        level = flat.observe(step, {"loss": 1 + noise}, float(step))
+        slope = falling.observe(step, {"loss": 3 - step * 0.05 + noise}, float(step))
+    assert (level.trend, slope.trend) == (0, -1)
+    assert slope.is_improving
+    assert not level.is_improving
+
+
+def test_the_curve_keeps_its_shape_however_long_the_run() -> None:
+    state = ProgressState(None)
+    for step in range(1, 10_001):
+        snapshot = state.observe(step, {"loss": 10_001.0 - step}, float(step))
+    assert len(snapshot.curve) <= 65
+    assert sparkline(snapshot.curve, 8) == "█▇▆▅▄▃▂▁"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, "0"),
+        (0.41234, "0.4123"),
+        (-2.5, "-2.5000"),
+        (12.3456, "12.346"),
+        (43210, "43210"),
+        (1e-5, "1.0e-05"),
+        (1e7, "1.0e+07"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_are_short(value: float, expected: str) -> None:
+    assert number(value) == expected
+
+
+def test_counts_and_durations_are_short() -> None:
+    assert [count(value) for value in (950, 12_345, 4_500_000, 2e9)] == ["950", "12.3k", "4.5M", "2.0G"]
+    assert [duration(value) for value in (42, 725, 11_231, 187_800)] == ["0:42", "12:05", "3:07:11", "2d 04:10"]
+
+
+def test_a_constant_or_short_curve_can_be_drawn() -> None:
+    assert sparkline([1.0, 1.0], 8) == "▄▄"
+    assert sparkline([], 8) == sparkline([1.0], 0) == ""
+
+
+class Terminal:
+    """A stderr that is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "live"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm", "CI": "false"}, True),
+        ({"TERM": "xterm", "CI": "true"}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_watched_terminal_is_redrawn(
+    environment: dict[str, str], live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert is_live_terminal(environment) is live
+    monkeypatch.setattr(Terminal, "encoding", "ascii")
+    assert is_live_terminal(environment) is False
+
+
+def test_a_pipe_is_never_redrawn(capfd: pytest.CaptureFixture[str]) -> None:
+    assert is_live_terminal({"TERM": "xterm"}) is False
+
+
+def test_a_second_run_of_the_process_writes_lines_above_the_bar_of_the_first(make_info: MakeInfo) -> None:
+    first, second = PrintProgress(style="live"), PrintProgress(style="live")
+    try:
+        first.on_run_start(make_info(), RunControl())
+        second.on_run_start(make_info(run_id="arm-b"), RunControl())
+        assert isinstance(first._display, LiveDisplay)  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(second._display, PlainDisplay)  # pyright: ignore[reportPrivateUsage]
+    finally:
+        second.close()
+        first.close()
+    third = PrintProgress(style="live")
+    third.on_run_start(make_info(), RunControl())
+    third.close()
+    assert isinstance(third._display, LiveDisplay)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_log_handlers_get_their_stream_back(make_info: MakeInfo) -> None:
+    logger, stderr = logging.getLogger("evsys_sdk.test"), sys.stderr
+    handler = logging.StreamHandler(stderr)
+    logger.addHandler(handler)
+    callback = PrintProgress(style="live")
+    try:
+        callback.on_run_start(make_info(), RunControl())
+        during = handler.stream
+        callback.close()
+    finally:
+        logger.removeHandler(handler)
+    assert during is not stderr or not stderr.isatty()
+    assert handler.stream is stderr is sys.stderr
+
+
+@pytest.mark.parametrize("width", [200, 80, 40, 20])
+def test_the_bar_fits_the_terminal(width: int, make_info: MakeInfo) -> None:
+    from rich.console import Console
+
+    display = LiveDisplay("a-rather-long-name-of-an-arm__lr0p001__seed3")
+    display._console = Console(width=width, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    display.update(
+        Snapshot(done=120, total=200, headline="loss", value=0.4, curve=(3.0, 2.0), steps_per_second=1.0), now=0.0
+    )
+    with display._console.capture() as capture:  # pyright: ignore[reportPrivateUsage]
+        display._console.print(display._render())  # pyright: ignore[reportPrivateUsage]
+    display._console.file.close()  # pyright: ignore[reportPrivateUsage]
+    lines = capture.get().splitlines()
+    assert len(lines) == 2
+    assert all(len(line) <= width for line in lines)
+
+
+LIVE_RUN = """
+import logging, sys, time
+from pathlib import Path
+from evsys_sdk.log import configure_logger, get_logger
+from evsys_sdk.protocols import RunResult
+from evsys_sdk.observers.callbacks.print_progress import PrintProgress
+from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo
+
+configure_logger("INFO")
+callback = PrintProgress()
+callback.on_run_start(RunInfo("exp", "arm-a", Path("."), {}, 6), RunControl())
+for step in range(1, 7):
+    time.sleep(0.15)
+    callback.on_step(step, {"loss": 1 / step, "learning_rate": 1e-4, "tokens": 100.0})
+    if step == 3:
+        get_logger("x").warning("a log line in between")
+        print("a result on stdout")
+        callback.on_eval(EvalRecord("val", "val", step, {"pass@1": 0.5}))
+callback.on_run_end(RunResult("arm-a", "completed"))
+callback.close()
+get_logger("x").warning("a log line afterwards")
+"""
+
+
+def on_terminal(code: str, *, stdout: int | None = None) -> tuple[int, str]:
+    """Run Python with a terminal of 90 columns as stderr; its exit code and everything the terminal received."""
+    controller, terminal = pty.openpty()
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
+    environ = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")}
+    environ |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=terminal, stdout=stdout or terminal, stderr=terminal, env=environ) as process:
+        os.close(terminal)
+        received = b""
+        while True:
+            try:
+                received += os.read(controller, 65536)
+            except OSError:  # the other end was closed
+                break
+    os.close(controller)
+    return process.returncode, received.decode()
+
+
+def visible(received: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
+
+
+def test_the_live_display_shares_the_terminal_with_everything_else(tmp_path: Path) -> None:
+    code, received = on_terminal(LIVE_RUN)
+    shown = visible(received)
+    lines = [line.strip() for line in re.split(r"[\r\n]+", shown)]
+    assert code == 0, shown
+    assert "▶ arm-a  exp, 6 steps" in lines
+    assert any(re.fullmatch(r"arm-a ━.*3/6   50%  0:0\d  0:0\d left", line) for line in lines)
+    assert any(re.fullmatch(r"loss 0\.\d{4} [↓→] [▁-█]+  lr 1\.0e-04  \d+ tok/s", line) for line in lines)
+    assert any(re.fullmatch(r"\d\d:\d\d:\d\d WARNING a log line in between", line) for line in lines)
+    assert "a result on stdout" in lines
+    assert "◆ val  step 3  pass@1 0.5000" in lines
+    assert any(re.fullmatch(r"✔ arm-a completed  6 steps in 0:0\d, loss 1\.0000 → 0\.1667", line) for line in lines)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING a log line afterwards", lines[-2])
+    assert received.rindex("\x1b[?25h") > received.rindex("\x1b[?25l")  # the cursor is back
+
+
+def test_results_on_stdout_still_reach_a_pipe(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        code, received = on_terminal(LIVE_RUN, stdout=out.fileno())
+    assert code == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "a result on stdout\n"
+    assert "a result on stdout" not in visible(received)
+
+
+def test_an_exit_without_close_gives_the_cursor_back() -> None:
+    _, received = on_terminal(LIVE_RUN.partition("callback.on_run_end")[0])
+    assert received.rindex("\x1b[?25h") > received.rindex("\x1b[?25l")
+
+
+def test_an_empty_batch_neither_becomes_the_headline_nor_hides_it() -> None:
+    state = ProgressState(total=4)
+    assert progress_line(state.observe(1, {"empty_batch": 1.0}, 1.0)) == "1/4 (25%)  empty_batch 1.0000"
+    assert progress_line(state.observe(2, {"loss": 0.5}, 1.0)) == "2/4 (50%)  loss 0.5000"
+    last = state.observe(3, {"empty_batch": 1.0}, 1.0)
+    assert progress_line(last) == "3/4 (75%)  loss 0.5000"
+    assert (last.first_value, last.curve) == (0.5, (0.5,))
+
+
+def test_progress_needs_no_metrics_at_all() -> None:
+    assert progress_line(ProgressState(total=3).observe(1, {}, 1.0)) == "1/3 (33%)"
