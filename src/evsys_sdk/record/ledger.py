@@ -21,7 +21,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-SPEND_FILE = "spend.jsonl"
+from .layout import ExperimentFiles
+
+SPEND_FILE = ExperimentFiles.spend.name
 EXPERIMENT = ""
 """The arm of what belongs to the experiment as a whole."""
 

@@ -7,7 +7,6 @@ process leaves behind, the last complete line is a state the run was really in.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,10 +14,8 @@ from typing import Any, Literal
 
 from ..errors import TrainingError
 from ..files import write_json
-
-FILE_NAME = "checkpoints.jsonl"
-SCORES_FILE = "scores.json"
-"""Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
+from .jsonl_file import JsonlFile, complete_lines, repair_last_line
+from .layout import RunFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +53,20 @@ class Checkpoint:
 class CheckpointLog:
     """The checkpoints of one run, oldest first."""
 
-    path: Path
+    files: RunFiles
 
     @classmethod
     def in_dir(cls, run_dir: Path) -> CheckpointLog:
-        return cls(run_dir / FILE_NAME)
+        return cls(RunFiles(run_dir))
+
+    @property
+    def path(self) -> Path:
+        return self.files.checkpoints
 
     def append(self, checkpoint: Checkpoint) -> None:
         """Add a line and force it to disk."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(checkpoint)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with JsonlFile(self.path) as file:  # as Python writes it: an infinite patience must be read back as one
+            file.append_line(json.dumps(asdict(checkpoint)).encode() + b"\n", sync=True)
 
     def read(self) -> list[Checkpoint]:
         """Every complete line; a half-written last line is what a killed process leaves and is passed over."""
@@ -82,11 +80,11 @@ class CheckpointLog:
         if scores:
             known = self.scores()
             known[step] = {**known.get(step, {}), **scores}
-            write_json(self.path.with_name(SCORES_FILE), {str(at): known[at] for at in sorted(known)})
+            write_json(self.files.late_scores, {str(at): known[at] for at in sorted(known)})
 
     def scores(self) -> dict[int, dict[str, float]]:
         """Everything that was added by `add_scores`, by step."""
-        path = self.path.with_name(SCORES_FILE)
+        path = self.files.late_scores
         if not path.exists():
             return {}
         return {int(step): found for step, found in json.loads(path.read_text(encoding="utf-8")).items()}
@@ -102,19 +100,12 @@ class CheckpointLog:
         return min(scored, key=lambda checkpoint: sign * checkpoint.metrics[metric], default=None)
 
     def repair(self) -> None:
-        """Cut off a half-written last line, so that the next one starts on its own."""
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        complete = data[: data.rfind(b"\n") + 1]
-        if len(complete) < len(data):
-            with self.path.open("rb+") as file:
-                file.truncate(len(complete))
+        """Cut off an unfinished last line: whoever goes on has already decided by what was read without it."""
+        if self.path.exists():
+            repair_last_line(self.path, keep_whole=False)
 
     def _complete(self) -> Iterator[Checkpoint]:
-        if not self.path.exists():
-            return
-        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], start=1):
+        for number, line in complete_lines(self.path):
             try:
                 yield Checkpoint(**json.loads(line))
             except (ValueError, TypeError) as error:

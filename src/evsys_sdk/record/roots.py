@@ -14,12 +14,9 @@ from ..errors import EvsysError
 from ..files import write_text
 from ..log import get_logger
 from ..paths import project_root, workspace_dir
-from ..record.file_lock import exclusive
+from .layout import DEFAULT_ROOT, OUTPUT_ROOTS, REHEARSALS, lock_beside
+from .lock import exclusive
 
-FILE_NAME = "output_roots.txt"
-DEFAULT_FOLDER = "outputs"
-REHEARSALS = "dry"
-"""Below it, what `evsys run --dry` leaves: nothing to learn from."""
 _MOST = 200
 """A project that writes to more folders than this names them with --root."""
 
@@ -30,8 +27,8 @@ def remember_output_root(path: str | Path, *, start: Path | None = None) -> None
         root = Path(path).resolve()
         if not _worth_noting(root, start):
             return
-        file = workspace_dir(start) / FILE_NAME
-        with exclusive(file.with_name(f".{FILE_NAME}.lock"), str(file)):
+        file = workspace_dir(start) / OUTPUT_ROOTS
+        with exclusive(lock_beside(file), str(file)):
             known = read_output_roots(start)
             if root in known:
                 return
@@ -43,7 +40,7 @@ def remember_output_root(path: str | Path, *, start: Path | None = None) -> None
 
 def read_output_roots(start: Path | None = None) -> list[Path]:
     """The folders that were noted, oldest first."""
-    file = workspace_dir(start) / FILE_NAME
+    file = workspace_dir(start) / OUTPUT_ROOTS
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -52,7 +49,7 @@ def read_output_roots(start: Path | None = None) -> list[Path]:
 
 
 def _worth_noting(root: Path, start: Path | None) -> bool:
-    default = project_root(start) / DEFAULT_FOLDER
+    default = project_root(start) / DEFAULT_ROOT
     if "\n" in str(root) or "\r" in str(root) or root in (default, default / REHEARSALS):
         return False
     # What a project elsewhere writes to a temporary folder is thrown away, and would be a dead line in the list.

@@ -1,7 +1,7 @@
-"""Reading what experiments left behind, whatever state it is in.
+"""JSON as it is found in a record, whatever state that is in.
 
 A file that is missing, half-written, damaged or not what its name says is a value here, never an exception: history
-shows what is left. Only the standard library is used, because `evsys history` must answer at once.
+shows what is left. Where a decision hangs on it, `load_object` says what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -10,29 +10,39 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-CONFIG, JOURNAL, CONCLUSION = "config.json", "journal.jsonl", "conclusion.json"
-RESULT, SCORES, CHECKPOINTS = "run_result.json", "scores.jsonl", "checkpoints.jsonl"
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
-"""NaN is no JSON, and must not be in an answer that is."""
+from ..errors import DataError
+from .jsonl_file import parse_object, read_records
 
 type Object = dict[str, Any]
 
 
 def read_object(path: Path) -> Object | None:
     """The JSON object in a file; None when there is none that can be read."""
-    data = _content(path)
-    return None if data is None else _parsed(data)
+    try:
+        return parse_object(path.read_bytes()) if path.is_file() else None  # reading from a pipe would wait for ever
+    except (OSError, ValueError):
+        return None
+
+
+def load_object(path: Path) -> Object:
+    """The JSON object in a file that must be there; what is damaged is an error."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: this file is damaged ({error}). Move it away, or start a new attempt.") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: this file should hold one JSON object. Move it away, or start a new attempt.")
+    return cast(Object, found)
 
 
 def read_lines(path: Path) -> Iterator[Object]:
     """The complete JSON objects of a JSONL file, oldest first; damaged lines are passed over."""
-    for line in (_content(path) or b"").split(b"\n"):
-        found = _parsed(line) if line else None
-        if found is not None:
-            yield found
+    with suppress(OSError, ValueError):
+        yield from read_records(path, warn=False)
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -49,21 +59,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads to itself
         return False
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes() if path.is_file() else None  # reading from a pipe would wait for ever
-    except (OSError, ValueError):
-        return None
-
-
-def _parsed(data: bytes) -> Object | None:
-    try:
-        value = _DECODER.decode(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    return cast(Object, value) if isinstance(value, dict) else None
 
 
 def part(value: Any, *path: str) -> Object:
