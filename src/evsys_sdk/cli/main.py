@@ -19,6 +19,7 @@ from ..errors import EvsysError
 
 COMMANDS = {
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
+    "contamination": ("contamination", "Look for tasks of benchmarks in training rows."),
     "plan": ("plan", "Estimate steps, tokens, cost and time before anything is spent."),
     "run": ("run", "Train and score every arm of an experiment."),
     "status": ("jobs", "Show how an experiment is getting on, or which ones are running."),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ _UNSPACED = re.compile(
 _WORD = re.compile(r"[^\W_]+")
 _FOREIGN, _FOREIGN_SIGNS = re.compile(r"[^\x00-\x7f]+"), re.compile(r"[^\w\x00-\x7f]+")
 _SENTENCE = re.compile(r"[.?!:;\n\"()\[\]{}<>|\u3002\uff01\uff1f\uff1a\uff1b]+")
-_NUMBER, _NAME = "0", "A"
+_NUMBER, _NAME = "\0number", "\0name"  # what no word is
 _MASKS = (_NUMBER, _NAME)
 _TEXTLESS_KEYS = frozenset({"role", "task_id", "id", "metadata", "kind", "fn_name"})
 
@@ -149,6 +150,7 @@ class TaskIndex:
         self.tasks = list(tasks)
         self._words = [words_of(task.question) for task in self.tasks]
         self._answers = [words_of(task.answer) for task in self.tasks]
+        self._template = _template_pairs(self._words)
         texts = [normalize(task.question) for task in self.tasks]
         members: dict[tuple[int, bool], list[int]] = {}
         for at, words in enumerate(self._words):
@@ -201,14 +203,50 @@ class TaskIndex:
             if not _is_sentence(words, texts) and not (answer and len(words) >= 4):
                 return None  # a few words inside a sentence are found everywhere
             return Finding(row, task.task_id, task.benchmark, "short", 1.0, answer, " ".join(words))
-        share, longest = _common(words, there)
+        share, longest = self._overlap(words, there)
         kind: Match = "verbatim" if len(longest) == len(words) else "partial"
         if not _enough(share, len(longest), len(words)):
             kind = "masked"
-            share, longest = _common([_mask(word) for word in _spell(task.question)], [_mask(word) for word in spelled])
+            share, longest = self._overlap([_mask(word) for word in _spell(task.question)], [*map(_mask, spelled)])
             if not _enough(share, len(longest), len(words)):
                 return None
         return Finding(row, task.task_id, task.benchmark, kind, share, answer, " ".join(longest)[:300])
+
+    def _overlap(self, task: Sequence[str], row: Sequence[str]) -> tuple[float, list[str]]:
+        """The share of a task's telling words that stand in the row in runs, and the longest run.
+
+        A task of nearly nothing but the template of its benchmark is only ever found as a whole.
+        """
+        blocks = SequenceMatcher(None, task, _window(task, row), autojunk=False).get_matching_blocks()
+        longest = max(blocks, key=lambda run: run.size)
+        common = list(task[longest.a : longest.a + longest.size])
+        telling = self._telling(task)
+        total = sum(telling)
+        if len(common) == len(task) and not set(task) & set(_MASKS):
+            return 1.0, common
+        if total < max(3, len(task) / 4):
+            return 0.0, common
+        least = 3 if len(task) >= _LONG_TASK else 2  # a run of one word is chance
+        return sum(sum(telling[run.a : run.a + run.size]) for run in blocks if run.size >= least) / total, common
+
+    def _telling(self, task: Sequence[str]) -> list[bool]:
+        """Which words of a task tell it from others: none of the template of its benchmark, and none that is masked."""
+        telling = [word not in _MASKS for word in task]
+        for at, pair in enumerate(pairwise(task)):
+            if pair in self._template:
+                telling[at] = telling[at + 1] = False
+        return telling
+
+
+def _template_pairs(questions: Sequence[Sequence[str]]) -> frozenset[tuple[str, str]]:
+    """Neighbouring words that so many tasks have that finding them says nothing."""
+    counts = Counter(pair for words in questions for pair in set(pairwise(words)))
+    return frozenset(pair for pair, tasks in counts.items() if tasks >= _many(len(questions)))
+
+
+def _many(tasks: int) -> float:
+    """How many tasks make what they share a template."""
+    return max(3, 0.05 * tasks)
 
 
 @dataclass(slots=True)
@@ -260,17 +298,6 @@ def _enough(share: float, longest: int, length: int) -> bool:
     return longest >= _WHOLE_RUN or share >= (0.5 if length >= _LONG_TASK else 0.7)
 
 
-def _common(task: Sequence[str], row: Sequence[str]) -> tuple[float, list[str]]:
-    """The share of the task's words that stand in the row in runs, and the longest run; masked words count for none."""
-    blocks = SequenceMatcher(None, task, _window(task, row), autojunk=False).get_matching_blocks()
-    least = 3 if len(task) >= _LONG_TASK else 2  # a run of one word is chance
-    telling = [word not in _MASKS for word in task]
-    shared = sum(sum(telling[run.a : run.a + run.size]) for run in blocks if run.size >= least)
-    longest = max(blocks, key=lambda run: run.size)
-    total = sum(telling)
-    return shared / total if 2 * total >= len(task) else 0.0, list(task[longest.a : longest.a + longest.size])
-
-
 def _window(task: Sequence[str], row: Sequence[str]) -> Sequence[str]:
     """The part of a row in which most of the task stands: words scattered over a long text are not a copy of it."""
     span = len(task) + len(task) // 2 + 10
@@ -306,7 +333,7 @@ class _Table:
         pairs = np.unique(np.stack([grams, rows.astype(np.uint64)], axis=1), axis=0)
         keys, counts = np.unique(pairs[:, 0], return_counts=True)
         # What many tasks share is the benchmark's own template.
-        rare = (counts < max(3, 0.05 * len(members))) | whole
+        rare = (counts < _many(len(members))) | whole
         kept = np.isin(pairs[:, 0], keys[rare])
         self._keys = pairs[kept, 0]
         self._tasks = np.asarray(members, np.int64)[pairs[kept, 1].astype(np.int64)]

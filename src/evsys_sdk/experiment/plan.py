@@ -18,6 +18,7 @@ from ..config.prices import backend_of, price_of
 from ..errors import ConfigError
 from .arms import expand_arms
 from .budget import LIMITED
+from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run
 from .experiment import Experiment
 from .pricing import baseline_price_problems
@@ -135,7 +136,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
         )
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
     total = sum((needs for _, needs in per_arm), Needs())
-    assumptions |= dict.fromkeys(_caveats(config))
+    assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
     return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions))
 
 
