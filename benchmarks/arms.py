@@ -25,7 +25,7 @@ from measure import machine
 
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.experiment import Experiment, launcher
-from evsys_sdk.experiment.journal import read_journal
+from evsys_sdk.record.events import Event, read_events
 
 AIM_MS = 30.0
 ROWS = [{"messages": [{"role": "user", "content": w}, {"role": "assistant", "content": w.upper()}]} for w in "abcdefgh"]
@@ -112,7 +112,7 @@ def through_ray(arms: int) -> None:
         """From the first arm's start to the last one's end, as the journal has it."""
         result = Experiment(config(folder, arms, launcher={"kind": "ray"}, max_concurrent_arms=2)).run()
         assert result.exit_code == 0
-        events = list(read_journal(result.path))
+        events = list(map(Event.to_dict, read_events(result.path)))
         began = next(event["time"] for event in events if event["kind"] == "arm_started")
         return [event["time"] for event in events if event["kind"] == "arm_ended"][-1] - began
 

@@ -17,8 +17,8 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
+from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import RunControl
-from evsys_sdk.training.checkpoints import Checkpoint, CheckpointLog
 
 WORDS = ["amber", "birch", "cedar", "dune", "ember", "frost", "grove", "heron", "iris", "jade", "kelp", "lark"]
 

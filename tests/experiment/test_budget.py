@@ -22,10 +22,11 @@ from evsys_sdk.experiment.budget import BudgetMeter, exhausted, is_budget_stop, 
 from evsys_sdk.experiment.metered_client import MeteredClient, Use
 from evsys_sdk.experiment.pricing import baseline_price_problems, gpus_held
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
-from evsys_sdk.experiment.spend import Spend, SpendLedger, open_ledger
+from evsys_sdk.experiment.spend import SpendLedger, open_ledger
+from evsys_sdk.record.checkpoints import CheckpointLog
+from evsys_sdk.record.ledger import Spend
 from evsys_sdk.registry import REGISTRIES
 from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo
-from evsys_sdk.training.checkpoints import CheckpointLog
 
 type Config = Callable[..., ExperimentConfig]
 

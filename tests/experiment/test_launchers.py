@@ -18,10 +18,10 @@ import pytest
 from evsys_sdk import ExperimentConfig, ExperimentResult, RunResult, register_callback, register_launcher
 from evsys_sdk.errors import ConfigError, TrainingError
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.journal import read_journal
 from evsys_sdk.experiment.launcher import ArmJob, Launch, WorkerLost
 from evsys_sdk.experiment.launchers.local import LocalLauncher
-from evsys_sdk.experiment.locks import folder_lock, lock_owner
+from evsys_sdk.record.events import Event, read_events
+from evsys_sdk.record.lock import folder_lock, lock_owner
 from evsys_sdk.training.callback import Callback
 
 type Config = Callable[..., ExperimentConfig]
@@ -72,7 +72,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def events(result: ExperimentResult, kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_journal(result.path) if event["kind"] == kind]
+    return [event for event in map(Event.to_dict, read_events(result.path)) if event["kind"] == kind]
 
 
 def metrics(result: ExperimentResult) -> dict[str, dict[str, float]]:

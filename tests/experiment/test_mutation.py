@@ -17,11 +17,11 @@ from pydantic import BaseModel, Field
 from evsys_sdk import ConfigError, load_yaml, register_algorithm, validate_yaml
 from evsys_sdk.config.yaml_text import read_yaml
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.journal import STARTED, Journal
 from evsys_sdk.experiment.mutation import Child, MutableField, mutation_space, propose, propose_from_file
 from evsys_sdk.experiment.mutation.moves import move
 from evsys_sdk.experiment.mutation.space import value_at
 from evsys_sdk.experiment.mutation.yaml_edit import edited
+from evsys_sdk.record.events import Journal, Kind
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml"))
@@ -168,7 +168,7 @@ def test_the_parent_is_the_latest_attempt_on_record(base: str, tmp_path: Path) -
     for folder, known in (("parent", "parent-aaaaaaaa"), ("parent.2", "parent.2-bbbbbbbb"), ("parent.x", "no")):
         (tmp_path / "outputs" / folder).mkdir(parents=True)
         with Journal.of(tmp_path / "outputs" / folder) as journal:
-            journal.append(STARTED, experiment_id=known)
+            journal.append(Kind.STARTED, experiment_id=known)
     (tmp_path / "outputs" / "parent.10").mkdir()  # an attempt that never started
     [child] = propose(base, seed=0)
     assert child.config.parent_experiment_id == "parent.2-bbbbbbbb"

@@ -15,7 +15,8 @@ import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig, ExperimentResult
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.journal import read_journal
+from evsys_sdk.record.events import Event, read_events
+from evsys_sdk.record.layout import ExperimentFiles, Place
 from evsys_sdk.settings import import_project_code
 
 ray: Any = pytest.importorskip("ray")
@@ -81,7 +82,7 @@ def scores(result: ExperimentResult) -> dict[str, dict[str, float]]:
 
 
 def kinds(result: ExperimentResult) -> list[str]:
-    return [event["kind"] for event in read_journal(result.path)]
+    return [event["kind"] for event in map(Event.to_dict, read_events(result.path))]
 
 
 def test_scores_and_record_are_those_of_the_local_launcher(config: Config, project: Path) -> None:
@@ -144,7 +145,7 @@ def test_a_worker_on_another_disk_sends_everything_back(
     config: Config, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file by which workers know this disk is hidden, so that they take it for another one."""
-    monkeypatch.setattr("evsys_sdk.experiment.launchers.ray._TOKEN_FILE", "../nowhere/.seen")
+    monkeypatch.setattr(ExperimentFiles, "token", Place("../nowhere/.seen"))
     (project / "outputs" / "nowhere").mkdir(parents=True)
     from evsys_sdk.experiment.launchers import ray as launcher
 

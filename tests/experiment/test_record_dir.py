@@ -5,8 +5,9 @@ import pytest
 
 from evsys_sdk.config import ExperimentConfig
 from evsys_sdk.errors import ConfigError
-from evsys_sdk.experiment.journal import Journal
-from evsys_sdk.experiment.record_dir import ExperimentDir, begin_run, open_experiment_dir
+from evsys_sdk.experiment.record_dir import ExperimentDir, open_experiment_dir
+from evsys_sdk.record.events import Journal, Kind
+from evsys_sdk.record.folders import begin_run
 
 RUN = {"name": "r", "data": {"path": "x.jsonl"}, "model": {"name": "m"}, "algorithm": {"kind": "sft"}}
 
@@ -17,7 +18,7 @@ def config(folder: Path, **more: object) -> ExperimentConfig:
 
 def finished(opened: ExperimentDir, status: str = "completed") -> ExperimentDir:
     with Journal.of(opened.path) as journal:
-        journal.append("experiment_ended", status=status)
+        journal.append(Kind.ENDED, status=status)
     return opened
 
 

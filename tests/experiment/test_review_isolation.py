@@ -20,9 +20,9 @@ from evsys_sdk import ExperimentConfig, RunResult, register_launcher
 from evsys_sdk.errors import DataError, TrainingError
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.background import cancel
-from evsys_sdk.experiment.journal import Journal, read_journal
 from evsys_sdk.experiment.launcher import ArmJob, Launch, WorkerLost, execute
-from evsys_sdk.experiment.locks import LOCK_FILE, folder_lock
+from evsys_sdk.record.events import Event, Journal, read_events
+from evsys_sdk.record.lock import folder_lock
 from evsys_sdk.settings import import_project_code
 from evsys_sdk.training.callback import RunControl
 
@@ -143,7 +143,7 @@ def test_a_finished_arm_is_kept_although_its_process_was_lost_on_the_way_home(co
     assert [arm.status for arm in result.arms] == ["completed", "failed"]
     assert written(result.path, "a")["status"] == "completed"
     assert written(result.path, "b")["error"] == "RuntimeError: no machine is left"
-    retried = [event["arm"] for event in read_journal(result.path) if event["kind"] == "arm_retried"]
+    retried = [event["arm"] for event in map(Event.to_dict, read_events(result.path)) if event["kind"] == "arm_retried"]
     assert retried == ["b"]
 
 
@@ -202,10 +202,10 @@ def test_cancel_names_what_keeps_a_dead_experiment_locked(tmp_path: Path) -> Non
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with folder_lock(tmp_path, what="it"):
-        owner = json.loads((tmp_path / LOCK_FILE).read_text(encoding="utf-8"))
-        (tmp_path / LOCK_FILE).write_text(json.dumps({**owner, "pid": gone.pid}), encoding="utf-8")
+        owner = json.loads((tmp_path / ".lock").read_text(encoding="utf-8"))
+        (tmp_path / ".lock").write_text(json.dumps({**owner, "pid": gone.pid}), encoding="utf-8")
         with pytest.raises(TrainingError, match=rf"process {gone.pid}, which ran it, is gone.*\.lock"):
             cancel(tmp_path, patience_s=0.1)
-        (tmp_path / LOCK_FILE).write_text("", encoding="utf-8")
+        (tmp_path / ".lock").write_text("", encoding="utf-8")
         with pytest.raises(TrainingError, match="does not say which process"):
             cancel(tmp_path, patience_s=0.1)

@@ -12,8 +12,8 @@ import pytest
 from evsys_sdk import ExperimentConfig, register_verifier_fn
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.experiment.journal import read_journal
-from evsys_sdk.training.checkpoints import CheckpointLog
+from evsys_sdk.record.checkpoints import CheckpointLog
+from evsys_sdk.record.events import Event, read_events
 
 type Make = Callable[..., ExperimentConfig]
 
@@ -76,7 +76,7 @@ def run(config: ExperimentConfig, **options: Any) -> ExperimentResult:
 
 
 def decisions(path: Path) -> list[dict[str, Any]]:
-    found = [event for event in read_journal(path) if event["kind"] == "search_decision"]
+    found = [event for event in map(Event.to_dict, read_events(path)) if event["kind"] == "search_decision"]
     return [{key: value for key, value in event.items() if key not in ("id", "time", "kind")} for event in found]
 
 
@@ -142,7 +142,7 @@ def test_a_finished_search_is_recalled_as_a_whole(make: Make) -> None:
     assert again.path == first.path
     assert again.exit_code == 0
     assert record(again.path) == before
-    events = list(read_journal(again.path))
+    events = list(map(Event.to_dict, read_events(again.path)))
     resumed = next(index for index, event in enumerate(events) if event["kind"] == "experiment_resumed")
     assert "arm_started" not in {event["kind"] for event in events[resumed:]}
 

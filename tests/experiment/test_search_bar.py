@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.journal import read_journal
+from evsys_sdk.record.events import Event, read_events
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 END_TO_END = (303, 314)
@@ -36,7 +36,7 @@ def suite() -> ModuleType:
 
 
 def recorded_decisions(path: Path) -> list[dict[str, Any]]:
-    events = [event for event in read_journal(path) if event["kind"] == "search_decision"]
+    events = [event for event in map(Event.to_dict, read_events(path)) if event["kind"] == "search_decision"]
     return [{key: value for key, value in event.items() if key not in ("id", "time", "kind")} for event in events]
 
 

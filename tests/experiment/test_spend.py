@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.experiment.spend import Intervals, Spend, SpendLedger, open_ledger
+from evsys_sdk.experiment.spend import SpendLedger, open_ledger
+from evsys_sdk.record.ledger import Intervals, Spend, read_tally
 
 
 def fresh(folder: Path) -> SpendLedger:
@@ -78,6 +80,30 @@ def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
     assert ledger.total().tokens == 1
 
 
+@pytest.mark.parametrize(
+    "amounts",
+    ['"usd": NaN', '"usd": Infinity', '"usd": -1', '"tokens_trained": -5', '"tokens_sampled": 1e999', '"wall_s": -3'],
+)
+def test_what_nobody_can_have_spent_is_passed_over(tmp_path: Path, amounts: str) -> None:
+    (tmp_path / "spend.jsonl").write_text(f'{{"arm": "a", "at": 1.0, {amounts}}}\n', "utf-8")
+    assert fresh(tmp_path).total() == read_tally(tmp_path).total() == Spend()
+
+
+@given(st.data())
+def test_the_reader_of_the_file_counts_as_the_ledger_does(data: st.DataObject) -> None:
+    amounts = st.integers(0, 1000)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = fresh(Path(folder))
+        for _ in range(data.draw(st.integers(0, 8))):
+            spend = Spend(data.draw(amounts), data.draw(amounts), data.draw(amounts) / 8, data.draw(amounts) / 8)
+            key = data.draw(st.sampled_from([None, None, "one", "two"]))
+            ledger.add(data.draw(st.sampled_from(["", "a", "b"])), spend, key=key)
+        tally = read_tally(Path(folder))
+        assert tally.total() == ledger.total()
+        assert {arm: tally.of(arm) for arm in tally.arms()} == {arm: ledger.of(arm) for arm in ledger.arms()}
+        ledger.close()
+
+
 def test_several_threads_lose_nothing(tmp_path: Path) -> None:
     ledger = fresh(tmp_path)
 
@@ -98,7 +124,8 @@ def test_several_threads_lose_nothing(tmp_path: Path) -> None:
 _WORKER = """
 import sys
 from pathlib import Path
-from evsys_sdk.experiment.spend import Spend, open_ledger
+from evsys_sdk.experiment.spend import open_ledger
+from evsys_sdk.record.ledger import Spend
 ledger = open_ledger(Path(sys.argv[1]))
 while True:
     ledger.add(sys.argv[2], Spend(tokens_trained=1, usd=0.25))
@@ -205,7 +232,7 @@ def test_a_ledger_does_not_grow_with_the_steps_it_has_seen(tmp_path: Path) -> No
     ledger = SpendLedger(tmp_path / "spend.jsonl")
     for step in range(300):
         ledger.add("a", Spend(tokens_trained=1, wall_s=60.0), step=step)
-    held: Any = ledger._accounts["a"].clock.starts  # pyright: ignore[reportPrivateUsage]
+    held: Any = ledger._tally._accounts["a"].clock.starts  # pyright: ignore[reportPrivateUsage]
     assert len(held) == 1
 
 

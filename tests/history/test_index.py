@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.history import index as index_module
-from evsys_sdk.history.cache import FILE_NAME
 from evsys_sdk.history.filters import select
 from evsys_sdk.history.index import HistoryIndex
 from evsys_sdk.history.summary import ExperimentSummary
+from evsys_sdk.record.layout import HISTORY_CACHE
 
 from .recorded import BEGAN, write_experiment
 
@@ -116,7 +116,7 @@ def test_experiments_of_several_roots_are_listed_together_in_order(tmp_path: Pat
 def test_a_damaged_cache_is_replaced(tmp_path: Path, damage: bytes, reads: list[str]) -> None:
     write_experiment(tmp_path, "one")
     before = listed(tmp_path)
-    (tmp_path / FILE_NAME).write_bytes(damage)
+    (tmp_path / HISTORY_CACHE).write_bytes(damage)
     assert listed(tmp_path) == before
     reads.clear()
     assert listed(tmp_path) == before
@@ -127,16 +127,16 @@ def test_a_cache_with_a_hole_in_it_is_replaced(tmp_path: Path) -> None:
     for number in range(60):
         write_experiment(tmp_path, f"n{number:02d}", seeds=(1,))
     before = listed(tmp_path)
-    content = bytearray((tmp_path / FILE_NAME).read_bytes())
+    content = bytearray((tmp_path / HISTORY_CACHE).read_bytes())
     content[4096 : len(content) - 4096] = b"\x5a" * (len(content) - 8192)
-    (tmp_path / FILE_NAME).write_bytes(content)
+    (tmp_path / HISTORY_CACHE).write_bytes(content)
     assert listed(tmp_path) == before
 
 
 def test_a_cache_row_that_somebody_else_wrote_is_replaced(tmp_path: Path) -> None:
     write_experiment(tmp_path, "one")
     before = listed(tmp_path)
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+    with sqlite3.connect(tmp_path / HISTORY_CACHE) as db:
         db.execute("UPDATE details SET summary = '{\"id\": 1}'")
     db.close()
     assert listed(tmp_path) == before
@@ -145,7 +145,7 @@ def test_a_cache_row_that_somebody_else_wrote_is_replaced(tmp_path: Path) -> Non
 def test_a_cache_of_another_version_is_replaced(tmp_path: Path) -> None:
     write_experiment(tmp_path, "one")
     before = listed(tmp_path)
-    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+    with sqlite3.connect(tmp_path / HISTORY_CACHE) as db:
         db.execute("PRAGMA user_version = 7")
     db.close()
     assert listed(tmp_path) == before
@@ -156,11 +156,11 @@ def test_a_locked_cache_is_done_without_and_left_alone(tmp_path: Path, monkeypat
     write_experiment(tmp_path, "one")
     ids(tmp_path)
     write_experiment(tmp_path, "two")
-    holder = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    holder = sqlite3.connect(tmp_path / HISTORY_CACHE, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     try:
         assert len(ids(tmp_path)) == 2
-        assert (tmp_path / FILE_NAME).exists()
+        assert (tmp_path / HISTORY_CACHE).exists()
     finally:
         holder.execute("ROLLBACK")
         holder.close()
@@ -178,7 +178,7 @@ def test_a_root_that_cannot_be_written_is_read_without_a_cache(tmp_path: Path, m
     monkeypatch.setattr("evsys_sdk.history.cache.sqlite3.connect", refuse)
     write_experiment(tmp_path, "one")
     assert ids(tmp_path) == ["one-0a1b2c3d"]
-    assert not (tmp_path / FILE_NAME).exists()
+    assert not (tmp_path / HISTORY_CACHE).exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -186,7 +186,7 @@ def test_a_read_only_root_with_an_old_cache_shows_what_is_new(tmp_path: Path) ->
     write_experiment(tmp_path, "one")
     ids(tmp_path)
     write_experiment(tmp_path, "two")
-    (tmp_path / FILE_NAME).chmod(0o444)
+    (tmp_path / HISTORY_CACHE).chmod(0o444)
     tmp_path.chmod(0o555)
     try:
         assert len(ids(tmp_path)) == 2
@@ -235,7 +235,7 @@ def test_an_experiment_without_an_end_is_running_while_its_lock_is_held_and_kill
     path = write_experiment(tmp_path, "live", status=None, verdict=None)
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from evsys_sdk.experiment.locks import folder_lock\n"
+        "from evsys_sdk.record.lock import folder_lock\n"
         "with folder_lock(Path(sys.argv[1]), what='it'):\n"
         "    print('locked', flush=True)\n"
         "    sys.stdin.read()\n"

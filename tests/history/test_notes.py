@@ -8,8 +8,9 @@ import pytest
 
 from evsys_sdk import DataError
 from evsys_sdk.history.notes import add_note, invalidate, reinstate
-from evsys_sdk.history.reading import read_lines
 from evsys_sdk.history.summarize import summarize
+from evsys_sdk.record.events import read_events
+from evsys_sdk.record.reader import ExperimentRecord
 
 from .recorded import write_experiment
 
@@ -20,20 +21,17 @@ def test_a_note_is_appended_and_what_was_there_stays(tmp_path: Path) -> None:
     event = add_note(path, "  The loss wobbles.  ", author="me")
     after = (path / "journal.jsonl").read_bytes()
     assert after.startswith(before)
-    last = list(read_lines(path / "journal.jsonl"))[-1]
+    last = list(read_events(path))[-1].to_dict()
     assert (last["id"], last["kind"], last["text"], last["author"]) == (event, "note", "The loss wobbles.", "me")
 
 
 def test_an_experiment_is_invalidated_and_counts_again_when_that_is_undone(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "one")
     invalidate(path, "wrong split")
-    found = summarize(path)
-    assert found is not None
+    found = summarize(ExperimentRecord(path))
     assert (found.invalidated, found.counts) == ("wrong split", False)
     reinstate(path, "it was right")
-    found = summarize(path)
-    assert found is not None
-    assert found.counts
+    assert summarize(ExperimentRecord(path)).counts
 
 
 def test_there_must_be_something_to_undo(tmp_path: Path) -> None:
@@ -63,8 +61,7 @@ def test_a_half_written_line_before_the_note_does_not_swallow_it(tmp_path: Path)
     with (path / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"id": "cut')
     add_note(path, "still here")
-    found = summarize(path)
-    assert found is not None
+    found = summarize(ExperimentRecord(path))
     assert [note.text for note in found.notes] == ["still here"]
 
 
@@ -72,6 +69,5 @@ def test_an_old_folder_gets_a_journal_with_its_first_note(tmp_path: Path) -> Non
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").unlink()
     add_note(path, "from before journals")
-    found = summarize(path)
-    assert found is not None
+    found = summarize(ExperimentRecord(path))
     assert (found.status, found.notes[0].text) == ("completed", "from before journals")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk import DataError
-from evsys_sdk.experiment.output_roots import FILE_NAME, remember_output_root
-from evsys_sdk.history.roots import NOTED, experiment_roots, noted_roots
+from evsys_sdk.history.roots import experiment_roots
+from evsys_sdk.record.layout import OUTPUT_ROOTS
+from evsys_sdk.record.roots import read_output_roots, remember_output_root
 
 
 @pytest.fixture
@@ -19,10 +20,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "project" / ".evsys").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
-
-
-def test_writer_and_reader_mean_the_same_file() -> None:
-    assert FILE_NAME == NOTED
 
 
 def test_outputs_here_and_at_the_project_root_are_looked_at(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,13 +33,13 @@ def test_a_remembered_root_is_looked_at_once(project: Path, tmp_path: Path) -> N
     (tmp_path / "big_disk").mkdir()
     remember_output_root(tmp_path / "big_disk")
     remember_output_root("../big_disk")
-    assert noted_roots() == [tmp_path / "big_disk"]
+    assert read_output_roots() == [tmp_path / "big_disk"]
     assert experiment_roots() == [tmp_path / "big_disk"]
 
 
 def test_the_usual_folder_is_not_noted(project: Path) -> None:
     remember_output_root("outputs")
-    assert not (project / ".evsys" / FILE_NAME).exists()
+    assert not (project / ".evsys" / OUTPUT_ROOTS).exists()
 
 
 def test_a_folder_that_is_gone_is_dropped_by_the_next_note_and_not_looked_at(project: Path, tmp_path: Path) -> None:
@@ -52,7 +49,7 @@ def test_a_folder_that_is_gone_is_dropped_by_the_next_note_and_not_looked_at(pro
     (tmp_path / "one").rmdir()
     assert experiment_roots() == [tmp_path / "two"]
     remember_output_root(tmp_path / "three")
-    assert noted_roots() == [tmp_path / "two", tmp_path / "three"]
+    assert read_output_roots() == [tmp_path / "two", tmp_path / "three"]
 
 
 def test_given_roots_take_the_place_of_all_others(project: Path, tmp_path: Path) -> None:
@@ -66,7 +63,7 @@ def test_given_roots_take_the_place_of_all_others(project: Path, tmp_path: Path)
 def test_a_note_that_cannot_be_written_is_a_warning(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (project / ".evsys" / FILE_NAME).mkdir()
+    (project / ".evsys" / OUTPUT_ROOTS).mkdir()
     remember_output_root(tmp_path / "far")
     assert "could not be noted" in caplog.text
 
@@ -76,20 +73,20 @@ def test_a_temporary_folder_of_a_project_elsewhere_is_not_noted(
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "scratch"))
     remember_output_root(tmp_path / "scratch" / "outputs")
-    assert noted_roots() == []
+    assert read_output_roots() == []
 
 
 def test_damaged_notes_are_read_as_far_as_they_go(project: Path, tmp_path: Path) -> None:
     (tmp_path / "good").mkdir()
     content = b"\xff\xfe\n\n  \nno\x00where\n" + os.fsencode(tmp_path / "good") + b"\n"
-    (project / ".evsys" / FILE_NAME).write_bytes(content)
+    (project / ".evsys" / OUTPUT_ROOTS).write_bytes(content)
     assert experiment_roots() == [tmp_path / "good"]
 
 
 def test_processes_that_note_at_once_lose_nothing(project: Path, tmp_path: Path) -> None:
-    code = "import sys; from evsys_sdk.experiment.output_roots import remember_output_root as note\nnote(sys.argv[1])\n"
+    code = "import sys; from evsys_sdk.record.roots import remember_output_root as note\nnote(sys.argv[1])\n"
     for name in "abc":
         (tmp_path / name).mkdir()
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name)]) for name in "abc"]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    assert sorted(noted_roots()) == [tmp_path / name for name in "abc"]
+    assert sorted(read_output_roots()) == [tmp_path / name for name in "abc"]

@@ -161,8 +161,44 @@ def test_without_scores_by_task_the_difference_is_not_paired(tmp_path: Path) -> 
         (path / "only" / "scores.jsonl").unlink()
     (pair,) = paired_differences(*map(read_detail, paths))
     assert (pair.n_tasks, pair.difference) == (None, 0.0)
-    assert pair.low == pytest.approx(-1.96 * 0.05 * 2**0.5)
+    assert (pair.low, pair.high, pair.covers) == (None, None, "")  # one seed says nothing about another one
     assert "not paired" in pair.remark
+
+
+def test_without_scores_by_task_several_seeds_give_an_interval_over_seeds(tmp_path: Path) -> None:
+    paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42, 43, 44)) for name in ("one", "two")]
+    for scores in tmp_path.glob("*/*/scores.jsonl"):
+        scores.unlink()
+    (pair,) = paired_differences(*map(read_detail, paths))
+    assert (pair.n_tasks, pair.covers) == (None, "seeds")
+    assert pair.low is not None
+    assert pair.high is not None
+    # Each has seeds at 0.40, 0.41, 0.40: by Student's t with four degrees of freedom.
+    assert pair.high - pair.difference == pytest.approx(2.776 * (2 * (0.01**2 / 3) / 3) ** 0.5, rel=1e-3)
+
+
+def test_one_seed_each_gives_an_interval_over_tasks_that_says_so_and_is_never_called_clear(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"only": 0.1}, seeds=(42,))
+    two = write_experiment(tmp_path, "two", runs={"only": 0.9}, seeds=(42,))
+    comparison = compare_experiments([read_detail(one), read_detail(two)])
+    ((pair,),) = comparison.pairs
+    assert pair.low is not None
+    assert pair.low > 0
+    assert (pair.covers, pair.is_clear) == ("tasks", False)
+    assert "(tasks only)" in compare_text(comparison)
+
+
+def test_the_interval_of_a_run_whose_experiment_repeats_no_seed_is_labelled(tmp_path: Path) -> None:
+    single = show_text(read_detail(write_experiment(tmp_path, "single", seeds=(42,))))
+    repeated = show_text(read_detail(write_experiment(tmp_path, "repeated", seeds=(42, 43))))
+    assert "[0.5, 0.7] (tasks only)" in single
+    assert "[0.5, 0.7]" in repeated
+    assert "tasks only" not in repeated
+
+
+def test_a_score_without_a_conclusion_has_no_interval(tmp_path: Path) -> None:
+    detail = read_detail(write_experiment(tmp_path, "plain", verdict=None, seeds=(42,)))
+    assert [(run.score is None, run.low, run.high) for run in detail.outcome.runs] == [(False, None, None)] * 2
 
 
 def test_damaged_scores_are_no_reason_to_fail(tmp_path: Path) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.history.summarize import UNFINISHED, summarize
+from evsys_sdk.history.summarize import summarize
 from evsys_sdk.history.summary import ExperimentSummary
+from evsys_sdk.record.reader import UNFINISHED, ExperimentRecord
 
 from .recorded import BEGAN, write_experiment
 
 
 def summary_of(path: Path) -> ExperimentSummary:
-    found = summarize(path)
-    assert found is not None
-    return found
+    return summarize(ExperimentRecord.open(path))
 
 
 def test_a_finished_experiment_is_told_from_journal_and_conclusion(tmp_path: Path) -> None:
@@ -154,9 +153,8 @@ def test_foreign_folders_and_folders_of_runs_are_no_experiments(tmp_path: Path) 
     (tmp_path / "pictures").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"editor": "vim"}', "utf-8")
-    assert summarize(tmp_path / "pictures") is None
-    assert summarize(tmp_path / "other") is None
-    assert summarize(path / "base__seed42") is None
+    for folder in (tmp_path / "pictures", tmp_path / "other", path / "base__seed42"):
+        assert not ExperimentRecord(folder).is_experiment
 
 
 def test_secrets_in_params_and_errors_do_not_reach_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,16 +178,29 @@ def test_an_unreadable_folder_is_no_reason_to_fail(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "closed")
     path.chmod(0)
     try:
-        assert summarize(path) is None
+        assert not ExperimentRecord(path).is_experiment
     finally:
         path.chmod(0o755)
 
 
 def test_the_spend_of_a_killed_experiment_is_in_its_ledger(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "killed", status=None, verdict=None)
-    lines = [{"arm": "base__seed42", "tokens_trained": 100, "usd": 0.5}, {"arm": "x", "tokens_trained": 20, "usd": 0.1}]
+    first = {"arm": "base__seed42", "at": 10.0, "tokens_trained": 100, "usd": 0.5, "wall_s": 4.0}
+    scored = {"arm": "x", "at": 12.0, "tokens_sampled": 20, "usd": 0.1, "wall_s": 4.0, "key": "x/val/0"}
+    lines = [first, scored, scored]  # a killed scoring that was repeated was paid for once
     (path / "spend.jsonl").write_text("\n\n".join(json.dumps(line) for line in lines) + "\n{", "utf-8")
-    assert summary_of(path).spend == {"tokens_trained": 120, "tokens_sampled": 0, "gpu_s": 0, "usd": 0.6}
+    amounts = {"tokens_trained": 100, "tokens_sampled": 20, "gpu_s": 0, "usd": 0.6, "wall_s": 6.0}
+    assert summary_of(path).spend == amounts
+
+
+def test_a_resumed_and_killed_experiment_has_spent_what_its_ledger_says_and_not_what_its_first_end_said(
+    tmp_path: Path,
+) -> None:
+    resumed = {"id": "x", "time": BEGAN + 100, "kind": "experiment_resumed"}
+    path = write_experiment(tmp_path, "again", status="interrupted", verdict=None, events=[resumed])
+    lines = [{"arm": "base__seed42", "at": 10.0 + at, "usd": 1.5} for at in range(3)]
+    (path / "spend.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert summary_of(path).spend["usd"] == 4.5
 
 
 def test_numbers_that_json_does_not_know_are_taken_for_missing(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from evsys_sdk.backends.client import ModelSpec, SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
+from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import Callback, EvalRecord, Observers
-from evsys_sdk.training.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.scoring import BackgroundScoring, Scoring
 
 

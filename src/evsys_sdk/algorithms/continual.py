@@ -12,7 +12,7 @@ from typing import ClassVar
 from ..config import ContinualStage, RunConfig
 from ..errors import ConfigError, Problem
 from ..protocols import RunContext, RunResult
-from ..training.checkpoints import Checkpoint, CheckpointLog
+from ..record.checkpoints import Checkpoint, CheckpointLog
 from .stages import Stage, shared_backend, stage_algorithm, train_stages
 
 type ScoreStage = Callable[[ContinualStage, int], Awaitable[Mapping[str, float]]]

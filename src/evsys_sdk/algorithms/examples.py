@@ -14,11 +14,11 @@ from ..errors import DataError
 from ..files import write_text
 from ..inference.renderer import Rendered, Renderer, Supervise, preview, row_messages
 from ..log import get_logger
+from ..record.layout import RunFiles
 
 if TYPE_CHECKING:
     from ..backends.client import Capabilities, TrainingClient
 
-PREVIEW_FILE = "rendered_examples.md"
 _PREVIEWED = 3
 
 type TooLong = Literal["error", "skip", "truncate"]
@@ -104,7 +104,7 @@ def write_preview(run_dir: Path, examples: Sequence[Rendered], client: TrainingC
         f"## Example {number}\n\n{preview(example, client.tokenizer)}\n"
         for number, example in enumerate(examples[:_PREVIEWED], 1)
     ]
-    write_text(run_dir / PREVIEW_FILE, "\n".join(["# What was trained on\n", *pages]))
+    write_text(RunFiles(run_dir).examples, "\n".join(["# What was trained on\n", *pages]))
 
 
 def warn_left_out(count: int, what: str) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
 from ..log import get_logger
 from ..protocols import Row, RunContext, RunResult
+from ..record.checkpoints import Checkpoint, CheckpointLog
 from ..registry import get_algorithm
 from ..training.blocking import run_blocking
 from ..training.callback import Observers, RunControl
-from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.loop import TrainingLoop
 from .base import BaseAlgorithm
 

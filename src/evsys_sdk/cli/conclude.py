@@ -38,7 +38,9 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
 def _folder(experiment: str) -> Path:
     from pathlib import Path
 
-    if (Path(experiment) / "config.json").is_file():
+    from ..record.layout import ExperimentFiles
+
+    if ExperimentFiles(Path(experiment)).config.is_file():
         return Path(experiment)
     from ..history.find import find_experiment
 
@@ -49,12 +51,11 @@ def _changed(path: Path, conclusion: Conclusion) -> list[str] | None:
     """Which parts of the stored conclusion do not follow from the record; None where nothing is stored."""
     import json
 
-    from ..experiment.conclusion.write import CONCLUSION_FILE
+    from ..record.folders import read_conclusion
 
-    file = path / CONCLUSION_FILE
-    if not file.is_file():
+    text = read_conclusion(path)
+    if text is None:
         return None
-    text = file.read_text(encoding="utf-8", errors="replace")
     if text == conclusion.to_json():
         return []
     try:

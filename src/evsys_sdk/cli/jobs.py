@@ -41,10 +41,10 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
     """Follow what EXPERIMENT prints until it has ended. Ctrl-C lets go of it; it runs on."""
     from ..experiment.background import follow, wait_for_end
     from ..experiment.live_status import experiment_status
-    from ..experiment.record_dir import CONSOLE_FILE
+    from ..record.layout import ExperimentFiles
 
     path = _find(experiment, roots)
-    if (path / CONSOLE_FILE).exists():
+    if ExperimentFiles(path).console.exists():
         for line in follow(path):
             click.echo(line, err=True)
     else:
@@ -78,13 +78,12 @@ def _find(reference: str, roots: tuple[str, ...]) -> Path:
 
 
 def _running(roots: tuple[str, ...]) -> list[Path]:
-    """Every experiment that someone is running; looking at the locks is quicker than reading the record."""
-    from ..experiment.locks import LOCK_FILE, lock_owner
+    """Every experiment that someone is running."""
     from ..history.roots import experiment_roots
+    from ..record.lock import owned_folders
 
     folders = [Path(root) for root in roots] or experiment_roots()
-    locks = [lock for folder in folders for lock in sorted(folder.glob(f"*/{LOCK_FILE}"))]
-    return [lock.parent for lock in locks if lock_owner(lock.parent) is not None]
+    return [path for folder in folders for path in owned_folders(folder)]
 
 
 def _render(found: LiveStatus) -> None:

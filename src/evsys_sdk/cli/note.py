@@ -19,10 +19,11 @@ from .record_options import answer, format_options, root_option
 def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
     """Add TEXT to the record of EXPERIMENT (a path, an id, its beginning, or a name)."""
     from ..history.notes import add_note
+    from ..record.events import Kind
 
     folder = _folder(experiment, roots)
     event = add_note(folder, text, author=author)
-    _tell(folder, "note", event, f"noted in the journal of {_name(folder)}", as_json, as_markdown)
+    _tell(folder, Kind.NOTE, event, f"noted in the journal of {_name(folder)}", as_json, as_markdown)
 
 
 @click.command()
@@ -36,15 +37,16 @@ def invalidate(
 ) -> None:
     """Mark EXPERIMENT as not to be believed: it stays in the record and never counts as the best."""
     from ..history import notes
+    from ..record.events import Kind
 
     folder = _folder(experiment, roots)
     if undo:
         event = notes.reinstate(folder, reason)
-        _tell(folder, "reinstated", event, f"{_name(folder)} counts again", as_json, as_markdown)
+        _tell(folder, Kind.REINSTATED, event, f"{_name(folder)} counts again", as_json, as_markdown)
     else:
         event = notes.invalidate(folder, reason)
         told = f"{_name(folder)} no longer counts; --undo takes that back"
-        _tell(folder, "invalidated", event, told, as_json, as_markdown)
+        _tell(folder, Kind.INVALIDATED, event, told, as_json, as_markdown)
 
 
 def _folder(experiment: str, roots: tuple[str, ...]) -> Path:

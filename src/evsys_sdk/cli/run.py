@@ -67,7 +67,7 @@ def run(
 def _detach(experiment: Experiment, *, resume: bool, fresh: bool, as_json: bool) -> int:
     """Start the same command in the background, on the folder that is made or found here."""
     from ..experiment.background import start_in_background
-    from ..experiment.journal import experiment_id
+    from ..record.reader import experiment_id
 
     folder = experiment.open(resume=resume, fresh=fresh)
     # The folder is there now and not finished, so that the same command takes it up.

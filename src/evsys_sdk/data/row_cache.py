@@ -17,7 +17,7 @@ from ..errors import WorkspaceError
 from ..files import atomic_write
 from ..log import get_logger
 from ..protocols import Row
-from ..record.file_lock import exclusive
+from ..record.lock import exclusive
 from .jsonl import cannot_read, read_jsonl
 from .lineage import Lineage
 from .manifest import SUFFIX, Manifest

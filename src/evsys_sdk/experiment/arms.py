@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ..config import ExperimentConfig, RunConfig
 from ..errors import Problem
-from .record_dir import RESERVED_NAMES
+from ..record.layout import RESERVED_NAMES
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
-from .journal import read_journal
-from .live_status import experiment_status
-from .locks import LOCK_FILE, lock_owner
-from .record_dir import CONSOLE_FILE
+from ..record.events import count_events
+from ..record.layout import ExperimentFiles
+from ..record.lock import lock_owner
+from ..record.reader import ExperimentRecord
 
 _POLL_S = 0.1
 _LAST_BREATH_S = 2.0
@@ -27,8 +27,8 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
     """Run `evsys ARGUMENTS`, which takes up the experiment in a folder; returns its process id once it has begun."""
     if owner := lock_owner(experiment_dir):
         raise TrainingError(f"the experiment in {experiment_dir} is being run by process {owner.get('pid')} already.")
-    events_before = sum(1 for _ in read_journal(experiment_dir))
-    with (experiment_dir / CONSOLE_FILE).open("ab") as console:
+    events_before = count_events(experiment_dir)
+    with ExperimentFiles(experiment_dir).console.open("ab") as console:
         process = subprocess.Popen(
             [sys.executable, "-m", "evsys_sdk", *arguments],
             stdin=subprocess.DEVNULL,
@@ -37,7 +37,7 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
             start_new_session=True,  # the terminal's Ctrl-C and its end do not reach it
         )
     deadline = time.monotonic() + patience_s
-    while sum(1 for _ in read_journal(experiment_dir)) == events_before and time.monotonic() < deadline:
+    while count_events(experiment_dir) == events_before and time.monotonic() < deadline:
         if process.poll() is not None and process.returncode != 0:
             raise TrainingError(f"it ended at once: {_last_words(experiment_dir)}")
         time.sleep(_POLL_S)
@@ -46,7 +46,7 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
 
 def follow(experiment_dir: Path) -> Iterator[str]:
     """What an experiment in the background prints, from its beginning, line by line until it has ended."""
-    console = experiment_dir / CONSOLE_FILE
+    console = ExperimentFiles(experiment_dir).console
     with console.open("r", encoding="utf-8", errors="replace") as file:
         pending = ""
         while True:
@@ -63,7 +63,7 @@ def follow(experiment_dir: Path) -> Iterator[str]:
 
 def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> dict[str, Any]:
     """Ask a running experiment for a clean stop and wait for it; with `kill`, end what has not stopped by then."""
-    owner = lock_owner(experiment_dir)
+    owner, lock = lock_owner(experiment_dir), ExperimentFiles(experiment_dir).lock
     deadline = time.monotonic() + _LAST_BREATH_S
     while owner == {} and time.monotonic() < deadline:  # it is writing its name at this moment
         time.sleep(_POLL_S)
@@ -71,7 +71,7 @@ def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> di
     if owner is None:
         return {"was_running": False, "stopped": True, "killed": False}
     if "pid" not in owner:
-        raise TrainingError(f"{experiment_dir / LOCK_FILE} does not say which process runs it. End that one yourself.")
+        raise TrainingError(f"{lock} does not say which process runs it. End that one yourself.")
     if owner.get("host") != socket.gethostname():
         raise TrainingError(f"it runs on {owner.get('host')}, where process {owner.get('pid')} has to be stopped.")
     pid = int(owner["pid"])
@@ -88,7 +88,7 @@ def wait_for_end(experiment_dir: Path) -> str:
     """Wait until nobody runs the experiment any more; returns the state it is left in."""
     while lock_owner(experiment_dir) is not None:
         time.sleep(_POLL_S)
-    return experiment_status(experiment_dir).state
+    return ExperimentRecord(experiment_dir).status
 
 
 def _signal(pid: int, number: signal.Signals, experiment_dir: Path) -> None:
@@ -97,8 +97,9 @@ def _signal(pid: int, number: signal.Signals, experiment_dir: Path) -> None:
     except ProcessLookupError:
         if _wait_until_free(experiment_dir, _LAST_BREATH_S):
             return
+        lock = ExperimentFiles(experiment_dir).lock
         raise TrainingError(
-            f"process {pid}, which ran it, is gone, but a process it started still holds {experiment_dir / LOCK_FILE}. "
+            f"process {pid}, which ran it, is gone, but a process it started still holds {lock}. "
             "End that one; `lsof` or `fuser` on this file names it."
         ) from None
     except PermissionError:
@@ -115,5 +116,6 @@ def _wait_until_free(experiment_dir: Path, patience_s: float) -> bool:
 
 
 def _last_words(experiment_dir: Path) -> str:
-    text = (experiment_dir / CONSOLE_FILE).read_text(encoding="utf-8", errors="replace").strip()
-    return text.rsplit("\n", 1)[-1] or f"see {experiment_dir / CONSOLE_FILE}"
+    console = ExperimentFiles(experiment_dir).console
+    text = console.read_text(encoding="utf-8", errors="replace").strip()
+    return text.rsplit("\n", 1)[-1] or f"see {console}"

@@ -24,10 +24,11 @@ from ..config.prices import price_of
 from ..config.run import RunConfig
 from ..log import get_logger
 from ..protocols import RunResult
+from ..record.ledger import Spend
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
 from .metered_client import MeteredClient, Use
 from .pricing import gpus_held
-from .spend import Spend, SpendLedger
+from .spend import SpendLedger
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient

@@ -22,18 +22,18 @@ from ..config.deep import deep_problems
 from ..errors import ConfigError
 from ..log import get_logger
 from ..protocols import RunResult
+from ..record.events import Journal, Kind
+from ..record.lock import FolderBusy, folder_lock
+from ..record.reader import experiment_id
+from ..record.roots import remember_output_root
 from ..registry import get_launcher
 from ..training.callback import Callback
-from . import journal as events
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems
 from .budget import STOP_PREFIX, exhausted, is_budget_stop
 from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
-from .journal import Journal
 from .launcher import Launch, Launcher
-from .locks import FolderBusy, folder_lock
-from .output_roots import remember_output_root
 from .pricing import baseline_price_problems
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
@@ -77,8 +77,8 @@ class Experiment:
             arms = self._train(folder, journal, ledger, interrupt)
             status = self._status(arms, ledger, interrupt)
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
-            journal.append(events.ENDED, status=status, spend=ledger.total().to_dict())
-        known = events.experiment_id(folder.path) or folder.path.name
+            journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
+        known = experiment_id(folder.path) or folder.path.name
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
 
     def open(self, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
@@ -117,14 +117,14 @@ class Experiment:
 
     def _announce(self, folder: ExperimentDir, journal: Journal) -> None:
         """Fix what is going to be tested, before the first step."""
-        known = events.experiment_id(folder.path)
+        known = experiment_id(folder.path)
         if known is not None:
             get_logger(__name__).info("going on with %s", folder.path)
-            journal.append(events.RESUMED, experiment_id=known)
+            journal.append(Kind.RESUMED, experiment_id=known)
             return
         metadata = self.config.metadata
         journal.append(
-            events.STARTED,
+            Kind.STARTED,
             experiment_id=f"{folder.path.name}-{secrets.token_hex(4)}",
             name=self.config.name,
             config_sha256=_sha256(self.config),
@@ -159,7 +159,7 @@ class Experiment:
         finally:
             launcher.close()
         if (reason := self._budget_stop(ledger)) is not None:
-            journal.append(events.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
+            journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
         return mark_stopped(arms, folder)
 
     def _budget_stop(self, ledger: SpendLedger) -> str | None:
@@ -192,7 +192,7 @@ class Experiment:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None
         journal.append(
-            events.CONCLUDED,
+            Kind.CONCLUDED,
             verdict=found.verdict,
             best_arm=found.best_arm,
             best_score=found.best_score,

@@ -18,11 +18,11 @@ from typing import ClassVar, Protocol, runtime_checkable
 from ..config import ExperimentConfig
 from ..errors import EvsysError
 from ..protocols import RunResult
+from ..record.lock import folder_lock
 from ..registry import get_callback
 from ..training.callback import Callback, RunControl
 from .arms import Arm
 from .budget import meter_for
-from .locks import folder_lock
 from .record_dir import write_result
 from .runner import ArmOptions, failed_result, run_arm
 from .spend import open_ledger

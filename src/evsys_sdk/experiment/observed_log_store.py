@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from ..config import LogStoreSpec
 from ..log import get_logger
 from ..protocols import LogStore
+from ..record.layout import RunFiles
 from ..training.callback import Callback, EvalRecord, Observers, RunControl, RunInfo
 
 
@@ -75,7 +76,7 @@ class ObservedLogStore:
 
 def fill_log_dir(spec: LogStoreSpec, run_dir: Path) -> dict[str, Any]:
     """Params of a log store with `log_dir` below the run's folder where none was given, children included."""
-    return _filled(spec.kind, spec.params, run_dir / "logs")
+    return _filled(spec.kind, spec.params, RunFiles(run_dir).logs.folder)
 
 
 def _filled(kind: str, params: Mapping[str, Any], log_dir: Path) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from ..config import RunConfig
 from ..errors import BackendError, show
 from ..log import get_logger
 from ..protocols import Algorithm, Backend
+from ..record.checkpoints import CheckpointLog
 from ..registry import get_algorithm, get_backend
-from ..training.checkpoints import CheckpointLog
 
 
 def build_algorithm(run: RunConfig) -> Algorithm:

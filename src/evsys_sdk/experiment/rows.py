@@ -13,15 +13,14 @@ from ..data import Workspace, apply_transforms, build_transforms, describe_sourc
 from ..data.row_cache import CachedRows
 from ..files import write_json
 from ..protocols import DataStore, Row
-
-FILE_NAME = "datasets.json"
+from ..record.layout import RunFiles
 
 
 class RowLoader:
     """Loads and transforms rows, and records source, id and content hash of each load in the run's folder."""
 
     def __init__(self, store: DataStore, run_dir: Path) -> None:
-        self._store, self._path = store, run_dir / FILE_NAME
+        self._store, self._path = store, RunFiles(run_dir).datasets
         self._workspace = _RememberingWorkspace()
         self._notes: dict[str, dict[str, Any]] = {}
 

@@ -20,24 +20,22 @@ from ..eval.scores import EvalResult
 from ..files import write_json
 from ..log import get_logger
 from ..protocols import RunResult
-from ..record.file_lock import exclusive
+from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.layout import ExperimentFiles, RunFiles
+from ..record.lock import exclusive
+from ..record.scores import ScoreLog
 from ..registry import get_inference
 from ..training.callback import EvalRecord, Observers
-from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.scoring import BackgroundScoring, Scoring
 from .benchmark_plan import PlannedBenchmark
 from .budget import BudgetMeter
-from .score_log import ScoreLog
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
     from ..inference.renderer import Renderer
     from ..rollouts.engine import RolloutEngine
 
-PLAN_FILE = "benchmarks.json"
 BASELINE = "baseline"
-_BASELINE_FOLDER = ".baselines"
-"""Beside the runs of an experiment, which share it; no run can have this name."""
 
 
 @dataclass(slots=True)
@@ -64,7 +62,7 @@ class RunBenchmarks:
     _scoring: BackgroundScoring | None = None
 
     def __post_init__(self) -> None:
-        write_json(self.run_dir / PLAN_FILE, [one.describe() for one in self.planned])
+        write_json(RunFiles(self.run_dir).benchmarks, [one.describe() for one in self.planned])
 
     @property
     def in_loop(self) -> list[PlannedBenchmark]:
@@ -108,9 +106,8 @@ class RunBenchmarks:
             for name in one.entry.models:
                 record_name = f"{one.split}/{one.label}/{name}"
                 what = f"{BASELINE}/{record_name}"
-                folder = self._journal(one, what, 0).parent
                 # Runs share the answers, also those that are trained at the same time: one asks, the others read.
-                with exclusive(folder / ".lock", f"the scores of {what}"):
+                with exclusive(ExperimentFiles(self.run_dir.parent).baselines_lock, f"the scores of {what}"):
                     result = self._guarded(one, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
                     if self.meter is not None and name != BASE_MODEL:
@@ -211,8 +208,8 @@ class RunBenchmarks:
     def _journal(self, one: PlannedBenchmark, what: str, step: int) -> Path:
         if what.startswith(f"{BASELINE}/"):
             base = f"{self.identity} " if what.endswith(f"/{BASE_MODEL}") else ""
-            return self.run_dir.parent / _BASELINE_FOLDER / f"{slug(f'{base}{what}')}.jsonl"
-        return self.run_dir / "benchmarks" / slug(f"{one.split}-{one.label}") / f"step{step:06d}.jsonl"
+            return ExperimentFiles(self.run_dir.parent).baseline(slug(f"{base}{what}"))
+        return RunFiles(self.run_dir).predictions(slug(f"{one.split}-{one.label}"), step)
 
     def _engine(self, one: PlannedBenchmark) -> RolloutEngine:
         with self._lock:

@@ -13,20 +13,20 @@ from ..config import ExperimentConfig, RunConfig
 from ..errors import BackendError, EvsysError, TrainingError, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
-from ..files import write_json
 from ..inference.renderer import get_renderer
 from ..log import get_logger
 from ..protocols import Algorithm, DataStore, RunContext, RunResult
+from ..record.checkpoints import CheckpointLog
+from ..record.folders import begin_run, note_length
 from ..registry import get_data_store, get_log_store
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
-from ..training.checkpoints import CheckpointLog
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
 from .budget import BudgetMeter
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
 from .recipe import build_algorithm, build_backend, prepared
-from .record_dir import PROGRESS_FILE, begin_run, write_result
+from .record_dir import write_result
 from .rows import RowLoader, content_hash
 from .run_benchmarks import RunBenchmarks
 
@@ -90,7 +90,7 @@ def _train_and_score(
         if benchmarks is not None:
             ending.callback(benchmarks.close)
         info = _run_info(ctx, config, run, algorithm, benchmarks)
-        write_json(run_dir / PROGRESS_FILE, {"total_steps": info.total_steps})
+        note_length(run_dir, info.total_steps)
         observers.on_run_start(info, options.control)
         ctx.log_store.log_hyperparams(_hyperparams(config, run))
         if rows:

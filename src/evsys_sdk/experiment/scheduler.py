@@ -16,8 +16,9 @@ from typing import Any
 from ..config import ExperimentConfig
 from ..log import get_logger
 from ..protocols import RunResult
+from ..record.events import Journal, Kind
+from ..record.reader import ExperimentRecord
 from .allocation import Allocation, ArmRequest, Decision, Outcome
-from .journal import ARM_ENDED, ARM_RECALLED, ARM_RETRIED, ARM_STARTED, SEARCH_DECISION, Journal, read_journal
 from .launcher import TIMEOUT, ArmJob, Launcher
 from .record_dir import ExperimentDir, read_result, write_result
 from .results import ArmResult, paused_after
@@ -63,10 +64,7 @@ class ArmScheduler:
 
     def __post_init__(self) -> None:
         if self.folder.resumed:  # the same decisions are taken again, and need not be written again
-            for event in read_journal(self.folder.path):
-                if event["kind"] == SEARCH_DECISION:
-                    note = {key: value for key, value in event.items() if key not in ("id", "time", "kind")}
-                    self._notes[_which(note)] = note
+            self._notes = {_which(note): note for note in ExperimentRecord(self.folder.path).search_decisions}
 
     def run(self) -> list[ArmResult]:
         """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
@@ -104,7 +102,7 @@ class ArmScheduler:
         self._decided = decision
         for note in decision.notes:
             if self._notes.get(_which(note)) != note:  # a failed arm that was tried again may change it
-                self.journal.append(SEARCH_DECISION, **note)
+                self.journal.append(Kind.SEARCH_DECISION, **note)
                 self._notes[_which(note)] = note
         for request in decision.requests:
             if request.key not in self._known:
@@ -116,7 +114,7 @@ class ArmScheduler:
             request, attempt = self._waiting.popleft()
             recorded = self._recorded(request) if attempt == 1 else None
             if recorded is not None:
-                self.journal.append(ARM_RECALLED, arm=request.arm.name, status=recorded.status)
+                self.journal.append(Kind.ARM_RECALLED, arm=request.arm.name, status=recorded.status)
                 self._settle(request, recorded)
                 continue
             self._start(request, attempt)
@@ -125,7 +123,9 @@ class ArmScheduler:
         arm = request.arm
         resume = self.folder.resumed or attempt > 1 or self._was_started_before(request)
         job = ArmJob(arm, self.folder.run_dir(arm.name), resume=resume, until_step=request.until_step)
-        self.journal.append(ARM_STARTED, arm=arm.name, arm_id=arm.id, attempt=attempt, until_step=request.until_step)
+        self.journal.append(
+            Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, attempt=attempt, until_step=request.until_step
+        )
         running = _Running(request, Future(), attempt, time.monotonic())
         self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
         try:
@@ -170,7 +170,7 @@ class ArmScheduler:
         result = _timed_out(result)
         may_retry = (loss is not None and not running.was_killed) or result.extras.get("retryable", False)
         if result.status == "failed" and may_retry and running.attempt <= retries:
-            self.journal.append(ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
+            self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
             self._waiting.append((request, running.attempt + 1))
             return
@@ -182,7 +182,7 @@ class ArmScheduler:
     def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
         extras = {key: result.extras[key] for key in ("unscored", "stop_reason", "spend") if key in result.extras}
         self.journal.append(
-            ARM_ENDED,
+            Kind.ARM_ENDED,
             arm=request.arm.name,
             arm_id=request.arm.id,
             until_step=request.until_step,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from ..backends.client import AdamParams, ModelSpec, SamplingParams
 from ..backends.datum import Datum
 from ..config import RunConfig
 from ..config.prices import backend_of
+from ..record.folders import latest_results
 from ..registry import get_backend
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Speed:
 
 def recorded_speed(run: RunConfig, output_dir: Path) -> Speed | None:
     """What runs of the same model on the same backend took, by what they say they spent."""
-    found = [used for result in _results(output_dir) if (used := _used(result, run)) is not None]
+    found = [used for result in latest_results(output_dir, _RUNS_LOOKED_AT) if (used := _used(result, run)) is not None]
     if not found:
         return None
     rate = sum(seconds for _, seconds in found) / sum(tokens for tokens, _ in found) * 1e6
@@ -93,18 +92,3 @@ def _timed(client: TrainingClient, data: Sequence[Datum]) -> tuple[float, float]
 
 def _sequence(length: int) -> Datum:
     return Datum.supervised([32 + at % 90 for at in range(length)], [1.0] * length)
-
-
-def _results(output_dir: Path) -> Iterator[Any]:
-    """Results of the latest runs below a folder of experiments; what cannot be read is passed over."""
-    files = sorted(output_dir.glob("*/*/run_result.json"), key=_modified, reverse=True)
-    for file in files[:_RUNS_LOOKED_AT]:
-        with suppress(OSError, ValueError):
-            yield json.loads(file.read_text(encoding="utf-8"))
-
-
-def _modified(file: Path) -> float:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0

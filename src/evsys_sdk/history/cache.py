@@ -15,10 +15,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..record.layout import HISTORY_CACHE
 from .summary import ExperimentSummary
 
-FILE_NAME = ".history.sqlite3"
-_FORMAT = 2
+_FORMAT = 3
 """Raise it when summaries of the same folder come out differently."""
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
@@ -81,7 +81,7 @@ class SummaryCache:
     """One open cache; on disk, or in memory where the disk cannot be used."""
 
     def __init__(self, root: Path) -> None:
-        self.path = root / FILE_NAME
+        self.path = root / HISTORY_CACHE
         self._db = self._open()
 
     def read(self, columns: Sequence[str], where: str = "", values: Sequence[Any] = ()) -> list[Row]:

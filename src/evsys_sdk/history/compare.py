@@ -58,8 +58,8 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
         arm = detail.best_arm
         if arm is not None:
             label = f"{letter} {detail.summary.id}"
-            loss += filter(None, [training_curve(detail.arm_dir(arm), label)])
-            scores += filter(None, [score_curve(detail.arm_dir(arm), detail.outcome.metric, label)])
+            loss += filter(None, [training_curve(arm, label)])
+            scores += filter(None, [score_curve(arm, detail.outcome.metric, label)])
     pairs = [paired_differences(details[0], other) for other in details[1:]]
     return Comparison(list(details), config_differences(details), pairs, _same(loss), _same(scores))
 
@@ -111,7 +111,7 @@ def _experiment_rows(comparison: Comparison) -> list[list[str]]:
     rows: list[list[str]] = []
     for letter, detail in zip(letters(), comparison.details, strict=False):
         one = detail.summary
-        interval = interval_text(one.best_low, one.best_high) or "-"
+        interval = interval_text(one.best_low, one.best_high, one.best_covers) or "-"
         found = [letter, one.id, one.status, verdict_text(one), detail.chosen_run or "-", score_text(one.best_score)]
         rows.append([*found, interval, short_spend_text(one.spend) or "-"])
     return rows
@@ -142,7 +142,7 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
             score_text(pair.first),
             score_text(pair.second),
             f"{pair.difference:+.4g}{' *' if pair.is_clear else ''}",
-            interval_text(pair.low, pair.high) or "-",
+            interval_text(pair.low, pair.high, pair.covers) or "-",
             "-" if pair.n_tasks is None else str(pair.n_tasks),
             pair.remark or "-",
         ]

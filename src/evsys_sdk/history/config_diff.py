@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .arm_records import config_runs
+from ..record.runs import config_runs
+from ..record.values import Object, items, part
 from .detail import Detail
-from .reading import Object, items, part
 
 _NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
 """Fields that differ between experiments as a matter of course, or are compared run by run."""

@@ -137,7 +137,7 @@ def _best(ask: _Questions, metrics: Sequence[str]) -> list[Item]:
 
 
 def _best_text(one: ExperimentSummary) -> str:
-    interval = interval_text(one.best_low, one.best_high)
+    interval = interval_text(one.best_low, one.best_high, one.best_covers)
     seeds = f"{one.best_seeds} seed{'s' if one.best_seeds != 1 else ''}" if one.best_seeds else ""
     tasks = f"{one.best_tasks} tasks" if one.best_tasks else ""
     sure = ", ".join(part for part in (_SURENESS.get(one.verdict, one.verdict), seeds, tasks) if part)
@@ -149,7 +149,13 @@ def _best_text(one: ExperimentSummary) -> str:
 def _brief(one: ExperimentSummary) -> dict[str, Any]:
     """What an agent needs of one experiment, without what is empty."""
     found: dict[str, Any] = {"id": one.id, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
-    found |= {"low": one.best_low, "high": one.best_high, "run": one.best_run, "seeds": one.best_seeds or None}
+    found |= {
+        "low": one.best_low,
+        "high": one.best_high,
+        "covers": one.best_covers,
+        "run": one.best_run,
+        "seeds": one.best_seeds or None,
+    }
     found |= {"hypothesis": one.hypothesis, "why": one.sentence, "next": one.next}
     return {name: value for name, value in found.items() if value not in (None, "")}
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..record.reader import UNFINISHED, ExperimentRecord
+from ..record.runs import RunRecord, add_spend
+from ..record.values import Object, number, text
 from ..redact import redact, redact_text
-from .arm_records import ArmRecord, add_spend, arm_records
-from .liveness import is_running
 from .outcome import Outcome, outcome_of
-from .reading import CHECKPOINTS, CONCLUSION, CONFIG, JOURNAL, Object, number, read_lines, read_object, text
 from .roots import shortest
-from .summarize import UNFINISHED, summarize
+from .summarize import summarize
 from .summary import ExperimentSummary
 
 _RESUMABLE = ("running", "killed", "interrupted", "budget", "failed")
@@ -23,15 +23,19 @@ _RESUMABLE = ("running", "killed", "interrupted", "budget", "failed")
 class Detail:
     """One experiment."""
 
-    folder: Path
+    record: ExperimentRecord
     summary: ExperimentSummary
     config: Object
     """Without its secrets."""
     conclusion: Object
     outcome: Outcome
-    arms: list[ArmRecord]
+    arms: list[RunRecord]
     decisions: list[Object]
     """What search and budget decided, in order."""
+
+    @property
+    def folder(self) -> Path:
+        return self.record.folder
 
     @property
     def chosen_run(self) -> str:
@@ -39,15 +43,12 @@ class Detail:
         return self.outcome.best_run or next((arm.run for arm in self.arms), "")
 
     @property
-    def chosen_arms(self) -> list[ArmRecord]:
+    def chosen_arms(self) -> list[RunRecord]:
         """The seeds of that run."""
         return [arm for arm in self.arms if arm.run == self.chosen_run]
 
-    def arm_dir(self, arm: ArmRecord) -> Path:
-        return self.folder / arm.name
-
     @property
-    def best_arm(self) -> ArmRecord | None:
+    def best_arm(self) -> RunRecord | None:
         """The seed of the best run that scored best."""
         scored = [arm for arm in self.chosen_arms if self.outcome.metric in arm.metrics]
         sign = 1 if self.outcome.mode == "min" else -1
@@ -58,32 +59,25 @@ class Detail:
 
 def read_detail(folder: Path) -> Detail:
     """The experiment in `folder`."""
-    from dataclasses import replace
-
-    summary = summarize(folder)
-    if summary is None:
-        raise DataError(f"{folder}: this is not the record of an experiment. List them with: evsys history")
+    record = ExperimentRecord.open(folder)
+    summary = summarize(record)
     if summary.status == UNFINISHED:
-        summary = replace(summary, status="running" if is_running(folder) else "killed")
-    config, events = read_object(folder / CONFIG) or {}, list(read_lines(folder / JOURNAL))
-    conclusion = read_object(folder / CONCLUSION) or {}
-    arms = arm_records(folder, config, events, from_files=True)
-    decisions = [event for event in events if event.get("kind") in ("search_decision", "budget_stop", "arm_retried")]
-    return Detail(folder, summary, redact(config), conclusion, outcome_of(conclusion, config, arms), arms, decisions)
+        summary = replace(summary, status=record.status)
+    config, arms = record.config or {}, record.runs_on_disk
+    outcome = outcome_of(record.conclusion, config, arms)
+    decisions = [event.to_dict() for event in record.decisions]
+    return Detail(record, summary, redact(config), record.conclusion, outcome, arms, decisions)
 
 
 def run_spend(detail: Detail, run: str) -> dict[str, float]:
     """What all seeds of a run took."""
-    total: dict[str, float] = {}
-    for arm in detail.arms:
-        total = add_spend(total, arm.spend) if arm.run == run else total
-    return total
+    return add_spend(detail.record.spend_of(arm) for arm in detail.arms if arm.run == run)
 
 
-def checkpoints(folder: Path, arm: str) -> list[dict[str, Any]]:
+def checkpoints(arm: RunRecord) -> list[dict[str, Any]]:
     """Steps and names of an arm's checkpoints, oldest first."""
     found: list[dict[str, Any]] = []
-    for line in read_lines(folder / arm / CHECKPOINTS):
+    for line in arm.checkpoints:
         step = number(line.get("next_step")) or number(line.get("step"))
         name = text(line.get("sampler")) or text(line.get("state")) or text(line.get("name"))
         found.append({"step": None if step is None else int(step), "path": name, "final": line.get("final") is True})
@@ -97,17 +91,11 @@ def failures(detail: Detail) -> list[dict[str, str]]:
 
 def commands(detail: Detail) -> dict[str, str]:
     """How to go on with the experiment, and how to do it again; both from the folder it was started in."""
-    config = shortest(detail.folder / CONFIG)
+    config = shortest(detail.record.files.config)
     found: dict[str, str] = {}
     if not detail.config:
         return found
     if detail.summary.status in _RESUMABLE:
-        found["resume"] = f"evsys run {_quoted(str(config))} --resume"
-    found["reproduce"] = f"evsys run {_quoted(str(config))} --fresh"
+        found["resume"] = f"evsys run {shlex.quote(str(config))} --resume"
+    found["reproduce"] = f"evsys run {shlex.quote(str(config))} --fresh"
     return found
-
-
-def _quoted(path: str) -> str:
-    import shlex
-
-    return shlex.quote(path)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DataError, closest, show
+from ..record.layout import RunFiles
+from ..record.reader import ExperimentRecord
 from .index import HistoryIndex
 from .roots import experiment_roots, looked_in, shortest
 
@@ -76,21 +78,16 @@ def _is_path(reference: str) -> bool:
 
 def _folder(path: Path) -> Path | None:
     """`path`, if it is an experiment's folder; a run's folder is refused with the experiment it belongs to."""
-    from .reading import CONFIG, JOURNAL, read_lines, read_object
-    from .summarize import is_experiment
-
     try:
         if not path.is_dir():
             return None
     except OSError:
         return None
     path = path.resolve()
-    if is_experiment(path, read_object(path / CONFIG), list(read_lines(path / JOURNAL))):
+    if ExperimentRecord(path).is_experiment:
         return path
     above = path.parent
-    if (path / CONFIG).exists() and is_experiment(
-        above, read_object(above / CONFIG), list(read_lines(above / JOURNAL))
-    ):
+    if RunFiles(path).config.exists() and ExperimentRecord(above).is_experiment:
         raise DataError(f"{path} is one run of an experiment. Name the experiment: {shortest(above)}")
     return None
 

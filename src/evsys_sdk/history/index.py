@@ -19,13 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ..record.layout import ExperimentFiles
+from ..record.values import subfolders
 from .cache import FRESHNESS, Row, SummaryCache
-from .reading import CONCLUSION, JOURNAL, subfolders
 from .summary import ExperimentSummary
 
 _FOREIGN = "foreign"
 """Status of a folder that is no experiment; remembered, so that it is not read each time."""
-_RUNNING, _KILLED = "running", "killed"
+_RUNNING = "running"
+_JOURNAL, _CONCLUSION, _LOCK = (
+    place.name for place in (ExperimentFiles.journal, ExperimentFiles.conclusion, ExperimentFiles.lock)
+)
 _BATCH = 500
 
 
@@ -101,7 +105,8 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
     if changed or known:
         for begin in range(0, max(len(changed), 1), _BATCH):
             cache.write([_new_row(root, name) for name in changed[begin : begin + _BATCH]], known)
-    turned = [name for name, status in unfinished if status != _live_status(root / name)]
+    # What is running spends while its journal is silent.
+    turned = [name for name, status in unfinished if (live := _live_status(root / name)) == _RUNNING or status != live]
     if turned:
         cache.write([_new_row(root, name) for name in turned])
 
@@ -109,11 +114,11 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
 def fingerprint(folder: str) -> str:
     """Changes when what the summary is made of may have changed."""
     try:
-        journal = os.stat(f"{folder}/{JOURNAL}")
+        journal = os.stat(f"{folder}/{_JOURNAL}")
     except (OSError, ValueError):
         return _without_journal(folder)
     try:
-        conclusion = os.stat(f"{folder}/{CONCLUSION}")
+        conclusion = os.stat(f"{folder}/{_CONCLUSION}")
     except (OSError, ValueError):
         return f"{journal.st_mtime_ns} {journal.st_size}"
     return f"{journal.st_mtime_ns} {journal.st_size} {conclusion.st_mtime_ns} {conclusion.st_size}"
@@ -123,7 +128,7 @@ def _without_journal(folder: str) -> str:
     """Results are written into the arms' folders, which changes the time of those."""
     try:
         with os.scandir(folder) as entries:
-            seen = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != ".lock")
+            seen = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != _LOCK)
     except (OSError, ValueError):
         return "unreadable"
     return json.dumps(seen)
@@ -140,21 +145,21 @@ def _folder_names(root: Path) -> list[str]:
 
 
 def _new_row(root: Path, name: str) -> Row:
+    from ..record.reader import ExperimentRecord
     from .summarize import summarize
     from .table_row import foreign_row, table_row
 
-    folder = root / name
     before = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
-    summary = summarize(folder)
-    if summary is None:
+    record = ExperimentRecord(root / name)
+    if not record.is_experiment:
         return foreign_row(name, before, _FOREIGN)
-    return table_row(name, before, summary, lambda: _live_status(folder))
+    return table_row(name, before, summarize(record), lambda: record.status)
 
 
 def _live_status(folder: Path) -> str:
-    from .liveness import is_running
+    from ..record.reader import ExperimentRecord
 
-    return _RUNNING if is_running(folder) else _KILLED
+    return ExperimentRecord(folder).status
 
 
 def _restored(root: Path, cache: SummaryCache, where: str, values: Sequence[Any]) -> list[ExperimentSummary]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .arm_records import ArmRecord
-from .reading import Object, items, number, part, text
+from ..record.runs import RunRecord
+from ..record.values import Object, items, number, part, text
 
 _SPLITS = ("val", "eval", "test", "train_fit")
 """How names of scores begin; the earlier ones decide before the later ones."""
@@ -27,6 +27,8 @@ class RunScore:
     failures: int = 0
     role: str = ""
     """`baseline` for the run that the others are compared with."""
+    covers: str = ""
+    """What its interval is about: `tasks` alone where no run has a second seed, else `tasks and seeds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,8 @@ class Outcome:
     runs: list[RunScore] = field(default_factory=list[RunScore])
 
 
-def outcome_of(conclusion: Object, config: Object, arms: Sequence[ArmRecord]) -> Outcome:
+def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) -> Outcome:
     """The conclusion, completed from the arms where it says nothing."""
-    conclusion = conclusion if text(conclusion.get("verdict")) else {}  # whatever else that file is
     metric, mode = success_metric(config, arms)
     metric, mode = text(conclusion.get("metric")) or metric, text(conclusion.get("mode")) or mode
     runs = _concluded_runs(conclusion) or plain_scores(arms, metric)
@@ -69,7 +70,7 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[ArmRecord]) ->
     )
 
 
-def success_metric(config: Object, arms: Iterable[ArmRecord]) -> tuple[str, str]:
+def success_metric(config: Object, arms: Iterable[RunRecord]) -> tuple[str, str]:
     """Full name and direction of the metric that decides, as far as the record tells."""
     wanted = part(config, "metadata").get("success_metric")
     name = text(wanted) or text(part({"it": wanted}, "it").get("name"))
@@ -90,9 +91,9 @@ def is_score(metric: str) -> bool:
     )
 
 
-def plain_scores(arms: Sequence[ArmRecord], metric: str) -> list[RunScore]:
-    """The mean of each run over its seeds; a single seed keeps the interval of its own scoring."""
-    by_run: dict[str, list[ArmRecord]] = {}
+def plain_scores(arms: Sequence[RunRecord], metric: str) -> list[RunScore]:
+    """The mean of each run over its seeds. It has no interval: conclusions draw those, from tasks and seeds."""
+    by_run: dict[str, list[RunRecord]] = {}
     for arm in arms:
         by_run.setdefault(arm.run, []).append(arm)
     return [_plain_score(run, found, metric) for run, found in by_run.items()]
@@ -105,20 +106,19 @@ def best_of(runs: Sequence[RunScore], mode: str) -> str:
     return min(scored, key=lambda run: sign * (run.score or 0.0)).run if scored else ""
 
 
-def _plain_score(run: str, arms: Sequence[ArmRecord], metric: str) -> RunScore:
+def _plain_score(run: str, arms: Sequence[RunRecord], metric: str) -> RunScore:
     good = [arm for arm in arms if arm.status == "completed" and not arm.unscored and metric in arm.metrics]
     bad = sum(bool(arm.problem) for arm in arms)
     if not good:
         return RunScore(run, failures=bad)
     mean = sum(arm.metrics[metric] for arm in good) / len(good)
-    stderr = good[0].metrics.get(f"{metric}/stderr") if len(good) == 1 else None
-    low, high = (None, None) if stderr is None else (mean - 1.96 * stderr, mean + 1.96 * stderr)
     tasks = good[0].metrics.get(f"{metric.rpartition('/')[0]}/tasks")
-    return RunScore(run, mean, low, high, len(good), None if tasks is None else int(tasks), bad)
+    return RunScore(run, mean, n_seeds=len(good), n_tasks=None if tasks is None else int(tasks), failures=bad)
 
 
 def _concluded_runs(conclusion: Object) -> list[RunScore]:
     rows = [part({"it": raw}, "it") for raw in items(conclusion.get("runs"))]
+    repeated = any((number(row.get("n_seeds")) or 0) > 1 for row in rows)  # runs lend each other their seed noise
     return [
         RunScore(
             text(row.get("name")),
@@ -129,6 +129,7 @@ def _concluded_runs(conclusion: Object) -> list[RunScore]:
             _whole(row.get("n_tasks")),
             int(number(row.get("failures")) or 0),
             "baseline" if row.get("is_baseline") is True else "",
+            "" if number(row.get("low")) is None else "tasks and seeds" if repeated else "tasks",
         )
         for row in rows
         if text(row.get("name"))

@@ -1,20 +1,19 @@
 """Scores of two experiments, task by task: how much better one is, and how far that can be believed.
 
 The best run of each is compared, over all of its seeds. Tasks that both were scored on are paired; the interval is
-that of the conclusions (tasks and seeds, `experiment/statistics/two_level.py`), for one comparison alone.
+that of the conclusions (tasks and seeds, `experiment/statistics/two_level.py`), for one comparison alone. With one seed
+each it is about the tasks alone and says so; scores that cannot be paired have an interval only from several seeds.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .curves import full_name
+from ..record.values import Object, items, number, text
 from .detail import Detail
 from .outcome import is_score
-from .reading import SCORES, items, number, part, read_lines, text
 
 type ByTask = dict[str, float]
 
@@ -24,9 +23,8 @@ class SetScores:
     """One metric of one run on one set: the seeds, each with its score and, where known, that of each task."""
 
     sha256: str
-    totals: list[float]
-    stderrs: list[float | None]
-    by_task: list[ByTask]
+    totals: list[float] = field(default_factory=list[float])
+    by_task: list[ByTask] = field(default_factory=list[ByTask])
 
     @property
     def mean(self) -> float:
@@ -47,14 +45,17 @@ class PairedDifference:
     """Tasks that were paired; None where there are no scores by task."""
     n_seeds: tuple[int, int]
     remark: str = ""
+    covers: str = ""
+    """What the interval is about: `tasks`, `seeds`, or `tasks and seeds`."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        """Whether the interval leaves zero out, and the luck of training is in it."""
+        clear = self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return clear and "seeds" in self.covers
 
 
 def paired_differences(first: Detail, second: Detail) -> list[PairedDifference]:
@@ -67,32 +68,25 @@ def scores_of(detail: Detail) -> dict[str, SetScores]:
     """The last scoring of each set by the best run, by full metric name; without one, the plain metrics."""
     found: dict[str, SetScores] = {}
     for arm in detail.chosen_arms:
-        latest: dict[str, tuple[float, Mapping[str, Any], Mapping[str, Any]]] = {}
-        for line in read_lines(detail.arm_dir(arm) / SCORES):
-            split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step")) or 0.0
-            for short, raw in part(line, "metrics").items():
-                metric = full_name(split, name, short)
-                if split != "baseline" and (metric not in latest or latest[metric][0] <= step):
-                    latest[metric] = (step, line, part({"it": raw}, "it"))
-        for metric, (_, line, value) in latest.items():
+        # Steps in order, so that the last one stays.
+        latest = {metric: (line, value) for metric, _, line, value in arm.scores if line.get("split") != "baseline"}
+        for metric, (line, value) in latest.items():
             _add(found, metric, line, value)
         for metric, score in arm.metrics.items():
             if is_score(metric) and metric not in latest:
-                _add(found, metric, {}, {"value": score, "stderr": arm.metrics.get(f"{metric}/stderr")})
+                _add(found, metric, {}, {"value": score})
     return found
 
 
-def _add(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+def _add(found: dict[str, SetScores], metric: str, line: Object, value: Mapping[str, Any]) -> None:
     score = number(value.get("value"))
     if score is None:
         return
     tasks, per_task = items(line.get("tasks")), items(value.get("per_task"))
     pairs = zip(tasks, per_task, strict=False) if len(tasks) == len(per_task) else ()
-    by_task = {str(task): reward for task, raw in pairs if (reward := number(raw)) is not None}
-    known = found.setdefault(metric, SetScores(text(line.get("sha256")), [], [], []))
+    known = found.setdefault(metric, SetScores(text(line.get("sha256"))))
     known.totals.append(score)
-    known.stderrs.append(number(value.get("stderr")))
-    known.by_task.append(by_task)
+    known.by_task.append({str(task): reward for task, raw in pairs if (reward := number(raw)) is not None})
 
 
 def _difference(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
@@ -100,17 +94,15 @@ def _difference(metric: str, first: SetScores, second: SetScores) -> PairedDiffe
     common = everyone[0].intersection(*everyone[1:])
     seeds = (len(first.totals), len(second.totals))
     if len(common) < 2:
-        low, high = _apart(first, second)
+        matrices = [[[total] for total in one.totals] for one in (first, second)]
         remark = "not paired: no scores by task" if not common else "not paired: one common task"
-        gap = second.mean - first.mean
-        return PairedDifference(metric, first.mean, second.mean, gap, low, high, None, seeds, remark)
-    tasks = sorted(common)
-    left, right = _matrix(first, tasks), _matrix(second, tasks)
-    means = [sum(map(sum, rows)) / (len(rows) * len(tasks)) for rows in (left, right)]
-    low, high = _interval(left, right)
-    return PairedDifference(
-        metric, means[0], means[1], means[1] - means[0], low, high, len(tasks), seeds, _remark(first, second, common)
-    )
+    else:
+        matrices = [[[seed[task] for task in sorted(common)] for seed in one.by_task] for one in (first, second)]
+        remark = _remark(first, second, common)
+    paired = len(common) if len(common) > 1 else None
+    left, right = (sum(map(sum, rows)) / sum(map(len, rows)) for rows in matrices)
+    low, high, covers = _interval(matrices[0], matrices[1], by_task=paired is not None)
+    return PairedDifference(metric, left, right, right - left, low, high, paired, seeds, remark, covers)
 
 
 def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
@@ -119,35 +111,22 @@ def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
     if first.sha256 and second.sha256 and first.sha256 != second.sha256:
         remarks.append("the task sets differ")
     if len(first.totals) == 1 and len(second.totals) == 1:
-        remarks.append("one seed each: the luck of training is not in the interval")
+        remarks.append("one seed each: the interval is about tasks, not about the luck of training")
     return "; ".join(remarks)
 
 
-def _matrix(scores: SetScores, tasks: Sequence[str]) -> list[list[float]]:
-    return [[one[task] for task in tasks] for one in scores.by_task]
-
-
-def _interval(left: list[list[float]], right: list[list[float]]) -> tuple[float | None, float | None]:
+def _interval(
+    left: Sequence[Sequence[float]], right: Sequence[Sequence[float]], *, by_task: bool
+) -> tuple[float | None, float | None, str]:
+    """Both ends and what they cover; nothing where neither tasks nor seeds tell how noisy the scores are."""
     import numpy as np
 
     from ..experiment.statistics.student_t import t_quantile
     from ..experiment.statistics.two_level import RunScores, compare
 
-    found = compare(RunScores(np.array(left)), [RunScores(np.array(right))])
+    found = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
     if found is None:
-        return None, None
+        return None, None, ""
     estimate, half = float(found.estimates[0]), t_quantile(0.975, float(found.df[0])) * float(found.stderr[0])
-    return estimate - half, estimate + half
-
-
-def _apart(first: SetScores, second: SetScores) -> tuple[float | None, float | None]:
-    """An interval from standard errors, where both have one and nothing can be paired."""
-    variances = [
-        sum((error or 0.0) ** 2 for error in one.stderrs) / len(one.stderrs) ** 2
-        for one in (first, second)
-        if None not in one.stderrs
-    ]
-    if len(variances) < 2:
-        return None, None
-    gap, half = second.mean - first.mean, 1.96 * math.sqrt(sum(variances))
-    return gap - half, gap + half
+    covers = [*(["tasks"] if by_task else []), *(["seeds"] if found.noise is not None else [])]
+    return estimate - half, estimate + half, " and ".join(covers)

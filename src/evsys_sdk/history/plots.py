@@ -13,6 +13,7 @@ from .compare import Comparison, letters
 from .curves import Curve, score_curve, training_curve
 from .detail import Detail
 from .outcome import RunScore
+from .summary import ExperimentSummary
 
 _FORMATS = (".png", ".svg")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -27,8 +28,8 @@ _FEW_POINTS = 12
 def plot_experiment(detail: Detail, path: str) -> None:
     """Curves of every arm, and the score of each run with its interval; seeds share the colour of their run."""
     arms = detail.arms[:_MOST_SERIES]
-    losses = _known([training_curve(detail.arm_dir(arm), arm.run) for arm in arms])
-    scores = _known([score_curve(detail.arm_dir(arm), detail.outcome.metric, arm.run) for arm in arms])
+    losses = _known([training_curve(arm, arm.run) for arm in arms])
+    scores = _known([score_curve(arm, detail.outcome.metric, arm.run) for arm in arms])
     _draw(path, _Picture(detail.summary.id, losses, scores, detail.outcome.runs, detail.outcome.metric))
 
 
@@ -36,12 +37,16 @@ def plot_comparison(comparison: Comparison, path: str) -> None:
     """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
     metric = comparison.details[0].outcome.metric
     runs = [
-        RunScore(f"{letter} {one.summary.id}", one.summary.best_score, one.summary.best_low, one.summary.best_high)
+        _best_score(f"{letter} {one.summary.id}", one.summary)
         for letter, one in zip(letters(), comparison.details, strict=False)
         if one.outcome.metric == metric
     ]
     title = " against ".join(detail.summary.id for detail in comparison.details)
     _draw(path, _Picture(title, comparison.loss, comparison.scores, runs, metric))
+
+
+def _best_score(label: str, one: ExperimentSummary) -> RunScore:
+    return RunScore(label, one.best_score, one.best_low, one.best_high, covers=one.best_covers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ def _scores(axes: Any, runs: Sequence[RunScore], metric: str, colours: Mapping[s
     axes.set_yticks(range(len(runs)), [f"{run.run} (baseline)" if run.role else run.run for run in runs])
     axes.set_ylim(len(runs) - 0.5, -0.6)
     axes.margins(x=0.12)
-    axes.set_title(f"{metric}, 95 % interval" if any(run.low is not None for run in runs) else metric, fontsize=10)
+    over = dict.fromkeys(run.covers for run in runs if run.low is not None)
+    axes.set_title(f"{metric}, 95 % interval over {' or '.join(over)}" if over else metric, fontsize=10)
     _plain(axes)
 
 

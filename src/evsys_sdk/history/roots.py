@@ -1,7 +1,6 @@
 """Where experiments are: `outputs` here and at the project's root, and wherever runs of this project wrote to.
 
-Runs note other folders in `.evsys/output_roots.txt`. `experiment/output_roots.py` writes it, and is not imported here
-because its room takes long to load. `--root` takes the place of all of them.
+Runs note other folders in `.evsys/` (`record/roots.py`). `--root` takes the place of all of them.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import DataError
-from ..paths import project_root, workspace_dir
-
-NOTED = "output_roots.txt"
-DEFAULT_FOLDER = "outputs"
+from ..paths import WORKSPACE_DIR, project_root
+from ..record.layout import DEFAULT_ROOT, OUTPUT_ROOTS
+from ..record.roots import read_output_roots
 
 
 def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
@@ -24,23 +22,14 @@ def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
                 raise DataError(f"--root {path}: there is no such folder. Name the output_dir of your experiments.")
         return _each_once(map(Path, given))
     here = Path.cwd()
-    known = [here / DEFAULT_FOLDER, project_root(here) / DEFAULT_FOLDER, *noted_roots(here)]
+    known = [here / DEFAULT_ROOT, project_root(here) / DEFAULT_ROOT, *read_output_roots(here)]
     return _each_once(path for path in known if path.is_dir())
-
-
-def noted_roots(start: Path | None = None) -> list[Path]:
-    """The folders that runs of this project noted."""
-    try:
-        lines = (workspace_dir(start) / NOTED).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return [Path(line.strip()) for line in lines if line.strip() and "\x00" not in line]
 
 
 def looked_in(roots: Sequence[Path]) -> str:
     """The folders that were searched, for a message."""
     if not roots:
-        return f"no folder of experiments was found (looked for ./{DEFAULT_FOLDER} and in .evsys/{NOTED})"
+        return f"no folder of experiments was found (looked for ./{DEFAULT_ROOT} and in {WORKSPACE_DIR}/{OUTPUT_ROOTS})"
     shown = ", ".join(str(shortest(root)) for root in roots[:3])
     return f"looked in {shown}" + (f" and {len(roots) - 3} more folders" if len(roots) > 3 else "")
 

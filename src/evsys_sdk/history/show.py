@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .arm_records import config_runs
+from ..record.events import Kind
+from ..record.runs import config_runs
+from ..record.values import items, matching, number, part
 from .detail import Detail, checkpoints, commands, failures, run_spend
 from .outcome import RunScore
-from .reading import items, matching, number, part
 from .roots import shortest
 from .summarize import scalars
 from .text import (
@@ -44,7 +45,7 @@ def show_data(detail: Detail) -> dict[str, Any]:
         ],
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
-        "checkpoints": checkpoints(detail.folder, best.name) if best else [],
+        "checkpoints": checkpoints(best) if best else [],
         "decisions": detail.decisions,
         "conclusion": detail.conclusion or None,
         "config": detail.config,
@@ -125,7 +126,7 @@ def _run_row(detail: Detail, run: RunScore) -> list[str]:
         f"{mark}{run.run}",
         str(run.n_seeds or "-"),
         score_text(run.score),
-        interval_text(run.low, run.high) or "-",
+        interval_text(run.low, run.high, run.covers) or "-",
         run.role or _difference(detail, run.run),
         str(run.failures or "-"),
         short_spend_text(run_spend(detail, run.run)) or "-",
@@ -149,6 +150,7 @@ def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
         "score": run.score,
         "low": run.low,
         "high": run.high,
+        "covers": run.covers,
         "n_seeds": run.n_seeds,
         "n_tasks": run.n_tasks,
         "failures": run.failures,
@@ -167,9 +169,9 @@ def _listed(heading: str, lines: Sequence[str], paragraph: Callable[[str], str])
 def _decision(event: dict[str, Any]) -> str:
     """What search, budget or a retry decided."""
     told = {name: value for name, value in event.items() if name not in ("id", "time", "kind")}
-    if event.get("kind") == "arm_retried":
+    if event.get("kind") == Kind.ARM_RETRIED:
         return f"{told.get('arm')} was taken up again: {told.get('reason')}"
-    what = "stopped by the budget" if event.get("kind") == "budget_stop" else "search"
+    what = "stopped by the budget" if event.get("kind") == Kind.BUDGET_STOP else "search"
     return clip(f"{what}: " + ", ".join(f"{name} {_short_json(value)}" for name, value in told.items()), 240)
 
 
@@ -191,7 +193,7 @@ def _best_lines(detail: Detail) -> list[str]:
         if params:
             lines.append(clip("params: " + ", ".join(f"{name}={value}" for name, value in params.items()), 300))
     lines += [f"{name}: {path}" for name, path in arm.artifacts.items()]
-    found = checkpoints(detail.folder, arm.name)
+    found = checkpoints(arm)
     if found:
         steps = [f"{one['step']}{' (final)' if one['final'] else ''}" for one in found[-_MOST_CHECKPOINTS:]]
         lines.append(

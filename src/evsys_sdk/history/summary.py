@@ -11,19 +11,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..record.reader import Note
+
 STATUSES = ("running", "killed", "completed", "failed", "interrupted", "budget", "damaged")
 """running: a process works on it; killed: it has no end, and nobody works on it any more; budget: stopped by its limit;
 damaged: its config cannot be read."""
 VERDICTS = ("supported", "promising_unconfirmed", "inconclusive", "refuted", "invalid")
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something a person or an agent wrote down about an experiment."""
-
-    text: str
-    time: float | None = None
-    author: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +52,8 @@ class ExperimentSummary:
     best_high: float | None = None
     best_seeds: int = 0
     best_tasks: int | None = None
+    best_covers: str = ""
+    """What that interval is about: `tasks`, or `tasks and seeds`."""
     n_runs: int = 0
     n_arms: int = 0
     n_seeds: int = 0

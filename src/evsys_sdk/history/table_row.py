@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from ..record.reader import UNFINISHED
 from .cache import COLUMNS, Row
-from .summarize import UNFINISHED
 from .summary import ExperimentSummary
 
 

@@ -60,9 +60,10 @@ def score_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def interval_text(low: float | None, high: float | None) -> str:
-    """`[0.41, 0.53]`, or nothing."""
-    return "" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
+def interval_text(low: float | None, high: float | None, covers: str = "") -> str:
+    """`[0.41, 0.53]`, or nothing; one that knows nothing of other seeds says so."""
+    only = " (tasks only)" if covers == "tasks" else ""
+    return "" if low is None or high is None else f"[{low:.3g}, {high:.3g}]{only}"
 
 
 def date_text(at: float | None) -> str:

@@ -4,9 +4,9 @@ Each record is one write of one whole line, so another process can follow the fi
 one half-written line, which the next one repairs. A run that resumes rewinds its files to the step it goes on from;
 they then end up as if nothing had happened.
 
-    file = JsonlFile(run_dir / "metrics.jsonl")
-    file.rewind(next_step=21)
-    file.append({"step": 21, "loss": 0.5})
+    with JsonlFile(RunFiles(run_dir).logs.metrics) as file:
+        file.rewind(next_step=21)
+        file.append({"step": 21, "loss": 0.5})
 """
 
 from __future__ import annotations
@@ -17,44 +17,57 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self, cast
 
 from ..errors import DataError
 from ..files import atomic_write
 from ..log import get_logger
 from .jsonable import encode_line
+from .lock import exclusive_use
 
 _BLOCK = 1 << 16
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+"""NaN is no JSON, and must not be in an answer that is."""
 
 
 class JsonlFile:
-    """One file, one writer; safe to use from several threads."""
+    """One file, one writer; safe to use from several threads. `append_after` also from several processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._descriptor: int | None = None
+        self._last, self._end = b"", -1
+        """The last line without its end, and where the file ended after it, as far as this process knows."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open_for_append(path)
-            repair_last_line(path)
+            with exclusive_use(self._descriptor):  # half a line may be that of another process, which is writing it
+                repair_last_line(path)
         except OSError as error:
             self.close()
             raise cannot_write(path, error) from error
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one record; it is in the file when this returns, or not at all."""
-        line = memoryview(encode_line(record, str(self.path)))
+        self.append_line(encode_line(record, str(self.path)))
+
+    def append_line(self, line: bytes, *, sync: bool = False) -> None:
+        """Write a record that is a line already; with `sync` it has reached the disk itself when this returns."""
         with self._lock:
-            if self._descriptor is None:
-                raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
-            start = os.lseek(self._descriptor, 0, os.SEEK_END)
-            try:
-                while line:
-                    line = line[os.write(self._descriptor, line) :]
-            except OSError as error:
-                os.ftruncate(self._descriptor, start)  # the next record must not continue half of this one
-                raise cannot_write(self.path, error) from error
+            self._write(line)
+            if sync:
+                os.fsync(self._open)
+
+    def append_after(self, make: Callable[[bytes], dict[str, Any]]) -> None:
+        """Write a record that is made from the line before it (b"" for none), while no other process adds one."""
+        with self._lock, exclusive_use(self._open):
+            if os.fstat(self._open).st_size != self._end:  # somebody else added lines, or was killed at it
+                repair_last_line(self.path)
+                self._last = _last_line(self.path)
+            line = encode_line(make(self._last), str(self.path))
+            self._write(line)
+            self._last, self._end = line[:-1], os.fstat(self._open).st_size
 
     def rewind(self, next_step: int) -> None:
         """Drop every record of step `next_step` or later; a record without a step stays."""
@@ -63,7 +76,7 @@ class JsonlFile:
     def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drop some records; a line that is damaged stays where it is."""
         with self._lock:
-            keep = [not unwanted(_parse(line) or {}) for line in _lines(self.path)]
+            keep = [not unwanted(parse_object(line) or {}) for line in _lines(self.path)]
             if all(keep):
                 return
             with atomic_write(self.path) as file:
@@ -79,34 +92,67 @@ class JsonlFile:
                 os.close(self._descriptor)
                 self._descriptor = None
 
+    def __enter__(self) -> Self:
+        return self
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _open(self) -> int:
+        if self._descriptor is None:
+            raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
+        return self._descriptor
+
+    def _write(self, line: bytes) -> None:
+        start, left = os.lseek(self._open, 0, os.SEEK_END), memoryview(line)
+        try:
+            while left:
+                left = left[os.write(self._open, left) :]
+        except OSError as error:
+            os.ftruncate(self._open, start)  # the next record must not continue half of this one
+            raise cannot_write(self.path, error) from error
+
+
+def read_records(path: Path, *, warn: bool = True) -> Iterator[dict[str, Any]]:
     """The complete records of a file, which may still be growing; no file means none."""
-    if not path.exists():
+    for number, line in complete_lines(path):
+        record = parse_object(line)
+        if record is not None:
+            yield record
+        elif warn and line.strip():
+            get_logger(__name__).warning("%s:%d: this line is damaged and was passed over", path, number)
+
+
+def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that have their end, with their numbers; what a writer is in the middle of is none yet."""
+    if path.is_file():  # reading from a pipe would wait for ever
+        yield from ((number, line) for number, line in enumerate(_lines(path), 1) if line.endswith(b"\n"))
+
+
+def last_records(path: Path, most_bytes: int = 1 << 14) -> Iterator[dict[str, Any]]:
+    """The last records of a file, the latest first, as far as they are in its last bytes."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - most_bytes, 0))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
         return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            record = _parse(line)
-            if record is None:
-                get_logger(__name__).warning("%s:%d: this line is damaged and was passed over", path, number)
-            else:
-                yield record
+    yield from (record for line in reversed(lines) if (record := parse_object(line)) is not None)
 
 
-def repair_last_line(path: Path) -> None:
-    """Cut off a half-written last line; one that lacks nothing but its end gets it."""
+def repair_last_line(path: Path, *, keep_whole: bool = True) -> None:
+    """Cut off a half-written last line; one that lacks nothing but its end gets it, or goes too."""
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         start = _start_of_last_line(file, size)
         if start == size:
             return
         file.seek(start)
-        if _parse(file.read()) is None:
-            file.truncate(start)
-        else:
+        if keep_whole and parse_object(file.read()) is not None:
             file.write(b"\n")
+        else:
+            file.truncate(start)
 
 
 def cannot_write(path: Path, error: OSError) -> DataError:
@@ -132,6 +178,15 @@ def _start_of_last_line(file: IO[bytes], size: int) -> int:
     return 0
 
 
+def _last_line(path: Path) -> bytes:
+    """The last line of a file that ends with one, without its end."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = _start_of_last_line(file, max(size - 1, 0))
+        file.seek(start)
+        return file.read()[:-1]
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from file
@@ -141,9 +196,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """The object in a line or a small file; None where there is none that can be read."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        value = _DECODER.decode(line.decode("utf-8"))
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None

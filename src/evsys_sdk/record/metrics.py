@@ -24,6 +24,12 @@ TIMING = "time/"
 """Prefix of the metrics that differ each time the same run is repeated."""
 
 
+def split_timing(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """The metrics that a repetition of the run would reproduce, and those that measure the machine."""
+    timing = {name: value for name, value in metrics.items() if name.startswith(TIMING)}
+    return {name: value for name, value in metrics.items() if name not in timing}, timing
+
+
 def metrics_record(step: int, metrics: Mapping[str, float], **labels: str) -> dict[str, Any]:
     """One recorded line: the step, what identifies it, and the numbers."""
     record: dict[str, Any] = {"step": int(step), **labels}
@@ -47,12 +53,6 @@ def restore_nonfinite(record: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded line with its NaN and infinities back in place."""
     found = {key: value for key, value in record.items() if key != NONFINITE}
     return found | {key: float(text) for key, text in record.get(NONFINITE, {}).items()}
-
-
-def split_timing(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """The metrics that a repetition of the run would reproduce, and those that measure the machine."""
-    timing = {name: value for name, value in metrics.items() if name.startswith(TIMING)}
-    return {name: value for name, value in metrics.items() if name not in timing}, timing
 
 
 def as_number(name: str, value: Any) -> int | float:

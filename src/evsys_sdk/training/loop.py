@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.client import AdamParams
 from ..errors import TrainingError, show
+from ..record.checkpoints import Checkpoint, CheckpointLog
 from .batch import StepBuilder, TrainingBatch
 from .callback import Observers, RunControl
-from .checkpoints import Checkpoint, CheckpointLog
 from .schedule import Schedule
 from .scoring import BackgroundScoring
 from .watchdog import Watchdog

@@ -19,7 +19,7 @@ from .callback import EvalRecord, Observers
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
-    from .checkpoints import CheckpointLog
+    from ..record.checkpoints import CheckpointLog
 
 type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[Scoring]]
 """Scores a sampler that was taken after a step, on what is due then or on everything; runs on a thread of its own."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from ...errors import EvalError
 from ...files import write_json, write_text
-from ...record.file_lock import exclusive
+from ...record.lock import exclusive
 from ...training.blocking import run_blocking
 from .aliases import AliasMatcher, normalise
 from .asking import Asker, Progress

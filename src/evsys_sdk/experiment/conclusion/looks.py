@@ -6,13 +6,14 @@ that started earlier count, so the number does not change when later ones look a
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from ...record.events import first_event
+from ...record.scores import scored_sets
+from ...record.values import subfolders
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +44,19 @@ def count_looks(path: Path, hashes: Iterable[str], *, started: float | None) -> 
     return {sha256: Looks(before[sha256], experiments[sha256], here[sha256]) for sha256 in wanted}
 
 
-def _siblings(path: Path) -> Iterator[Path]:
-    with os.scandir(path.parent) as entries:
-        for entry in entries:
-            if entry.name != path.name and not entry.name.startswith(".") and entry.is_dir():
-                yield Path(entry.path)
+def _siblings(path: Path) -> list[Path]:
+    return [path.parent / name for name in subfolders(path.parent) if name != path.name]
 
 
 def _started_before(experiment: Path, moment: float | None) -> bool:
     """Whether it began earlier; one that does not say when is taken to have."""
-    if moment is None:
-        return True
-    try:
-        with (experiment / "journal.jsonl").open("rb") as file:
-            first: Any = json.loads(file.readline())
-        return float(first["time"]) < moment
-    except (OSError, ValueError, KeyError, TypeError):
-        return True
+    first = first_event(experiment) if moment is not None else None
+    return first is None or first.time is None or moment is None or first.time < moment
 
 
 def _scorings(experiment: Path, hashes: Sequence[str]) -> Counter[str]:
     """At how many steps of its arms each test set was scored."""
     found: Counter[str] = Counter()
-    with os.scandir(experiment) as entries:
-        arms = [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    for arm in arms:
-        try:
-            with open(os.path.join(arm, "scores.jsonl"), "rb") as file:
-                steps = {step for line in file for step in _test_steps(line, hashes)}
-        except OSError:  # most often: it was not scored
-            continue
-        found.update(sha256 for sha256, _ in steps)
+    for arm in subfolders(experiment):
+        found.update(sha256 for sha256, _ in scored_sets(experiment / arm, "test", hashes))
     return found
-
-
-def _test_steps(line: bytes, hashes: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Which of the sets a line scores, and at which step; only lines that mention one of them are parsed."""
-    for sha256 in hashes:
-        if sha256.encode() in line:
-            try:
-                record: Any = json.loads(line)
-                if record["split"] == "test" and record["sha256"] == sha256:
-                    yield sha256, int(record["step"])
-            except (ValueError, KeyError, TypeError):
-                continue

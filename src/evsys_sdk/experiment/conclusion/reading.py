@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,46 +11,39 @@ from pydantic import ValidationError
 
 from ...config import Metadata
 from ...errors import DataError
-from ...record.jsonl_file import read_records
-from ..record_dir import CONFIG_FILE, RESULT_FILE
+from ...record.folders import load_result
+from ...record.layout import ExperimentFiles
+from ...record.reader import ExperimentRecord
+from ...record.runs import RunRecord, config_runs
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
 from .looks import count_looks
 
-SCORES_FILE = "scores.jsonl"
-JOURNAL_FILE = "journal.jsonl"
 _NOTHING: dict[str, Any] = {}
 
 
 def read_evidence(path: Path) -> Evidence:
     """The evidence in the folder of an experiment."""
-    config = _config(path)
+    record = ExperimentRecord(path)
+    config, start = record.load_config(), record.start
     metadata = _metadata(path, config)
-    journal = list(read_records(path / JOURNAL_FILE))
-    start = next((event for event in journal if event.get("kind") == "experiment_started"), _NOTHING)
-    searched = any(event.get("kind") == "search_decision" for event in journal)
-    arms = [_arm(path, *listed, searched=searched) for listed in _listed_arms(path, config, journal)]
+    searched = bool(record.search_decisions)
+    arms = [_arm(run, searched=searched) for run in record.runs_on_disk]
     names = dict.fromkeys([*_run_tags(config), *(arm.run for arm in arms)])
     tags = _run_tags(config)
     runs = [RunEvidence(name, _by_seed(arms, name), tags.get(name, ())) for name in names]
     tests = {one.sha256 for arm in arms for one in arm.scorings.values() if one.key[0] == "test" and one.sha256}
     return Evidence(
-        experiment=str(start.get("experiment_id") or path.resolve().name),
+        experiment=record.experiment_id or path.resolve().name,
         metadata=metadata,
         runs=[run for run in runs if run.arms],
-        registered="hypothesis_sha256" in start,
+        registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
-        invalidated=_invalidated(journal),
-        stopped=_stopped(journal),
+        invalidated=record.invalidated or None,
+        stopped=record.budget_stop or None,
         searched=searched,
-        looks=count_looks(path, tests, started=start.get("time")),
+        looks=count_looks(path, tests, started=start.time),
     )
-
-
-def _config(path: Path) -> dict[str, Any]:
-    if not (path / CONFIG_FILE).is_file():
-        raise DataError(f"{path}: this is not the folder of an experiment: it has no {CONFIG_FILE}. Name another one.")
-    return _read_object(path / CONFIG_FILE)
 
 
 def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
@@ -61,31 +53,12 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
         first = error.errors()[0]
         place = ".".join(str(part) for part in ("metadata", *first["loc"]))
         raise DataError(
-            f"{path / CONFIG_FILE}: {place}: {first['msg']}. Restore the file as `evsys run` wrote it."
+            f"{ExperimentFiles(path).config}: {place}: {first['msg']}. Restore the file as `evsys run` wrote it."
         ) from error
 
 
 def _run_tags(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    runs: list[Mapping[str, Any]] = config.get("runs") or [config.get("run") or {}]
-    return {run["name"]: list(run.get("tags") or ()) for run in runs if "name" in run}
-
-
-def _listed_arms(
-    path: Path, config: Mapping[str, Any], journal: Iterable[Mapping[str, Any]]
-) -> list[tuple[str, str, int]]:
-    """Arm, run and seed of everything that was planned or is there."""
-    found: dict[str, tuple[str, str, int]] = {}
-    for event in journal:
-        for one in event.get("arms") or ():
-            found[one["arm"]] = (one["arm"], one["run"], int(one.get("seed") or 0))
-    known = _run_tags(config)
-    for folder in sorted(path.iterdir()):
-        if folder.name in found or folder.name.startswith(".") or not (folder / CONFIG_FILE).is_file():
-            continue
-        seed = int(_read_object(folder / CONFIG_FILE).get("seed") or 0)
-        shorter = folder.name.removesuffix(f"__seed{seed}")
-        found[folder.name] = (folder.name, folder.name if folder.name in known else shorter, seed)
-    return list(found.values())
+    return {run["name"]: list(run.get("tags") or ()) for run in config_runs(dict(config)) if "name" in run}
 
 
 def _by_seed(arms: Iterable[ArmEvidence], run: str) -> list[ArmEvidence]:
@@ -100,9 +73,8 @@ def _counts(given: Any) -> list[int]:
     return [value for value in values if isinstance(value, int)]
 
 
-def _arm(path: Path, arm: str, run: str, seed: int, *, searched: bool) -> ArmEvidence:
-    folder = path / arm
-    result = _read_object(folder / RESULT_FILE) if (folder / RESULT_FILE).is_file() else {}
+def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
+    result = load_result(run.folder) or _NOTHING
     extras: dict[str, Any] = result.get("extras") or _NOTHING
     spend: dict[str, Any] = extras.get("spend") or _NOTHING
     reported: dict[str, Any] = result.get("metrics") or _NOTHING
@@ -111,29 +83,29 @@ def _arm(path: Path, arm: str, run: str, seed: int, *, searched: bool) -> ArmEvi
     tokens = _counts(extras.get("tokens"))
     metrics = {name: float(value) for name, value in reported.items() if _is_finite(value)}
     return ArmEvidence(
-        arm,
-        run,
-        seed,
+        run.name,
+        run.run,
+        run.seed or 0,
         status=result.get("status"),
         error=result.get("error"),
         unscored=extras.get("unscored"),
         stopped=extras.get(STOPPED_BY_SEARCH, left_out),
         metrics=metrics,
-        scorings=_scorings(folder / SCORES_FILE),
+        scorings=_scorings(run),
         tokens=int(sum(tokens)) if tokens else None,
         usd=spend.get("usd"),
     )
 
 
-def _scorings(path: Path) -> dict[SetKey, Scoring]:
+def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
     """The last scoring of each benchmark: the one of the latest step, and of that the latest line."""
     found: dict[SetKey, Scoring] = {}
-    for line in read_records(path):
+    for line in run.score_lines:
         try:
             scoring = _scoring(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                f"{path}: this line is not a scoring ({type(error).__name__}: {error}). "
+                f"{run.files.scores}: this line is not a scoring ({type(error).__name__}: {error}). "
                 "Remove the file and score the run again with `evsys run --resume`."
             ) from error
         before = found.get(scoring.key)
@@ -168,36 +140,5 @@ def _score(given: Mapping[str, Any], tasks: Sequence[str]) -> Score | None:
     return Score(float(given["value"]), per_task, int(given.get("n_samples") or 0), int(given.get("n_missing") or 0))
 
 
-def _invalidated(journal: Iterable[Mapping[str, Any]]) -> str | None:
-    reason = None
-    for event in journal:
-        if event.get("kind") == "invalidated":
-            reason = str(event.get("reason") or "no reason was given")
-        elif event.get("kind") == "reinstated":
-            reason = None
-    return reason
-
-
-def _stopped(journal: Iterable[Mapping[str, Any]]) -> str | None:
-    """Why the last attempt was stopped by its budget; how an attempt ends is written after its conclusion."""
-    reason = None
-    for event in journal:
-        if event.get("kind") == "budget_stop":
-            reason = str(event.get("reason") or event.get("limit") or "the budget was used up")
-        elif event.get("kind") in ("experiment_started", "experiment_resumed"):
-            reason = None
-    return reason
-
-
 def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: this file is damaged ({error}). Move it away, or start a new attempt.") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: this file should hold one JSON object. Move it away, or start a new attempt.")
-    return found  # pyright: ignore[reportUnknownVariableType]

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 from ...errors import DataError
-from ...files import write_text
+from ...record import folders
+from ...record.layout import ExperimentFiles
 from .markdown import as_markdown
 from .model import Conclusion
 from .reading import read_evidence
 from .verdict import conclude_from
-
-CONCLUSION_FILE = "conclusion.json"
-CONCLUSION_PAGE = "conclusion.md"
 
 
 def conclude(path: Path) -> Conclusion:
@@ -24,20 +22,19 @@ def conclude(path: Path) -> Conclusion:
 def write_conclusion(path: Path) -> Conclusion:
     """Conclude, and put both files beside the record, each whole or not at all."""
     conclusion = conclude(path)
-    write_text(path / CONCLUSION_PAGE, as_markdown(conclusion))
-    write_text(path / CONCLUSION_FILE, conclusion.to_json())  # last: what programs look for
+    folders.write_conclusion(path, page=as_markdown(conclusion), content=conclusion.to_json())
     return conclusion
 
 
 def stored_conclusion(path: Path) -> Conclusion | None:
     """The conclusion that was written, if there is one."""
-    file = path / CONCLUSION_FILE
-    if not file.is_file():
+    text = folders.read_conclusion(path)
+    if text is None:
         return None
     try:
-        return Conclusion.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        return Conclusion.from_dict(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{file}: this is not a conclusion ({type(error).__name__}: {error}). "
+            f"{ExperimentFiles(path).conclusion}: this is not a conclusion ({type(error).__name__}: {error}). "
             "Remove it and run `evsys conclude` to write it anew."
         ) from None

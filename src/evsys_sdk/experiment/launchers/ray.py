@@ -22,13 +22,11 @@ from pydantic import Field
 from ...config.base import Strict
 from ...errors import ConfigError, Problem
 from ...protocols import RunResult
+from ...record.layout import ExperimentFiles
 from ..launcher import ArmJob, Launch, WorkerLost
 from ..machine import cpu_count, visible_gpus
 from ..project_code import ProjectCode
 from .ray_task import MessageBoard, run_task, unpack
-
-_TOKEN_FILE = ".seen"
-"""By this file a worker knows that it sees the same disk."""
 
 
 class RayLauncherConfig(Strict):
@@ -68,7 +66,7 @@ class RayLauncher:
             message = f"Ray's workers cannot import extensions registered in {', '.join(code.unreachable)}"
             raise ConfigError(Problem(message, path="launcher", hint=hint))
         self._connect()
-        self._token = launch.experiment_dir / _TOKEN_FILE
+        self._token = ExperimentFiles(launch.experiment_dir).token
         self._token.write_text(launch.experiment_dir.name, encoding="utf-8")
         self._shared = ray.put(pickle.dumps((code, launch)))
         self._board = self._new_board()

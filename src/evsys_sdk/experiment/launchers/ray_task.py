@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EvsysError
+from ...record.layout import RunFiles
 from ...training.callback import Callback, RunControl
 from ..launcher import ArmJob, execute, refuse
-from ..locks import LOCK_FILE
 from ..result_json import portable
 
 _POLL_S = 0.5
@@ -91,7 +91,7 @@ def pack(folder: Path) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.name != LOCK_FILE:
+            if path.is_file() and path.name != RunFiles.lock.name:
                 archive.add(path, arcname=str(path.relative_to(folder)), recursive=False)
     return content.getvalue()
 

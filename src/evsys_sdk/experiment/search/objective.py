@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from ...config import ExperimentConfig
 from ...config.search import full_names, success_of, val_metrics
+from ...record.checkpoints import CheckpointLog
+from ...record.scores import read_scores
 from ...registry import list_metrics
-from ...training.checkpoints import CheckpointLog
 from ..arms import Arm
-from ..score_log import read_scores
 
 type Curve = Mapping[int, float]
 """Step -> score."""

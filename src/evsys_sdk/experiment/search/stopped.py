@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...record.reader import ExperimentRecord
 from ..allocation import Outcome
 from ..budget import is_budget_stop
-from ..journal import SEARCH_DECISION, read_journal
 from ..record_dir import ExperimentDir, write_result
 from ..results import STOPPED_BY_SEARCH, ArmResult
 
@@ -32,20 +32,20 @@ def mark_stopped(results: Sequence[ArmResult], folder: ExperimentDir) -> list[Ar
     if all(result.paused_after is None for result in results):
         return list(results)
     reasons: dict[str, tuple[str, str]] = {}
-    for event in read_journal(folder.path):
-        if event["kind"] == SEARCH_DECISION:
-            reasons |= {arm: _reason(arm, event) for arm in event.get("stopped", ())}
+    for decision in ExperimentRecord(folder.path).search_decisions:
+        reasons |= {arm: _reason(arm, decision) for arm in decision.get("stopped", ())}
     return [_marked(result, reasons.get(result.name), folder) for result in results]
 
 
-def _reason(arm: str, event: dict[str, Any]) -> tuple[str, str]:
+def _reason(arm: str, decision: dict[str, Any]) -> tuple[str, str]:
     """The key of the extras, and what it says."""
-    score: float | None = event["scores"].get(arm)
-    step: Any = event["steps"][arm] if event["step"] is None else event["step"]
+    score: float | None = decision["scores"].get(arm)
+    step: Any = decision["steps"][arm] if decision["step"] is None else decision["step"]
+    metric = decision["metric"]
     if score is None:
-        return "unscored", f"it has no {event['metric']} after step {step}, so the search could not let it go on"
-    others = f"{len(event['kept'])} of {len(event['scores'])}"
-    return STOPPED_BY_SEARCH, f"after step {step} its {event['metric']} of {score:.4g} was not among the best {others}"
+        return "unscored", f"it has no {metric} after step {step}, so the search could not let it go on"
+    others = f"{len(decision['kept'])} of {len(decision['scores'])}"
+    return STOPPED_BY_SEARCH, f"after step {step} its {metric} of {score:.4g} was not among the best {others}"
 
 
 def _marked(result: ArmResult, reason: tuple[str, str] | None, folder: ExperimentDir) -> ArmResult:

@@ -16,11 +16,8 @@ from typing import Any
 
 from ...config.base import Strict
 from ...errors import ConfigError, Problem
-from ...files import write_json
-from ...record.jsonable import jsonable
-from ...record.jsonl_file import JsonlFile, cannot_write, read_records
-from ...record.metrics import metrics_record, split_timing
-from ...redact import redact
+from ...record.layout import LogFiles
+from ...record.logs import RunLogs
 from ...training.callback import EvalRecord
 
 
@@ -39,8 +36,8 @@ class JsonlLogStore:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = JsonlConfig(**params)
-        self._files: dict[str, JsonlFile] = {}
         self._hyperparams: dict[str, Any] = {}
+        self._opened: RunLogs | None = None
 
     def log_scalar(self, key: str, value: float, step: int) -> None:
         """Record one number."""
@@ -48,51 +45,35 @@ class JsonlLogStore:
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Record the numbers of one step as one line."""
-        results, timing = split_timing(metrics)
-        if results or not timing:
-            self._file("metrics.jsonl").append(metrics_record(step, results))
-        if timing:
-            self._file("timing.jsonl").append(metrics_record(step, timing))
+        self._logs.add_metrics(self._logs.files, step, metrics)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Record what the run was started with; a second call adds to the first."""
-        self._hyperparams |= redact(jsonable(params))
-        path = self._folder() / "hyperparams.json"
-        try:
-            write_json(path, self._hyperparams)
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        self._hyperparams |= params
+        self._logs.write_hyperparams(self._hyperparams)
 
     def log_artifact(self, name: str, path: str) -> None:
         """Record where something the run produced can be found; a resumed run may say it again."""
-        record = {"name": name, "path": str(path)}
-        if record not in read_records(self._folder() / "artifacts.jsonl"):
-            self._file("artifacts.jsonl").append(record)
+        self._logs.add_once(self._logs.files.artifacts, {"name": name, "path": str(path)})
 
     def rewind(self, next_step: int) -> None:
         """Forget every step from `next_step` on, because the run goes on from there."""
-        for name in ("metrics.jsonl", "timing.jsonl"):
-            if (self._folder() / name).exists():
-                self._file(name).rewind(next_step)
+        self._logs.rewind(next_step)
 
     def forget(self, scoring: EvalRecord) -> None:
         """Forget one scoring, because it will be recorded again."""
-        if (self._folder() / "metrics.jsonl").exists():
-            self._file("metrics.jsonl").drop(scoring.is_of)
+        self._logs.drop([self._logs.files.metrics], scoring.is_of)
 
     def close(self) -> None:
         """Close the files; a later call opens them again."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        if self._opened is not None:
+            self._opened.close()
 
-    def _file(self, name: str) -> JsonlFile:
-        if name not in self._files:
-            self._files[name] = JsonlFile(self._folder() / name)
-        return self._files[name]
-
-    def _folder(self) -> Path:
-        return log_folder(self.cfg.log_dir, self.name)
+    @property
+    def _logs(self) -> RunLogs:
+        if self._opened is None:
+            self._opened = RunLogs(LogFiles(log_folder(self.cfg.log_dir, self.name)))
+        return self._opened
 
 
 def log_folder(log_dir: str | None, kind: str) -> Path:

@@ -1,0 +1,182 @@
+"""The journal of an experiment: one append-only file of everything that happened to it, oldest first.
+
+Each line is an event with an id, so that history, uploads and resume are projections of it, and none of them ever
+counts an event twice. Nothing in it is changed or removed, also not by a resumed or repeated run. Each event carries
+the hash of the line before it, so that whoever does change something leaves a trace (`verify_chain`).
+
+    with Journal.of(folder) as journal:
+        journal.append(Kind.ARM_STARTED, arm="sft__seed1")
+    for event in read_events(folder): ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from .jsonl_file import JsonlFile, complete_lines, parse_object, read_records
+from .layout import ExperimentFiles
+from .values import Object, number, part, read_lines, text
+
+FORMAT = 2
+"""Version of the record. Events of version 1 do not say theirs, and have no chain."""
+_CHAINED_SINCE = 2
+_DIGITS = 32
+"""How much of a sha256 is kept: half of it, which nobody can aim at either."""
+_OWN = ("format", "id", "time", "kind", "prev")
+"""Fields that every event has; the others are its payload."""
+
+
+class Kind(StrEnum):
+    """Everything that can happen to an experiment."""
+
+    STARTED = "experiment_started"
+    RESUMED = "experiment_resumed"
+    ENDED = "experiment_ended"
+    ARM_STARTED = "arm_started"
+    ARM_ENDED = "arm_ended"
+    ARM_RETRIED = "arm_retried"
+    ARM_RECALLED = "arm_recalled"
+    SEARCH_DECISION = "search_decision"
+    BUDGET_STOP = "budget_stop"
+    CONCLUDED = "concluded"
+    NOTE = "note"
+    INVALIDATED = "invalidated"
+    REINSTATED = "reinstated"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    kind: str
+    """A `Kind`; the word itself where a later version has one that this one does not know."""
+    id: str = ""
+    time: float | None = None
+    payload: Object = field(default_factory=dict[str, Any])
+    format: int = 1
+    prev: str = ""
+
+    @classmethod
+    def of(cls, line: Object) -> Self:
+        """The event in a line of the journal, however little of it is as it should be."""
+        payload = {name: value for name, value in line.items() if name not in _OWN}
+        version = int(number(line.get("format")) or 1)
+        kind, own_id, prev = (text(line.get(name)) for name in ("kind", "id", "prev"))
+        return cls(kind, own_id, number(line.get("time")), payload, version, prev)
+
+    def get(self, name: str) -> Any:
+        """A field of the payload, as it was written."""
+        return self.payload.get(name)
+
+    def text(self, name: str) -> str:
+        """A field of the payload that is text; nothing where it is something else."""
+        return text(self.payload.get(name))
+
+    def part(self, name: str) -> Object:
+        """A field of the payload that is an object."""
+        return part(self.payload, name)
+
+    def to_dict(self) -> Object:
+        """The event without what holds the journal together."""
+        return {"id": self.id, "time": self.time, "kind": str(self.kind), **self.payload}
+
+
+class Journal:
+    """Writes the events of one experiment, the only way they get there; safe to use from several processes."""
+
+    def __init__(self, experiment_dir: Path) -> None:
+        self._file = JsonlFile(ExperimentFiles(experiment_dir).journal)
+
+    @classmethod
+    def of(cls, experiment_dir: Path) -> Self:
+        """The journal of an experiment, which may not have one yet."""
+        return cls(experiment_dir)
+
+    def append(self, kind: Kind, **payload: Any) -> str:
+        """Add an event; it is on disk when this returns. Returns its id."""
+        event_id = secrets.token_hex(6)
+        own = {"format": FORMAT, "id": event_id, "time": time.time(), "kind": str(kind)}
+        # The payload between them: none of its names may take the place of a field that is not its own.
+        self._file.append_after(lambda last: {**own, **payload, **own, "prev": digest(last)})
+        return event_id
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_events(experiment_dir: Path, *, warn: bool = True) -> Iterator[Event]:
+    """Every complete event, oldest first; an experiment of an older version may have none."""
+    path = ExperimentFiles(experiment_dir).journal
+    return map(Event.of, read_records(path) if warn else read_lines(path))
+
+
+def first_event(experiment_dir: Path) -> Event | None:
+    """How an experiment began, without reading what came after."""
+    try:
+        return next(read_events(experiment_dir, warn=False), None)
+    except OSError:
+        return None
+
+
+def count_events(experiment_dir: Path) -> int:
+    """How many events there are by now."""
+    return sum(1 for _ in read_events(experiment_dir, warn=False))
+
+
+def digest(line: bytes) -> str:
+    """What the event after a line says of it; nothing is said of no line."""
+    return hashlib.sha256(line).hexdigest()[:_DIGITS] if line else ""
+
+
+def verify_chain(path: Path) -> list[str]:
+    """What is wrong with the lines of a journal, in order; nothing for one that is as it was written.
+
+    A line that was changed, removed, inserted or moved no longer fits the one after it. A half-written last line is
+    what a killed process leaves, and no problem. Cutting off the end leaves a chain that holds: to find that, compare
+    the number of events, or the hash of the last one, with what was noted elsewhere.
+    """
+    problems: list[str] = []
+    unchained, chained, before = 0, False, b""
+    for line_number, line in complete_lines(path):
+        line, record = line[:-1], parse_object(line)
+        where, expected = f"{path}:{line_number}", digest(before)
+        if record is None:
+            problems.append(f"{where}: this line is damaged.")
+        elif _version(record) < _CHAINED_SINCE:
+            unchained += not chained
+            if chained:
+                problems.append(f"{where}: this line has no hash although lines before it do.")
+        else:
+            chained = True
+            if record.get("prev") != expected:
+                problems.append(f"{where}: the line before it is not the one it was written after.")
+        before = line
+    if unchained:
+        told = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
+        problems.insert(0, f"{path}: {told}")
+    return problems
+
+
+def chain_head(path: Path) -> str:
+    """The hash of the last complete line: noted elsewhere, it proves that nothing before it was changed since."""
+    last = b""
+    for _, line in complete_lines(path):
+        last = line[:-1]
+    return digest(last)
+
+
+def _version(record: Mapping[str, Any]) -> int:
+    return int(number(record.get("format")) or 1)

@@ -1,0 +1,113 @@
+"""The folders of experiments and runs as they are made, begun and ended; never overwritten, numbered when repeated."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from pathlib import Path
+
+from ..errors import ConfigError, Problem
+from ..files import write_json, write_text
+from ..redact import redact
+from .jsonl_file import JsonlFile, complete_lines
+from .layout import ExperimentFiles, RunFiles, run_folders
+from .values import Object, load_object, mtime, read_object
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""How a file system says that there is something at a path already."""
+
+
+def find_attempts(base: Path) -> dict[int, Path]:
+    """The attempts at an experiment by number; only a folder with its config written counts as one."""
+    found = {1: base} if ExperimentFiles(base).config.exists() else {}
+    for path in base.parent.glob(f"{_escape(base.name)}.*"):
+        suffix = path.name.removeprefix(f"{base.name}.")
+        if suffix.isdecimal() and ExperimentFiles(path).config.exists():
+            found[int(suffix)] = path
+    return found
+
+
+def latest_attempt(base: Path) -> Path | None:
+    """The last attempt at an experiment; a folder of that name that is something else is refused."""
+    foreign = base.exists() and not (base.is_dir() and not any(base.iterdir()))
+    attempts = find_attempts(base)  # after that look: another experiment may be making the folder at this moment
+    if foreign and not attempts:
+        hint = "Choose another output_dir or name, or move that folder away."
+        raise ConfigError(Problem(f"the folder {base} exists and is not the record of an experiment", hint=hint))
+    return attempts[max(attempts)] if attempts else None
+
+
+def create_attempt(base: Path, config: Object) -> Path:
+    """Make the next attempt's folder, complete with its config from the first moment it is there."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    staged = base.with_name(f".{base.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    write_json(ExperimentFiles(staged).config, config)
+    number = max(find_attempts(base), default=0)
+    while True:
+        number += 1
+        path = base if number == 1 else base.with_name(f"{base.name}.{number}")
+        try:
+            staged.rename(path)  # replaces an empty folder, but nothing else
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        else:
+            return path
+
+
+def write_config(folder: Path, config: Object) -> None:
+    """Note how an experiment that goes on is run from now on."""
+    write_json(ExperimentFiles(folder).config, config)
+
+
+def begin_run(run_dir: Path, config: Object) -> int:
+    """Note that a run starts, and return how often it has by now."""
+    files = RunFiles(run_dir)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    files.result.unlink(missing_ok=True)  # what goes on has no result yet
+    write_json(files.config, redact(config))
+    with JsonlFile(files.starts) as starts:
+        starts.append({"time": time.time(), "pid": os.getpid()})
+    return sum(1 for _ in complete_lines(files.starts))
+
+
+def note_length(run_dir: Path, total_steps: int | None) -> None:
+    """Note how many steps a run is going to take."""
+    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps})
+
+
+def write_result(run_dir: Path, result: Object, *, hparams: Object) -> None:
+    """Note how a run ended."""
+    write_json(RunFiles(run_dir).result, {**result, "hparams": redact(hparams), "ts": time.time()})
+
+
+def load_result(run_dir: Path) -> Object | None:
+    """How a run ended, if it has; a damaged file is an error."""
+    path = RunFiles(run_dir).result
+    return load_object(path) if path.exists() else None
+
+
+def write_conclusion(folder: Path, *, page: str, content: str) -> None:
+    """Put both forms of a conclusion beside the record, each whole or not at all."""
+    files = ExperimentFiles(folder)
+    write_text(files.conclusion_page, page)
+    write_text(files.conclusion, content)  # last: what programs look for
+
+
+def read_conclusion(folder: Path) -> str | None:
+    """The conclusion that was written, as it was written."""
+    path = ExperimentFiles(folder).conclusion
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def latest_results(root: Path, most: int) -> list[Object]:
+    """The results of the latest runs below a root, the newest first; what cannot be read is passed over."""
+    files = [RunFiles(folder).result for folder in run_folders(root)]
+    files.sort(key=lambda path: mtime(path) or 0.0, reverse=True)
+    return [found for path in files[:most] if (found := read_object(path)) is not None]
+
+
+def _escape(name: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

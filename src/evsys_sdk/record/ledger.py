@@ -1,0 +1,188 @@
+"""What an experiment has spent, as its `spend.jsonl` says it: the format of the records, and how they add up.
+
+Arms run in several threads and processes, and any of them may be killed. Each appends small records to one file:
+
+    {"arm": "sft__seed1", "at": 1760000000.0, "tokens_trained": 2048, "wall_s": 0.4, "key": "..."}
+
+Nothing is ever taken back: a step that a killed run repeats was paid for twice, and is counted twice. A record that has
+a `key` is counted once, however many of them there are. Time is the union of the stretches that records cover, so that
+two arms at the same time take it once, and the pause between a stop and a resume takes none.
+
+    tally = read_tally(experiment_dir)
+    tally.total().tokens, tally.of("sft__seed1").wall_s
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .layout import ExperimentFiles
+
+SPEND_FILE = ExperimentFiles.spend.name
+EXPERIMENT = ""
+"""The arm of what belongs to the experiment as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What was used up."""
+
+    tokens_trained: int = 0
+    tokens_sampled: int = 0
+    """Tokens that models wrote: in rollouts, evaluations and baselines."""
+    usd: float = 0.0
+    """The part that has a price."""
+    wall_s: float = 0.0
+    gpu_s: float = 0.0
+    unpriced: bool = False
+    """Whether some of it has no known price, so that `usd` is less than what was spent."""
+
+    @property
+    def tokens(self) -> int:
+        """Trained on and sampled together."""
+        return self.tokens_trained + self.tokens_sampled
+
+    def __bool__(self) -> bool:
+        return self != Spend()
+
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(
+            self.tokens_trained + other.tokens_trained,
+            self.tokens_sampled + other.tokens_sampled,
+            self.usd + other.usd,
+            self.wall_s + other.wall_s,
+            self.gpu_s + other.gpu_s,
+            self.unpriced or other.unpriced,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form of the record; `usd` is null where it is not fully known."""
+        return {
+            "tokens_trained": self.tokens_trained,
+            "tokens_sampled": self.tokens_sampled,
+            "usd": None if self.unpriced else round(self.usd, 9),
+            "wall_s": round(self.wall_s, 3),
+            "gpu_s": round(self.gpu_s, 3),
+        }
+
+
+@dataclass(slots=True)
+class Intervals:
+    """Stretches of time, merged where they touch."""
+
+    starts: list[float] = field(default_factory=list[float])
+    ends: list[float] = field(default_factory=list[float])
+    length: float = 0.0
+
+    def add(self, start: float, end: float) -> None:
+        """Cover one more stretch."""
+        low = bisect_left(self.ends, start)
+        high = bisect_right(self.starts, end)
+        if low < high:
+            start, end = min(start, self.starts[low]), max(end, self.ends[high - 1])
+        self.length += (end - start) - sum(self.ends[at] - self.starts[at] for at in range(low, high))
+        self.starts[low:high], self.ends[low:high] = [start], [end]
+
+
+@dataclass(slots=True)
+class _Account:
+    spend: Spend = field(default_factory=Spend)
+    clock: Intervals = field(default_factory=Intervals)
+
+    def add(self, spend: Spend, until: float) -> None:
+        self.spend += replace(spend, wall_s=0.0)
+        if spend.wall_s > 0:
+            self.clock.add(until - spend.wall_s, until)
+
+    def copy(self) -> _Account:
+        return _Account(self.spend, Intervals([*self.clock.starts], [*self.clock.ends], self.clock.length))
+
+    @property
+    def total(self) -> Spend:
+        return replace(self.spend, wall_s=self.clock.length)
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sum of records: of every arm, and of all together."""
+
+    keys: set[str] = field(default_factory=set[str])
+    """What has been counted and must not be counted again."""
+    _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
+    _all: _Account = field(default_factory=_Account)
+
+    def take(self, line: bytes) -> None:
+        """Count one line of the file; half a record of a killed process and other damage is passed over."""
+        try:
+            record: dict[str, Any] = json.loads(line)
+            arm, at, spend = str(record["arm"]), float(record["at"]), _read_spend(record)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            return
+        key = record.get("key")
+        if not isinstance(key, str | None) or key in self.keys or not math.isfinite(at):
+            return
+        if key is not None:
+            self.keys.add(key)
+        self._accounts.setdefault(arm, _Account()).add(spend, at)
+        self._all.add(spend, at)
+
+    def total(self) -> Spend:
+        """Everything, by all arms."""
+        return self._all.total
+
+    def of(self, arm: str) -> Spend:
+        """What one arm has spent."""
+        return self._accounts.get(arm, _Account()).total
+
+    def arms(self) -> list[str]:
+        """Every arm that has spent something."""
+        return [arm for arm in self._accounts if arm != EXPERIMENT]
+
+    def copy(self) -> Tally:
+        """The same sums, to go on from without changing these."""
+        return Tally(set(self.keys), {arm: one.copy() for arm, one in self._accounts.items()}, self._all.copy())
+
+
+def read_tally(experiment_dir: Path) -> Tally:
+    """What is on record in the folder of an experiment; no file, or one that cannot be read, is nothing."""
+    tally = Tally()
+    try:
+        with (experiment_dir / SPEND_FILE).open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):  # the writer may be in the middle of the last one
+                    tally.take(line)
+    except OSError:
+        return Tally()
+    return tally
+
+
+def spend_line(arm: str, at: float, spend: Spend, *, key: str | None = None, **notes: Any) -> bytes:
+    """A record as it is appended; only what is not nothing is in it, because there is a record for every step.
+
+    It has a line end on both sides: whatever a killed writer left half-written cannot swallow it.
+    """
+    fields = {"tokens_trained": spend.tokens_trained, "tokens_sampled": spend.tokens_sampled, "usd": spend.usd}
+    fields |= {"wall_s": spend.wall_s, "gpu_s": spend.gpu_s, "unpriced": spend.unpriced}
+    counted = {name: value for name, value in fields.items() if value}
+    record = {"arm": arm, "at": at, **counted, **notes} | ({"key": key} if key else {})
+    return b"\n" + json.dumps(record).encode() + b"\n"
+
+
+def _read_spend(record: dict[str, Any]) -> Spend:
+    spend = Spend(
+        int(record.get("tokens_trained", 0)),
+        int(record.get("tokens_sampled", 0)),
+        float(record.get("usd", 0.0)),
+        float(record.get("wall_s", 0.0)),
+        float(record.get("gpu_s", 0.0)),
+        bool(record.get("unpriced", False)),
+    )
+    amounts = (spend.tokens_trained, spend.tokens_sampled, spend.usd, spend.wall_s, spend.gpu_s)
+    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+        raise ValueError("nothing is ever taken back, and nothing is infinite")
+    return spend

@@ -1,0 +1,246 @@
+"""One arm of an experiment as the record knows it: a run with one seed, from the journal and from its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from .events import Event, Kind
+from .jsonl_file import last_records, read_records
+from .layout import ExperimentFiles, LogFiles, RunFiles
+from .scores import metric_name
+from .values import Object, items, number, part, read_lines, read_object, subfolders, text
+
+PENDING, STARTED = "pending", "started"
+"""Of an arm that waits for its turn, and of one that has begun and not ended."""
+SPEND = ("tokens_trained", "tokens_sampled", "usd", "wall_s", "gpu_s")
+_SEED_SUFFIX = re.compile(r"__seed(\d+)$")
+
+type Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run with one seed. What is not in the journal is read from its folder when it is asked for, once."""
+
+    folder: Path
+    run: str
+    seed: int | None = None
+    status: str = PENDING
+    """completed, failed or cancelled; `started` without a result, `pending` without a start."""
+    error: str = ""
+    unscored: str = ""
+    """Why it has no score although it should."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    spend: dict[str, float] = field(default_factory=dict[str, float])
+    artifacts: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.folder)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status not in (PENDING, STARTED)
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be counted on, if so."""
+        if self.status == "failed":
+            return self.error or "it failed, and no reason was recorded"
+        return self.unscored and f"unscored: {self.unscored}"
+
+    @cached_property
+    def result(self) -> Object | None:
+        """What `run_result.json` holds; None where it is missing or damaged."""
+        return read_object(self.files.result)
+
+    @cached_property
+    def starts(self) -> list[float]:
+        """When it was started, each time."""
+        return [at for line in read_lines(self.files.starts) if (at := number(line.get("time"))) is not None]
+
+    @cached_property
+    def score_lines(self) -> list[Object]:
+        """Every line of `scores.jsonl`, also those that later ones replace."""
+        return list(read_records(self.files.scores))
+
+    @property
+    def scores(self) -> Iterator[tuple[str, float, Object, Object]]:
+        """Each metric of each scoring as (full name, step, the scoring, the metric); the later line of two counts."""
+        latest: dict[tuple[str, float], tuple[Object, Object]] = {}
+        for line in self.score_lines:
+            split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step"))
+            for short, found in part(line, "metrics").items() if step is not None else ():
+                latest[metric_name(split, name, short), step or 0.0] = (line, part({"it": found}, "it"))
+        for (metric, step), (line, found) in sorted(latest.items(), key=lambda entry: entry[0]):
+            yield metric, step, line, found
+
+    @cached_property
+    def checkpoints(self) -> list[Object]:
+        """The lines of `checkpoints.jsonl`, oldest first."""
+        return list(read_lines(self.files.checkpoints))
+
+    @cached_property
+    def logged(self) -> dict[str, Points]:
+        """Every metric that was logged, by step; of a step that was done twice, the later one counts."""
+        found: dict[str, dict[float, float]] = {}
+        source = next((path for path in self._metrics_files if path.is_file()), None)
+        for line in read_lines(source) if source else ():
+            step = number(line.get("step"))
+            for name, raw in line.items() if step is not None else ():
+                if name != "step" and (value := number(raw)) is not None:
+                    found.setdefault(name, {})[step or 0.0] = value
+        return {name: sorted(values.items()) for name, values in found.items()}
+
+    @property
+    def last_metrics(self) -> Object:
+        """The last line of a step that has a loss; scores are lines too."""
+        nothing: Object = {}
+        return next((line for line in last_records(self._metrics_files[0]) if "loss" in line), nothing)
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many steps it is going to take, as far as it said so."""
+        total = number((read_object(self.files.progress) or {}).get("total_steps"))
+        return None if total is None else int(total)
+
+    @property
+    def _metrics_files(self) -> list[Path]:
+        logs = self.files.logs
+        return [logs.metrics, LogFiles(self.folder).metrics, logs.below(LogFiles.training.name).metrics]
+
+
+def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_files: bool = False) -> list[RunRecord]:
+    """Every arm; with `from_files`, results are read from the arms' folders even if the journal has their summary."""
+    known = [text(run.get("name")) for run in config_runs(config)]
+    told = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
+    # When the journal has said everything, the folders need not be looked at.
+    there = [name for name in subfolders(folder) if _is_run(folder / name)] if from_files or not told else []
+    found = {name: _unlisted(folder / name, known) for name in sorted(there)}
+    runs = {run.name: run for run in _listed(folder, events) or _expanded(folder, config, found.values())}
+    for event in events:
+        if event.kind == Kind.RESUMED:  # what did not end well has its chance again
+            runs = {name: run if run.status == "completed" else _wait(run) for name, run in runs.items()}
+        elif name := event.text("arm"):
+            runs[name] = _after(runs.get(name) or _unlisted(folder / name, known), event)
+    for name in sorted({*found, *runs}):
+        if from_files or name not in told:
+            runs[name] = _from_folder(runs.get(name) or found[name])
+    return list(runs.values())
+
+
+def config_runs(config: Object) -> list[Object]:
+    """The runs of a resolved config, however it was written."""
+    runs = [cast(Object, run) for run in items(config.get("runs")) if isinstance(run, dict)]
+    return runs or ([part(config, "run")] if part(config, "run") else [])
+
+
+def plain_spend(spend: Mapping[str, Any]) -> dict[str, float]:
+    """The amounts of a bill that are known."""
+    return {name: value for name in SPEND if (value := number(spend.get(name))) is not None}
+
+
+def add_spend(bills: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Several bills as one; what has no known price counts for nothing."""
+    total: dict[str, float] = {}
+    for bill in bills:
+        for name, value in plain_spend(bill).items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _listed(folder: Path, events: Sequence[Event]) -> list[RunRecord]:
+    """The arms that were announced before the first step."""
+    lists = [found for event in events if (found := items(event.get("arms")))]
+    runs: list[RunRecord] = []
+    for one in [part({"arm": one}, "arm") for one in (lists[-1] if lists else ())]:
+        if name := text(one.get("arm")):
+            seed = number(one.get("seed"))
+            run = text(one.get("run")) or _SEED_SUFFIX.sub("", name)
+            runs.append(RunRecord(folder / name, run, None if seed is None else int(seed)))
+    return runs
+
+
+def _expanded(folder: Path, config: Object, found: Iterable[RunRecord]) -> Iterator[RunRecord]:
+    """The arms of a config whose journal does not list them, apart from those that are there under another name."""
+    there = {(run.run, run.seed): run.name for run in found}
+    repeats = int(number(config.get("n_repeats")) or 1)
+    for run in config_runs(config):
+        name = text(run.get("name"))
+        first_seed = number(config.get("base_seed"))
+        seed = int(first_seed if first_seed is not None else number(run.get("seed")) or 0)
+        for repeat in range(min(repeats, 1000) if name else 0):
+            arm = name if repeats == 1 else f"{name}__seed{seed + repeat}"
+            if there.get((name, seed + repeat), arm) == arm:
+                yield RunRecord(folder / arm, name, seed + repeat)
+
+
+def _unlisted(folder: Path, known: Sequence[str]) -> RunRecord:
+    """An arm that nobody planned, such as a seed that a race added."""
+    seed = _SEED_SUFFIX.search(folder.name)
+    if seed is None or folder.name in known:
+        return RunRecord(folder, folder.name)
+    return RunRecord(folder, folder.name[: seed.start()], int(seed[1]))
+
+
+def _after(run: RunRecord, event: Event) -> RunRecord:
+    match event.kind:
+        case Kind.ARM_STARTED:
+            return replace(run, status=STARTED, error="", unscored="")
+        case Kind.ARM_RECALLED:
+            return replace(run, status=event.text("status") or "completed")
+        case Kind.ARM_RETRIED:
+            return replace(run, status=PENDING, error=event.text("reason"))
+        case Kind.ARM_ENDED:
+            # The bill of an arm is about all of its attempts, so the last one is the whole.
+            return replace(_with_result(run, event.payload), spend=plain_spend(event.part("spend")) or run.spend)
+        case _:
+            return run
+
+
+def _wait(run: RunRecord) -> RunRecord:
+    return replace(run, status=PENDING)
+
+
+def _from_folder(run: RunRecord) -> RunRecord:
+    """The arm with what its folder says of its end."""
+    result = run.result
+    if result is not None:
+        return replace(_with_result(run, result), spend=run.spend or plain_spend(part(result, "extras", "spend")))
+    return replace(run, status=STARTED) if run.status == PENDING and run.files.config.exists() else run
+
+
+def _with_result(run: RunRecord, result: Object) -> RunRecord:
+    metrics = {name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None}
+    artifacts = {name: value for name, value in part(result, "artifacts").items() if isinstance(value, str)}
+    return replace(
+        run,
+        status=text(result.get("status")) or "failed",
+        error=text(result.get("error")),
+        unscored=text(result.get("unscored")) or text(part(result, "extras").get("unscored")),
+        metrics=metrics or run.metrics,
+        artifacts=artifacts,
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    files = RunFiles(folder)
+    return files.result.exists() or files.starts.exists()
+
+
+def is_experiment(folder: Path, config: Object | None, events: Iterable[Event]) -> bool:
+    """Whether a folder is the record of an experiment, perhaps a damaged one; a run's folder is not."""
+    if any(event.kind == Kind.STARTED for event in events):
+        return True
+    if config is not None:
+        return bool(text(config.get("name"))) and bool(config_runs(config) or part(config, "matrix"))
+    return ExperimentFiles(folder).config.is_file() and not RunFiles(folder).starts.exists()

@@ -1,0 +1,91 @@
+"""`scores.jsonl` of a run: every scoring with the value of each task, which is what comparisons are made of.
+
+A run that goes on scores some steps again; the later line counts, and `settle` leaves only that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..files import atomic_write
+from .jsonable import encode_line
+from .jsonl_file import JsonlFile, parse_object, read_records
+from .layout import RunFiles
+
+if TYPE_CHECKING:
+    from ..eval.scores import EvalResult
+    from ..training.callback import EvalRecord
+
+
+class ScoreLog:
+    """Writes the scorings of one run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = RunFiles(run_dir).scores
+
+    def add(self, record: EvalRecord, result: EvalResult) -> None:
+        """Keep one scoring; it is on disk when this returns."""
+        with JsonlFile(self.path) as file:
+            file.append(_line(record, result))
+
+    def settle(self) -> None:
+        """Leave one line for each scoring, in the order of the steps."""
+        lines = list(read_records(self.path))
+        wanted = list(read_scores(self.path.parent))
+        if lines != wanted:
+            with atomic_write(self.path) as file:
+                file.writelines(encode_line(line, str(self.path)) for line in wanted)
+
+
+def read_scores(run_dir: Path) -> list[dict[str, Any]]:
+    """Every scoring of a run in the order of the steps; of several that share split, name and step, the last."""
+    latest = {_key(line): line for line in read_records(RunFiles(run_dir).scores)}
+    return [latest[key] for key in sorted(latest)]
+
+
+def metric_name(split: str, name: str, metric: str) -> str:
+    """A metric of a scoring as results and logs call it."""
+    return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
+
+
+def scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
+    """At which steps a run was scored on some task sets, as (sha256, step); only lines that name one are parsed."""
+    try:
+        with RunFiles(run_dir).scores.open("rb") as file:
+            return {found for line in file for found in _sets_in(line, split, hashes)}
+    except OSError:  # most often: it was not scored
+        return set()
+
+
+def _sets_in(line: bytes, split: str, hashes: Sequence[str]) -> Iterator[tuple[str, int]]:
+    named = [sha256 for sha256 in hashes if sha256.encode() in line]
+    record = (parse_object(line) if named else None) or {}
+    if record.get("split") == split and record.get("sha256") in named and isinstance(record.get("step"), int):
+        yield record["sha256"], record["step"]
+
+
+def _key(line: Mapping[str, Any]) -> tuple[int, str, str]:
+    return int(line["step"]), str(line["split"]), str(line["name"])
+
+
+def _line(record: EvalRecord, result: EvalResult) -> dict[str, Any]:
+    tasks = dict.fromkeys(prediction.task_id for prediction in result.predictions)
+    return {
+        "split": record.split,
+        "name": record.name,
+        "step": record.step,
+        "benchmark": result.benchmark,
+        "sha256": result.sha256,
+        "model": result.model,
+        "metrics": {name: asdict(value) for name, value in result.metrics.items()},
+        "tasks": [task for task in tasks if task not in result.unscored],
+        "failed_samples": result.n_failed,
+        "unscored": result.unscored,
+        "metric_errors": result.metric_errors,
+        "tokens": result.tokens,
+        "cost_usd": result.cost_usd,
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,110 @@
+"""JSON as it is found in a record, whatever state that is in.
+
+A file that is missing, half-written, damaged or not what its name says is a value here, never an exception: history
+shows what is left. Where a decision hangs on it, `load_object` says what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import DataError
+from .jsonl_file import parse_object, read_records
+
+type Object = dict[str, Any]
+
+
+def read_object(path: Path) -> Object | None:
+    """The JSON object in a file; None when there is none that can be read."""
+    try:
+        return parse_object(path.read_bytes()) if path.is_file() else None  # reading from a pipe would wait for ever
+    except (OSError, ValueError):
+        return None
+
+
+def load_object(path: Path) -> Object:
+    """The JSON object in a file that must be there; what is damaged is an error."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: this file is damaged ({error}). Move it away, or start a new attempt.") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: this file should hold one JSON object. Move it away, or start a new attempt.")
+    return cast(Object, found)
+
+
+def read_lines(path: Path) -> Iterator[Object]:
+    """The complete JSON objects of a JSONL file, oldest first; damaged lines are passed over."""
+    with suppress(OSError, ValueError):
+        yield from read_records(path, warn=False)
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, without hidden ones; what cannot be looked at is none."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry)]
+    except (OSError, ValueError):
+        return []
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def part(value: Any, *path: str) -> Object:
+    """The object at a path below `value`; an empty one where there is something else."""
+    for key in path:
+        value = cast(Object, value).get(key) if isinstance(value, dict) else None
+    return cast(Object, value) if isinstance(value, dict) else {}
+
+
+def matching(rows: Iterable[Object], key: str, value: Any) -> Object:
+    """The first row with this value; an empty one when there is none."""
+    for row in rows:
+        if row.get(key) == value:
+            return row
+    return {}
+
+
+def items(value: Any) -> list[Any]:
+    """`value` if it is a list, else nothing."""
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+def text(value: Any) -> str:
+    """`value` if it is text, else nothing."""
+    return value if isinstance(value, str) else ""
+
+
+def number(value: Any) -> float | None:
+    """`value` as a finite number, if it is one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def first(source: Mapping[str, Any], *names: str) -> Any:
+    """The first of several spellings of a key that has a value."""
+    return next((source[name] for name in names if source.get(name) is not None), None)
+
+
+def mtime(path: Path) -> float | None:
+    """When a file or folder was last changed."""
+    try:
+        return path.stat().st_mtime
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,172 @@
+"""Records that the version before wrote: read with the same answers, and taken up again.
+
+`golden/make.py` says how they were made. Answers that are meant to differ are named in `CHANGED`, each with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.cli.main import main
+from evsys_sdk.record.events import Journal, Kind, verify_chain
+from evsys_sdk.record.layout import ExperimentFiles
+from evsys_sdk.record.reader import ExperimentRecord
+
+GOLDEN = Path(__file__).parent / "golden" / "v1"
+ANSWERS = sorted(path.stem for path in (GOLDEN / "answers").glob("*.json"))
+EXPERIMENTS = sorted(path.name for path in (GOLDEN / "record").iterdir())
+ADDED = {"best_covers", "covers"}
+"""Fields that answers did not have: what an interval is about."""
+_KILLED = {
+    # One seed without a conclusion had an interval of 1.96 standard errors, which pretended to know other seeds.
+    "best_low": (0.0, None),
+    "best_high": (0.0, None),
+    # The time of a killed experiment is that of its ledger, and no longer that of the arms which ended.
+    "spend.wall_s": (1.087, 1.238),
+}
+_RUN = "runs.r__learning_rate0p001"
+CHANGED: dict[str, dict[str, tuple[Any, Any]]] = {
+    "history": {f"experiments.killed.{path}": values for path, values in _KILLED.items()},
+    "show-killed": {
+        **_KILLED,
+        f"{_RUN}.low": (0.0, None),
+        f"{_RUN}.high": (0.0, None),
+        # What the killed arm had spent is known, too.
+        f"{_RUN}.spend.tokens_sampled": (106.0, 146.0),
+        f"{_RUN}.spend.wall_s": (1.087, 1.238),
+    },
+}
+"""Answer -> dotted path -> what it was and what it is, where that is meant to differ."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project of the records, on this machine, where nobody works on any of them."""
+    shutil.copytree(GOLDEN / "project", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(GOLDEN / "record", tmp_path / "outputs")
+    for folder in (tmp_path / "outputs").iterdir():
+        (folder / ".lock").write_text(json.dumps({"pid": 1, "host": socket.gethostname()}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out.replace(f"{Path.cwd()}/", ""))
+
+
+def test_all_kinds_of_records_are_there() -> None:
+    assert EXPERIMENTS == ["again", "budget", "continual", "failed", "killed", "plain", "rl", "search", "sweep"]
+    assert len(ANSWERS) == 2 + 2 * len(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_old_record_gives_the_old_answers(project: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    expected = json.loads((GOLDEN / "answers" / f"{name}.json").read_text("utf-8"))
+    verb, *experiments = name.split("-")
+    options = ["--sort", "name"] if verb == "history" else [f"outputs/{one}" for one in experiments]
+    assert differences(by_name(expected), by_name(ask(capsys, verb, *options))) == CHANGED.get(name, {})
+
+
+def by_name(answer: Any) -> Any:
+    """The answer with lists of named things as objects, without the fields that are new."""
+    if isinstance(answer, dict):
+        return {name: by_name(value) for name, value in answer.items() if name not in ADDED}
+    if not isinstance(answer, list):
+        return answer
+    named = [one for one in answer if isinstance(one, dict)]
+    keys = ("arm", "name", "run") if named and len(named) == len(answer) else ()
+    key = next((key for key in keys if len({one.get(key) for one in named} - {None}) == len(named)), None)
+    return {one[key]: by_name(one) for one in answer} if key else [by_name(one) for one in answer]
+
+
+def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted path -> the old value and the new one."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return {} if old == new else {path: (old, new)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in {**old, **new}:
+        found |= differences(old.get(name), new.get(name), f"{path}.{name}" if path else name)
+    return found
+
+
+def finish(config: str, *options: str) -> int:
+    return main(["run", config, "--quiet", *options])
+
+
+def results(folder: str) -> dict[str, Any]:
+    record = ExperimentRecord.open(Path("outputs") / folder)
+    return {run.name: (run.status, run.metrics) for run in record.runs_on_disk}
+
+
+def test_a_killed_record_is_taken_up_by_the_same_command_and_ends_as_if_nothing_had_happened(project: Path) -> None:
+    before = ExperimentRecord(Path("outputs/killed"))
+    assert (before.status, before.format) == ("killed", 1)
+    assert finish("killed.yaml") == 0
+    after = ExperimentRecord(Path("outputs/killed"))
+    assert (after.status, after.format, len(after.events) > len(before.events)) == ("completed", 2, True)
+    assert after.conclusion["verdict"] == "inconclusive"
+    assert finish("sweep.yaml", "--fresh") == 0
+    assert results("killed") == results("sweep.2")  # the same runs, but for how slow their backend is
+    # What was written before it had hashes stays as it was, and what came after is chained to it.
+    [told] = verify_chain(after.files.journal)
+    assert f"{len(before.events)} events are of version 1" in told
+
+
+def test_a_record_that_its_budget_stopped_goes_on_with_a_higher_one(project: Path) -> None:
+    config = Path("budget.yaml").read_text("utf-8")
+    Path("budget.yaml").write_text(config.replace("tokens: 1500", "tokens: 150000"), encoding="utf-8")
+    assert finish("budget.yaml") == 0
+    record = ExperimentRecord(Path("outputs/budget"))
+    assert (record.status, record.budget_stop) == ("completed", "")
+    assert [run.status for run in record.runs] == ["completed"] * 4
+    assert record.spend["tokens_trained"] == record.tally.total().tokens_trained
+
+
+@pytest.mark.parametrize("name", ["sweep", "search", "continual"])
+def test_a_finished_record_is_recalled_and_not_trained_again(project: Path, name: str) -> None:
+    before = results(name)
+    assert finish(f"{name}.yaml", "--resume") == 0
+    assert results(name) == before
+    events = ExperimentRecord(Path("outputs") / name).events
+    resumed = next(at for at, event in enumerate(events) if event.kind == Kind.RESUMED)
+    assert {event.kind for event in events[resumed:]} == {
+        Kind.RESUMED,
+        Kind.ARM_RECALLED,
+        Kind.CONCLUDED,
+        Kind.ENDED,
+    }
+
+
+def test_what_failed_in_an_old_record_is_tried_again(project: Path) -> None:
+    assert finish("failed.yaml", "--resume") == 2
+    record = ExperimentRecord(Path("outputs/failed"))
+    assert {run.name: run.status for run in record.runs} == {"good": "completed", "bad": "failed"}
+    assert [event.get("arm") for event in record.events if event.kind == Kind.ARM_STARTED][2:] == ["bad"]
+
+
+def test_an_old_record_of_another_config_is_refused_in_a_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path("killed.yaml").read_text("utf-8")
+    Path("killed.yaml").write_text(config.replace("n_repeats: 2", "n_repeats: 3"), encoding="utf-8")
+    assert finish("killed.yaml", "--resume") == 1
+    assert "the config differs from the one in outputs/killed in: n_repeats" in capsys.readouterr().err
+
+
+def test_a_record_of_a_later_version_is_refused_in_a_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later, Journal.of(Path("outputs/killed")) as journal:
+        later.setattr("evsys_sdk.record.events.FORMAT", 3)
+        journal.append(Kind.RESUMED)
+    before = ExperimentFiles(Path("outputs/killed")).journal.read_bytes()
+    assert finish("killed.yaml") == 1
+    assert "was written by a later version (format 3, this one knows 2). Update" in capsys.readouterr().err
+    assert ExperimentFiles(Path("outputs/killed")).journal.read_bytes() == before
