@@ -26,7 +26,6 @@ from ..training.callback import EvalRecord, Observers
 from ..training.checkpoints import Checkpoint, CheckpointLog
 from ..training.scoring import BackgroundScoring, Scoring
 from .benchmark_plan import PlannedBenchmark
-from .budget import BudgetMeter
 from .score_log import ScoreLog
 
 if TYPE_CHECKING:
@@ -52,8 +51,6 @@ class RunBenchmarks:
     attempt: int
     identity: str
     """Which untrained model this is: equal ones are scored once for all runs of an experiment."""
-    meter: BudgetMeter | None = None
-    """Is told what hosted models cost; the model in training is metered by its client."""
     problems: dict[str, str] = field(default_factory=dict[str, str])
     """What is not scored at the moment, and why."""
     history: list[str] = field(default_factory=list[str])
@@ -113,8 +110,6 @@ class RunBenchmarks:
                 with exclusive(folder / ".lock", f"the scores of {what}"):
                     result = self._guarded(one, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
-                    if self.meter is not None and name != BASE_MODEL:
-                        self.meter.add_scoring(f"/{what}/0", tokens=result.tokens, usd=result.cost_usd)
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _shown(result))
                     self.score_log.add(record, result)
                     self.observers.on_eval(record)

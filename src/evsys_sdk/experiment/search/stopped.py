@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...spend.budget import is_budget_stop
 from ..allocation import Outcome
-from ..budget import is_budget_stop
 from ..journal import SEARCH_DECISION, read_journal
 from ..record_dir import ExperimentDir, write_result
 from ..results import STOPPED_BY_SEARCH, ArmResult
