@@ -16,7 +16,8 @@ import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig, dump_yaml
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.experiment.spend import SpendLedger
+from evsys_sdk.record.ledger import read_tally
+from evsys_sdk.spend.ledger import SpendLedger
 
 type Config = Callable[..., ExperimentConfig]
 
@@ -107,4 +108,8 @@ def test_what_a_killed_process_spent_is_not_forgotten(config: Config, tmp_path: 
     assert done.returncode == 3, done.stderr
     after = ledger.total()
     assert before.tokens < after.tokens
+    tally = read_tally(ledger.path.parent)
+    assert (tally.total(), tally.of("r")) == (after, ledger.of("r"))
+    ended = json.loads((ledger.path.parent / "journal.jsonl").read_text("utf-8").splitlines()[-1])
+    assert ended["spend"]["tokens_trained"] == after.tokens_trained
     assert after.tokens_trained - before.tokens_trained <= 2 * 200  # one or two small steps

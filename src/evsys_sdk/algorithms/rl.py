@@ -226,9 +226,9 @@ def normalised(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tok
 
 
 def _spent_on(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
-    """What the rollouts took: tokens of the policy, and dollars where a judge reported some."""
+    """What the rollouts took: tokens of the policy, and dollars that a judge reports without having been metered."""
     rollouts = [rollout for group in groups for rollout in group]
-    costs = [rollout.info.get("cost_usd") for rollout in rollouts]
+    costs = [rollout.info.get("cost_usd") for rollout in rollouts if "usage" not in rollout.info]
     dollars = sum(float(cost) for cost in costs if isinstance(cost, int | float))
     sampled = sum(turn.output_tokens for rollout in rollouts for turn in rollout.turns)
     return {"tokens_sampled": float(sampled)} | ({"cost_usd": dollars} if dollars else {})

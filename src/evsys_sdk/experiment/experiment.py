@@ -27,19 +27,18 @@ from ..record.lock import FolderBusy, folder_lock
 from ..record.reader import experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
+from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
+from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems
-from .budget import STOP_PREFIX, exhausted, is_budget_stop
 from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
-from .pricing import baseline_price_problems
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
 from .scheduler import ArmScheduler
 from .search import allocation_for, mark_stopped, search_problems
-from .spend import SpendLedger, open_ledger
 from .sweep import Sweep
 
 
@@ -106,7 +105,7 @@ class Experiment:
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
         config = self.config
-        problems = [*deep_problems(config), *folder_problems(self.arms), *baseline_price_problems(config)]
+        problems = [*deep_problems(config), *folder_problems(self.arms)]
         if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 

@@ -17,15 +17,16 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from ..config import ExperimentConfig
 from ..errors import EvsysError
+from ..inference.metering import paying
 from ..protocols import RunResult
 from ..record.lock import folder_lock
 from ..registry import get_callback
+from ..spend.ledger import open_ledger
+from ..spend.meter import meter_for
 from ..training.callback import Callback, RunControl
 from .arms import Arm
-from .budget import meter_for
 from .record_dir import write_result
 from .runner import ArmOptions, failed_result, run_arm
-from .spend import open_ledger
 
 TIMEOUT = "timeout"
 _LOCK_PATIENCE_S = 60.0
@@ -120,7 +121,8 @@ def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
         meter = meter_for(ledger, job.arm.run, config)
         callbacks = [*own, *launch.callbacks]
         options = ArmOptions(job.run_dir, resume=job.resume, callbacks=callbacks, control=control, meter=meter)
-        return run_arm(job.arm, config, options)
+        with paying(meter):
+            return run_arm(job.arm, config, options)
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from ..protocols import Algorithm, DataStore, RunContext, RunResult
 from ..record.checkpoints import CheckpointLog
 from ..record.folders import begin_run, note_length
 from ..registry import get_data_store, get_log_store
+from ..spend.meter import BudgetMeter
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
-from .budget import BudgetMeter
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
 from .recipe import build_algorithm, build_backend, prepared
 from .record_dir import write_result
@@ -86,7 +86,7 @@ def _train_and_score(
         ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
         ctx.extras["verify"] = verify_with()
         evaluator = _attach_evaluator(ctx, run)
-        benchmarks = _attach_benchmarks(ctx, config, run, algorithm, options.meter)
+        benchmarks = _attach_benchmarks(ctx, config, run, algorithm)
         if benchmarks is not None:
             ending.callback(benchmarks.close)
         info = _run_info(ctx, config, run, algorithm, benchmarks)
@@ -138,7 +138,7 @@ def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
 
 
 def _attach_benchmarks(
-    ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm, meter: BudgetMeter | None
+    ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm
 ) -> RunBenchmarks | None:
     """Load the benchmarks of the experiment and have the loop score those that are due during training."""
     if not config.metadata.benchmark:
@@ -159,7 +159,6 @@ def _attach_benchmarks(
         ctx.output_dir,
         ctx.extras["attempt"],
         identity,
-        meter,
     )
     ctx.extras["scoring"] = benchmarks.background_scoring()
     if (chosen := selection(planned, config.metadata)) is not None:

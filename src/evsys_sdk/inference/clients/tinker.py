@@ -8,14 +8,13 @@ same answers where the server keeps seeds. Tools are known to the model only as 
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
 from ...config.base import Strict
-from ..prices import TokenUsage
+from ...config.prices import Prices
 from ..renderer import get_renderer
 from .sampled import SampledChatClient
 
@@ -57,9 +56,6 @@ class TinkerClient(SampledChatClient):
         """End the session; a closed client cannot be used again."""
         self._close()
 
-    def _cost(self, usage: TokenUsage) -> Decimal | None:
+    def _own_prices(self) -> Prices:
         prices = self.config.server.prices
-        if prices is None:
-            return None
-        parts = ((usage.input_tokens or 0, prices.prefill), (usage.output_tokens or 0, prices.sample))
-        return sum((tokens * Decimal(str(price)) for tokens, price in parts), Decimal(0)) / 1_000_000
+        return {} if prices is None else {self.model: prices}

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.experiment.spend import SpendLedger, open_ledger
 from evsys_sdk.record.ledger import Intervals, Spend, read_tally
+from evsys_sdk.spend.ledger import SpendLedger, open_ledger
 
 
 def fresh(folder: Path) -> SpendLedger:
@@ -124,7 +124,7 @@ def test_several_threads_lose_nothing(tmp_path: Path) -> None:
 _WORKER = """
 import sys
 from pathlib import Path
-from evsys_sdk.experiment.spend import open_ledger
+from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.record.ledger import Spend
 ledger = open_ledger(Path(sys.argv[1]))
 while True:
