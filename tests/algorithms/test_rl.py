@@ -169,8 +169,8 @@ async def test_failures_are_said_with_their_reason(
     with caplog.at_level(logging.WARNING):
         batch = await algorithm.build_batch(0)
     assert not batch.data, "one attempt has nothing to be compared with"
-    assert (batch.metrics["rollouts/infra"], batch.metrics["reward/mean"]) == (12, 1.0)
-    assert "12 of 16 rollouts failed" in caplog.text
+    assert (batch.metrics["rollouts/infra"], batch.metrics["reward/mean"]) == (14, 1.0)
+    assert "14 of 16 rollouts failed" in caplog.text
     assert "the judge is asleep" in caplog.text
 
 

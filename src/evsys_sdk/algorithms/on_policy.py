@@ -207,9 +207,10 @@ def _report_failures(rollouts: Sequence[Rollout]) -> None:
     if failures:
         first = failures[0]
         if len(failures) == len(rollouts):
+            at = f" (at {first.error_at})" if first.error_at else ""
             raise TrainingError(
                 f"all {len(rollouts)} rollouts of a step failed, so that there is nothing to learn from. The first, of "
-                f"task '{first.task_id}': {first.error}"
+                f"task '{first.task_id}': {first.error}{at}"
             )
         get_logger(__name__).warning(
             "%d of %d rollouts failed and are left out; the first, of task %s: %s",
