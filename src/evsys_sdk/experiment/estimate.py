@@ -22,7 +22,6 @@ from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..config.prices import backend_of
-from ..data import apply_transforms, build_transforms, load_rows
 from ..eval.run_eval import ROOM_FOR_ANSWER, eval_items
 from ..inference.renderer import Renderer, get_renderer
 from ..protocols import Row
@@ -32,6 +31,7 @@ from ..training.callback import Observers, RunControl
 from ..training.services import RunServices
 from .benchmark_plan import plan_benchmarks
 from .recipe import build_algorithm
+from .rows import load_transformed
 from .token_scale import TokenScale, token_scale
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
     store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
 
     def load(data: DataConfig) -> list[Row]:
-        return list(apply_transforms(load_rows(data, store=store), build_transforms(data.transforms)))
+        return load_transformed(data, store)[0]
 
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8

@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any
 
 from ...config import ExperimentConfig, RunConfig
-from ...data import apply_transforms, build_transforms, load_rows
 from ...errors import EvsysError, Problem
 from ...protocols import traits_of
 from ...registry import get_data_store
 from ..recipe import build_algorithm
+from ..rows import load_transformed
 from .objective import Objective
 
 
@@ -51,7 +51,7 @@ def _lengths(config: ExperimentConfig) -> dict[str, int | str]:
         if data is None:
             return []
         store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
-        return list(apply_transforms(load_rows(data, store=store), build_transforms(data.transforms)))
+        return load_transformed(data, store)[0]
 
     found: dict[str, int | str] = {}
     for run in config.all_runs():
