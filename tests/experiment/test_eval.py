@@ -38,7 +38,7 @@ def test_a_model_that_has_learned_scores_full_marks_and_one_that_has_not_scores_
     [untrained] = run({"eval": scored}, params={"max_steps": 1}).runs
     assert learned.metrics["eval/exact_match"] == 1.0
     assert untrained.metrics["eval/exact_match"] == 0.0
-    assert learned.extras["selection_metric"] == "eval/exact_match"
+    assert learned.notes.selection_metric == "eval/exact_match"
 
 
 def test_it_is_scored_at_the_start_on_the_beat_and_at_the_end_and_the_best_is_kept(
@@ -68,7 +68,7 @@ def test_without_eval_data_the_score_is_called_what_it_is_and_selects_nothing(
         [found] = run({"eval": {"metrics": [{"kind": "exact_match"}]}}, params=LEARNED).runs
     assert found.metrics["train_fit/exact_match"] == 1.0
     assert "eval/exact_match" not in found.metrics
-    assert found.extras["selection_metric"] == "loss"
+    assert found.notes.selection_metric == "loss"
     assert "says nothing about new rows" in caplog.text
 
 
@@ -127,11 +127,11 @@ def test_a_scoring_that_fails_neither_fails_the_run_nor_vanishes(
         result = run({"eval": {**scored, "metrics": [{"kind": kind}]}})
     [found] = result.runs
     assert (found.status, found.metrics["steps"], result.exit_code) == ("completed", 6, 2)
-    assert found.extras["unscored"]
+    assert found.notes.unscored
     assert not [key for key in found.metrics if key.startswith("eval/")]
     assert "the evaluation after step 6 failed" in caplog.text
     written = json.loads((result.path / "r" / "run_result.json").read_text(encoding="utf-8"))
-    assert written["extras"]["unscored"] == found.extras["unscored"]
+    assert written["extras"]["unscored"] == found.notes.unscored
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_rows_that_cannot_be_scored_leave_the_run_trained_and_unscored(
 ) -> None:
     result = run({"eval": {"metrics": [{"kind": "exact_match"}], "eval_data": eval_data}})
     assert (result.runs[0].status, result.exit_code) == ("completed", 2)
-    assert reason in result.runs[0].extras["unscored"]
+    assert reason in result.runs[0].notes.unscored
 
 
 def test_a_failure_in_between_is_forgiven_when_the_last_scoring_works(run: Run, scored: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ def test_a_prompt_near_the_end_of_the_context_still_gets_the_room_there_is(run: 
     evaluation = {"metrics": [{"kind": "exact_match"}], "eval_data": {"source_kind": "in_memory", "rows": rows}}
     backend = {"kind": "mock", "params": {"context_length": 256}}
     result = run({"eval": evaluation, "backend": backend}, params={"max_steps": 1})
-    assert "unscored" not in result.runs[0].extras
+    assert result.runs[0].notes.unscored is None
 
 
 # Prompts and targets
@@ -248,7 +248,7 @@ def test_an_inference_client_is_asked_where_the_config_names_one_and_selects_not
     [found] = run({"eval": evaluation}, params={"max_steps": 1}).runs
     assert found.metrics["eval/exact_match"] == 1.0
     assert len(asked) == 6
-    assert found.extras["selection_metric"] == "loss"
+    assert found.notes.selection_metric == "loss"
 
 
 def test_a_checkpoint_of_the_mock_backend_can_be_asked_too(run: Run, scored: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ def test_an_inference_client_that_fails_leaves_the_run_unscored(run: Run, scored
     inference = {"kind": "mock", "params": {"checkpoint": "nowhere"}}
     result = run({"eval": {**scored, "inference": inference}}, params={"max_steps": 1})
     assert (result.runs[0].status, result.exit_code) == ("completed", 2)
-    assert "nowhere" in result.runs[0].extras["unscored"]
+    assert "nowhere" in result.runs[0].notes.unscored
 
 
 def test_a_backend_that_nothing_can_be_sampled_from_leaves_the_run_unscored(run: Run, scored: dict[str, Any]) -> None:
@@ -284,4 +284,4 @@ def test_a_backend_that_nothing_can_be_sampled_from_leaves_the_run_unscored(run:
 
     result = run({"backend": {"kind": "bare"}, "algorithm": {"kind": "idle"}, "eval": scored})
     assert result.exit_code == 2
-    assert result.runs[0].extras["unscored"] == "the backend 'bare' gives no training_client to sample from"
+    assert result.runs[0].notes.unscored == "the backend 'bare' gives no training_client to sample from"

@@ -40,6 +40,10 @@ class SFT(BaseAlgorithm):
         write_preview(self.run_dir, rendered, self.client)
         self.examples = to_datums(rendered)
 
+    @property
+    def uses_every_row(self) -> bool:
+        return self.cfg.too_long == "error"
+
     def n_examples(self) -> int:
         return len(self.examples)
 

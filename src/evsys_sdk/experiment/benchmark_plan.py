@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..config import BenchmarkEntry, Metadata, SuccessMetric
 from ..config.metadata import BASE_MODEL
@@ -16,7 +16,7 @@ from ..eval.engines import check_engine
 from ..eval.metric import build_metric
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
-from ..protocols import Algorithm
+from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
 from ..rollouts.harness import Harness, build_harness
@@ -85,7 +85,7 @@ def load_entry(entry: BenchmarkEntry) -> Benchmark:
     return Benchmark.load(id=entry.id, path=entry.path, name=entry.name)
 
 
-def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, str] | None:
+def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:
     """The metric that chooses among checkpoints, and whether more or less is better: never one of a test entry."""
     success = _success(metadata)
     for one in planned:
@@ -153,16 +153,16 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> None:
 
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
-    cfg = getattr(_on_policy_recipe(algorithm), "cfg", None)
+    trained = traits_of(algorithm).rollouts
     success = _success(metadata)
     default = success.name if success and success.name in list_metrics() else "pass@1"
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
-    max_tokens = entry.max_tokens or getattr(getattr(cfg, "sampling", None), "max_tokens", None) or _MAX_TOKENS
+    max_tokens = entry.max_tokens or (trained.max_tokens if trained else None) or _MAX_TOKENS
     return ScoreSettings(
         samples=entry.samples,
         sampling=Sampling(max_tokens, temperature, seed),
         harness=_harness(entry, algorithm),
-        engine=entry.engine or getattr(cfg, "engine", None) or "inline",
+        engine=entry.engine or (trained.engine if trained else "inline"),
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),
         metrics=entry.metrics or [default],
         breakdown_keys=entry.breakdown_keys,
@@ -172,21 +172,15 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
 
 def _harness(entry: BenchmarkEntry, algorithm: Algorithm) -> Harness:
     """The harness that the entry names, completed by the one that the model was trained in."""
-    trained = _on_policy_recipe(algorithm)
-    if trained is not None and entry.agent is entry.agent_import_path is entry.environment is None:
-        return trained.harness()
-    cfg = getattr(trained, "cfg", None)
-    agent, import_path = entry.agent, entry.agent_import_path
-    if agent is None and import_path is None:
-        agent, import_path = getattr(cfg, "agent", None), getattr(cfg, "agent_import_path", None)
-    environment = entry.environment or getattr(cfg, "environment", None)
+    trained = traits_of(algorithm).rollouts
+    agent, import_path, environment = entry.agent, entry.agent_import_path, entry.environment
+    if trained is not None:
+        if agent is import_path is environment is None:
+            return trained.harness()
+        if agent is None and import_path is None:
+            agent, import_path = trained.agent, trained.agent_import_path
+        environment = environment or trained.environment
     return build_harness(agent, environment, agent_import_path=import_path)
-
-
-def _on_policy_recipe(algorithm: Algorithm) -> Any:
-    """The recipe that has a harness: the algorithm itself, or the last such stage of it."""
-    stages: list[Any] = [*getattr(algorithm, "_algorithms", ()), algorithm]
-    return next((stage for stage in reversed(stages) if callable(getattr(stage, "harness", None))), None)
 
 
 def _success(metadata: Metadata) -> SuccessMetric | None:

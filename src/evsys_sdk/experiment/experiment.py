@@ -178,7 +178,7 @@ class Experiment:
             return "interrupted"
         if all(arm.is_as_planned for arm in arms) and len(arms) >= len(self.arms):
             return "completed"  # the last step may well have used the budget up
-        stopped = any(is_budget_stop(arm.result.extras.get("stop_reason")) for arm in arms)
+        stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:

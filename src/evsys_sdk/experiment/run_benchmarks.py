@@ -150,12 +150,12 @@ class RunBenchmarks:
             lacking = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
             reasons = [f"{one.split}/{one.label}: {self._reason(one)}" for one in lacking]
             if reasons:
-                before = result.extras.get("unscored")
-                result.extras["unscored"] = "; ".join([*([before] if before else []), *reasons])
+                before = result.notes.unscored
+                result.notes.unscored = "; ".join([*([before] if before else []), *reasons])
         if self.history:
-            result.extras["scoring_problems"] = self.history
+            result.notes.scoring_problems = self.history
         if not any(one.split == "val" for one in self.planned):
-            result.extras["selection"] = (
+            result.notes.selection = (
                 "no benchmark has split val, so a choice among runs would use the very set that it is reported on"
             )
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import ExperimentConfig
@@ -168,7 +168,7 @@ class ArmScheduler:
             result = recorded or RunResult(request.arm.name, "failed", error=f"{type(error).__name__}: {error}")
             retries = max(retries, getattr(error, "retries", 0))
         result = _timed_out(result)
-        may_retry = (loss is not None and not running.was_killed) or result.extras.get("retryable", False)
+        may_retry = (loss is not None and not running.was_killed) or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
@@ -180,7 +180,7 @@ class ArmScheduler:
         self._settle(request, result)
 
     def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
-        extras = {key: result.extras[key] for key in ("unscored", "stop_reason", "spend") if key in result.extras}
+        notes = result.notes.to_dict()
         self.journal.append(
             Kind.ARM_ENDED,
             arm=request.arm.name,
@@ -189,7 +189,7 @@ class ArmScheduler:
             status=result.status,
             error=result.error,
             metrics=result.metrics,
-            **extras,
+            **{key: notes[key] for key in ("unscored", "stop_reason", "spend") if key in notes},
         )
 
     def _settle(self, request: ArmRequest, result: RunResult) -> None:
@@ -203,7 +203,7 @@ class ArmScheduler:
     def _on_disk(self, request: ArmRequest) -> RunResult | None:
         """The result in the folder of an arm, if it went as far as it should."""
         result = read_result(self.folder.run_dir(request.arm.name))
-        if result is None or "unscored" in result.extras:
+        if result is None or result.notes.unscored is not None:
             return None
         reached = paused_after(result)
         far_enough = None not in (reached, request.until_step) and (reached or 0) >= (request.until_step or 0)
@@ -217,9 +217,7 @@ def _which(note: dict[str, Any]) -> tuple[Any, Any]:
 
 def _timed_out(result: RunResult) -> RunResult:
     """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
-    if result.status == "cancelled" and str(result.extras.get("stop_reason", "")).startswith(TIMEOUT):
+    if result.status == "cancelled" and (result.notes.stop_reason or "").startswith(TIMEOUT):
         remedy = "It has a checkpoint: raise arm_timeout_s and go on with --resume."
-        return RunResult(
-            result.run_id, "failed", result.metrics, result.artifacts, f"{result.error}. {remedy}", result.extras
-        )
+        return replace(result, status="failed", error=f"{result.error}. {remedy}")
     return result
