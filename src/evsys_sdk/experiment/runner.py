@@ -17,7 +17,7 @@ from ..inference.renderer import get_renderer
 from ..log import get_logger
 from ..protocols import Algorithm, DataStore, LogStore, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import CheckpointLog
-from ..record.folders import begin_run
+from ..record.folders import begin_run, note_length
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..training.blocking import run_blocking
