@@ -78,6 +78,7 @@ def test_the_example_runs_on_mock(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         ".lock",
         "predictions.jsonl",
+        "result.json",
         "summary.json",
         "summary.md",
     }
@@ -113,7 +114,7 @@ def test_failures_are_said_and_decide_the_exit_code_only_where_asked(capsys: pyt
     assert main(arguments(model="shaky")) == 0
     out, err = capsys.readouterr()
     assert "3 rows, 1 attempt each; 1 attempt failed." in out
-    assert "1 without an answer, first row 'row-1', attempt 1: ValueError: cannot phone" in err
+    assert "1 without an answer, first task 'row-1', sample 1: ValueError: cannot phone" in err
     assert main(arguments("--fail-on-retries", model="shaky")) == 2
     assert main(arguments("--fail-on-retries")) == 0
 
@@ -139,8 +140,8 @@ def test_nothing_scored_is_never_a_success(capsys: pytest.CaptureFixture[str]) -
         (["--aliases", "eval.jsonl"], "eval.jsonl: this is not JSON"),
         (["--inference-kind", "mokc"], "inference_client 'mokc' is not registered; did you mean 'mock'?"),
         (
-            ["--inference-kind", "mock", "--adapter-path", "a"],
-            "--adapter-path: inference client 'mock' has no use for it",
+            ["--inference-kind", "mock", "--adapter-path", "a", "--checkpoint-path", "b"],
+            "--checkpoint-path: 'mock' loads one set of weights, and --adapter-path names one already",
         ),
         (["--inference-kind", "mock", "--checkpoint-path", "none"], "none"),
         (["--inference-params", "[1]"], "--inference-params must be a JSON object, not [1]"),

@@ -26,7 +26,7 @@ from ..registry import get_launcher
 from ..training.callback import Callback
 from . import journal as events
 from .arms import Arm, expand_arms, folder_problems
-from .benchmark_plan import benchmark_problems
+from .benchmark_plan import benchmark_problems, run_eval_problems
 from .budget import STOP_PREFIX, exhausted, is_budget_stop
 from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
@@ -107,6 +107,7 @@ class Experiment:
         """Check everything that can be checked before anything is spent."""
         config = self.config
         problems = [*deep_problems(config), *folder_problems(self.arms), *baseline_price_problems(config)]
+        problems = problems or run_eval_problems(config)
         if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 
