@@ -119,6 +119,20 @@ def test_failures_are_said_and_decide_the_exit_code_only_where_asked(capsys: pyt
     assert main(arguments("--fail-on-retries")) == 0
 
 
+@pytest.mark.usefixtures("project")
+def test_an_adapter_is_what_the_mock_model_answers_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from evsys_sdk.backends.client import ModelSpec
+    from evsys_sdk.backends.mock.backend import MockBackend
+
+    backend = MockBackend()
+    handles = backend.prepare(model=ModelSpec("tiny", seed=3), run_dir=tmp_path)
+    ref = handles["training_client"].sampler("adapter").result().ref
+    backend.teardown(handles)
+    asked = ["--max-tokens", "8", "--adapter-path", ref, "--json", "--quiet"]
+    assert main(arguments(*asked, kind="mock", model="tiny")) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == f"mock:tiny adapter {ref}"
+
+
 def test_a_client_with_one_model_takes_the_name_as_a_label(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = CLIENT.replace('self, model: str = "", checkpoint_path: str = ""', "self").replace("= model", '= "own"')
     (project / "client.py").write_text(code, encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from evsys_sdk import InProcessVerifier, RunResult, register_algorithm, register_metric
-from evsys_sdk.errors import DataError
+from evsys_sdk.errors import ConfigError, DataError
 from evsys_sdk.eval.row_tasks import tasks_of_rows
 from evsys_sdk.experiment import ExperimentResult
 from evsys_sdk.rollouts.rollout import opening
@@ -264,6 +264,34 @@ def test_an_inference_client_is_asked_where_the_config_names_one_and_selects_not
     assert found.metrics["eval/exact_match"] == 1.0
     assert len(asked) == 6
     assert found.extras["selection_metric"] == "loss"
+
+
+@pytest.mark.parametrize("params", [{}, {"max_tokens": 32, "seed": 7}])
+def test_a_block_without_a_model_asks_the_model_just_trained(
+    params: dict[str, Any], run: Run, scored: dict[str, Any]
+) -> None:
+    inference = {"kind": "mock", "params": params}
+    [found] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
+    assert found.metrics["eval/exact_match"] == 1.0
+    assert found.extras["selection_metric"] == "eval/exact_match"
+
+
+def test_a_block_without_a_model_says_how_to_sample(run: Run, scored: dict[str, Any]) -> None:
+    inference = {"kind": "mock", "params": {"max_tokens": 1}}
+    [found] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
+    assert found.metrics["eval/exact_match"] == 0.0
+
+
+def test_metrics_of_rewards_score_a_run_too(run: Run, scored: dict[str, Any]) -> None:
+    metrics = [{"kind": "mean_reward"}, {"kind": "pass_at_k"}, {"kind": "pass@1"}]
+    [found] = run({"eval": {**scored, "metrics": metrics}}, params=LEARNED).runs
+    assert [found.metrics[f"eval/{metric['kind']}"] for metric in metrics] == [1.0, 1.0, 1.0]
+    assert (found.metrics["steps"], "unscored" in found.extras) == (40, False)
+
+
+def test_more_attempts_than_run_eval_makes_are_refused_before_training(run: Run, scored: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"pass_at_k needs 3 attempts at each row, and run\.eval asks once"):
+        run({"eval": {**scored, "metrics": [{"kind": "pass_at_k", "params": {"k": 3}}]}})
 
 
 def test_a_checkpoint_of_the_mock_backend_can_be_asked_too(run: Run, scored: dict[str, Any]) -> None:

@@ -117,9 +117,13 @@ class Benchmark:
         if path is not None and id is None and holds_task_folders(Path(path)):
             rows: Iterable[Any] = map(to_dict, load_harbor_tasks(path))
             return cls.of(apply_transforms(rows, steps), name=name or Path(path).name)
-        pulled = (workspace or Workspace()).pull_benchmark(
-            id=id, path=path if id is None else None, name=name if id is None and path is None else None
-        )
+        workspace = workspace or Workspace()
+        if path is not None and id is None and transforms and not Path(path).is_dir():
+            pulled = workspace.pull_dataset(path=path)  # rows of any form
+        else:
+            pulled = workspace.pull_benchmark(
+                id=id, path=path if id is None else None, name=name if id is None and path is None else None
+            )
         found = cls.of(apply_transforms(pulled.rows(), steps), name=name or pulled.name)
         return replace(found, id=pulled.id)
 
