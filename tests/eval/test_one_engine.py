@@ -16,10 +16,10 @@ from evsys_sdk import (
     HarborTask,
     InProcessVerifier,
     VerificationResult,
-    list_metrics,
     register_inference,
     register_verifier,
 )
+from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.cli.main import main
 from evsys_sdk.config import DataConfig, EvalConfig, ExperimentConfig, Metadata, TransformSpec
 from evsys_sdk.errors import ConfigError, EvsysAuthError
@@ -40,7 +40,7 @@ TASKS = [
     for word in WORDS
 ]
 PRICED = frozenset({"cost_per_task", "cost_per_correct"})
-METRICS = sorted(list_metrics())
+METRICS = sorted(BUILTINS["metric"])
 
 
 class Echo:

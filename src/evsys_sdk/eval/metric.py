@@ -16,16 +16,15 @@ from __future__ import annotations
 import inspect
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from pydantic import ValidationError
-
-from ..config.problems import problems_in
+from ..config.building import build_extension
 from ..config.specs import MetricSpec
-from ..errors import ConfigError, EvalError
-from ..registry import Extension, config_model, get_metric
+from ..errors import EvalError
+from ..registry import get_metric
+from .passing import PassMetric
 from .samples import Missing, Sample, TaskSamples, metadata, predictions, targets, task_rewards, without_missing
 from .standard_error import interval_of_mean, jackknife_stderr, stderr_of_mean
 
@@ -106,29 +105,15 @@ class BuiltMetric:
 def build_metric(what: MetricSpec | str) -> BuiltMetric:
     """The metric that a `{kind, params}` block or a name such as `pass@3` stands for."""
     name, params = (what, dict[str, Any]()) if isinstance(what, str) else (what.kind, what.params)
-    metric = _instance(name, get_metric(name), params)
+    metric: Any = get_metric(name)
+    if isinstance(metric, type):
+        metric = build_extension(metric, params, what=f"metric '{name}'", path=f"metric '{name}': params")
     function = getattr(metric, "compute", metric)
     if not callable(function):
         raise EvalError(f"metric '{name}' has no method 'compute'. Write compute(self, task_rewards) -> float.")
     compute, inputs = _by_signature(name, function)
     needs_price = getattr(metric, "expense", None) == "cost_usd"
-    return BuiltMetric(name, compute, inputs, int(getattr(metric, "k", 1)), needs_price)
-
-
-def _instance(name: str, extension: Extension, params: Mapping[str, Any]) -> Any:
-    if not isinstance(extension, type):
-        return extension
-    model = config_model(extension)
-    try:
-        if model is not None:
-            model.model_validate(params)
-        return extension(**params)
-    except ValidationError as error:
-        found = problems_in(error, model=model, data=params) if model else []
-        problems = [replace(problem, path=f"metric '{name}': params.{problem.path}") for problem in found]
-        raise ConfigError(problems or f"metric '{name}': {error}") from error
-    except TypeError as error:
-        raise EvalError(f"metric '{name}' cannot be made with the params {dict(params)}: {error}.") from error
+    return BuiltMetric(name, compute, inputs, metric.k if isinstance(metric, PassMetric) else 1, needs_price)
 
 
 type _Compute = Callable[[Sequence[TaskSamples]], float]

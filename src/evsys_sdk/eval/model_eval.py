@@ -19,6 +19,7 @@ import json
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import batched
 from pathlib import Path
 from typing import Any, Literal
 
@@ -146,8 +147,8 @@ def evaluate_model(
             journal=folder and folder / "predictions.jsonl",
             progress=progress and (lambda done, total: progress(done, total, report.total_failures)),
         )
-        attempts = {task_id: [one for one in result.predictions if one.task_id == task_id] for task_id in rows}
-        results = [RowResult(row, tuple(attempts[row.id])) for row in rows.values()]
+        # Predictions come in the order of the rows, all attempts at a row together.
+        results = list(map(RowResult, rows.values(), batched(result.predictions, config.max_attempts)))
         summary = summarize(
             results,
             max_attempts=config.max_attempts,

@@ -18,6 +18,7 @@ from ..errors import EvalError
 from ..inference.renderer import Renderer
 from ..log import get_logger
 from ..protocols import Row
+from ..rollouts.engine import EngineLimits
 from ..rollouts.rollout import opening
 from ..training.callback import EvalRecord, Observers
 from .benchmark import Benchmark, ScoreSettings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 ROOM_FOR_ANSWER = 256
 """Tokens the model may use where the target is shorter; a longer target gets twice its own length."""
+_LONGEST_S = 24 * 3600.0
 _OWN_MODEL = ("mock", "local", "tinker")
 """Clients that sample weights themselves, and so can mean those just trained."""
 _NAMES_A_MODEL = ("model", "checkpoint")
@@ -127,9 +129,13 @@ class RunEvaluator:
     async def _ask(self, tasks: Sequence[HarborTask], what: str, step: int) -> EvalResult:
         longest = max(len(self.client.tokenizer.encode(target_of(task))) for task in tasks)
         sampling = _sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
-        settings = ScoreSettings(sampling=sampling, metrics=self.config.metrics)
-        file = None if self.run_dir is None else self.run_dir / "benchmarks" / slug(what) / f"step{step:06d}.jsonl"
+        folder = self.run_dir and self.run_dir / "benchmarks" / slug(f"run {what}")
+        file = folder and folder / f"step{step:06d}.jsonl"
         model = await self._model(step)
+        # The backend puts the questions in batches itself, so they may all be asked at once, however long that takes.
+        at_once = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
+        limits = EngineLimits(concurrency=at_once, timeout_s=_LONGEST_S)
+        settings = ScoreSettings(sampling=sampling, metrics=self.config.metrics, limits=limits)
         try:
             return await Benchmark.of(tasks, name=what).score_async(model, settings, journal=file)
         finally:

@@ -8,10 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from pydantic import ValidationError
-
 from ..backends.client import SamplingClient, SamplingParams
-from ..config.problems import problems_in
+from ..config.building import build_extension
 from ..errors import ConfigError, EvalError, EvsysAuthError, MissingExtraError, Problem
 from ..inference.adapter import as_chat_client
 from ..registry import config_model, get_inference
@@ -147,17 +145,7 @@ def as_scored_model(what: Any, *, ref: str | None = None) -> ScoredModel:
 
 def open_client(kind: str, params: Mapping[str, Any], *, path: str = "params") -> Any:
     """A registered inference client; what cannot be made from these params is refused with its place."""
-    factory = get_inference(kind)
-    model = config_model(factory)
-    try:
-        if model is not None:
-            model.model_validate(dict(params))
-        return factory(**params)
-    except ValidationError as error:
-        raise ConfigError(problems_in(error, model=model, data=dict(params), at=(path,)) if model else []) from None
-    except TypeError as error:
-        message = f"inference client '{kind}' cannot be made: {error}"
-        raise ConfigError(Problem(message, path=path, value=dict(params), hint="Correct its params.")) from error
+    return build_extension(get_inference(kind), params, what=f"inference client '{kind}'", path=path)
 
 
 _SPELLINGS = {

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
-
-from ..config.problems import problems_in
+from ..config.building import build_extension
 from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
-from ..registry import config_model, get_agent, get_environment
+from ..registry import get_agent, get_environment
 from .environment import Environment
 from .harbor.foreign_agent import ForeignAgent, is_harbor_agent, refuse_inline
 from .importing import import_object
@@ -56,7 +54,8 @@ def build_harness(
     environment_class = get_environment(environment_spec.kind)
     agent_params = dict(import_params or {}) if agent_import_path else agent_spec.params
     # A mistake in the config is said now, not by each rollout.
-    _try_making(agent_class, agent_params, f"agent '{agent_import_path or agent_spec.kind}'", "agent.params")
+    what = f"agent '{agent_import_path or agent_spec.kind}'"
+    build_extension(agent_class, agent_params, what=what, path="agent.params")
     return Harness(
         agent=lambda: agent_class(**agent_params),
         environment=lambda: environment_class(**environment_spec.params),
@@ -69,17 +68,6 @@ def build_harness(
 
 def _describe(import_path: str | None, params: Mapping[str, Any]) -> str | dict[str, Any] | None:
     return {"import_path": import_path, "params": dict(params)} if import_path and params else import_path
-
-
-def _try_making(factory: Any, params: dict[str, Any], what: str, path: str) -> None:
-    try:
-        factory(**params)
-    except ValidationError as error:
-        model = config_model(factory)
-        raise ConfigError(problems_in(error, model=model, data=params, at=(path,)) if model else str(error)) from error
-    except TypeError as error:
-        hint = "Correct its params."
-        raise ConfigError(Problem(f"{what} cannot be made: {error}", path=path, value=params, hint=hint)) from error
 
 
 def import_agent(path: str) -> Any:
