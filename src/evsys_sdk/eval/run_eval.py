@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ContinualStage, DataConfig, EvalConfig, InferenceSpec
-from ..data.reference import slug
 from ..data.types import HarborTask
 from ..errors import EvalError
 from ..inference.renderer import Renderer
@@ -54,9 +52,6 @@ class RunEvaluator:
     observers: Observers
     load_rows: Callable[[DataConfig], Sequence[Row]]
     train_rows: Sequence[Row]
-    run_dir: Path | None = None
-    """Where predictions are kept; None keeps none."""
-    attempt: int = 1
     failures: dict[str, str] = field(default_factory=dict[str, str])
     """Why scores are missing, by what could not be scored."""
     _tasks: list[HarborTask] | None = None
@@ -112,7 +107,7 @@ class RunEvaluator:
         self.failures.pop(what, None)
         try:
             tasks = load()
-            result = await self._ask(tasks, what, step)
+            result = await self._ask(tasks, what)
             if result.problem is not None:
                 raise EvalError(result.problem)
         except Exception as error:
@@ -126,29 +121,26 @@ class RunEvaluator:
         self.observers.on_eval(record)
         return record
 
-    async def _ask(self, tasks: Sequence[HarborTask], what: str, step: int) -> EvalResult:
+    async def _ask(self, tasks: Sequence[HarborTask], what: str) -> EvalResult:
         longest = max(len(self.client.tokenizer.encode(target_of(task))) for task in tasks)
         sampling = _sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
-        folder = self.run_dir and self.run_dir / "benchmarks" / slug(f"run {what}")
-        file = folder and folder / f"step{step:06d}.jsonl"
-        model = await self._model(step)
+        model = await self._model()
         # The backend puts the questions in batches itself, so they may all be asked at once, however long that takes.
         at_once = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
         limits = EngineLimits(concurrency=at_once, timeout_s=_LONGEST_S)
         settings = ScoreSettings(sampling=sampling, metrics=self.config.metrics, limits=limits)
         try:
-            return await Benchmark.of(tasks, name=what).score_async(model, settings, journal=file)
+            return await Benchmark.of(tasks, name=what).score_async(model, settings)
         finally:
             if isinstance(model, ClientModel):
                 model.client.close()
 
-    async def _model(self, step: int) -> ScoredModel:
+    async def _model(self) -> ScoredModel:
         inference = self.config.inference
         if inference is not None and asks_another_model(inference):
             return as_scored_model(open_client(inference.kind, inference.params, path="eval.inference.params"))
         sampler = await self.client.sampler()
-        ref = sampler.ref or f"step {step} of attempt {self.attempt}"
-        return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, ref)
+        return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, sampler.ref or "live")
 
     def _run_tasks(self) -> list[HarborTask]:
         if self._tasks is None:

@@ -126,14 +126,7 @@ def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
         return None
     renderer = get_renderer(client.tokenizer, run.model.renderer_name)
     evaluator = RunEvaluator(
-        run.eval,
-        client,
-        renderer,
-        ctx.extras["observers"],
-        ctx.extras["load_rows"],
-        ctx.extras["train_rows"],
-        ctx.output_dir,
-        ctx.extras["attempt"],
+        run.eval, client, renderer, ctx.extras["observers"], ctx.extras["load_rows"], ctx.extras["train_rows"]
     )
     ctx.extras["renderer"] = renderer
     ctx.extras["selection_metric"] = evaluator.selection_metric
