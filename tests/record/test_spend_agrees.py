@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from evsys_sdk.experiment.spend import SpendLedger
+
 from evsys_sdk.history.filters import select
 from evsys_sdk.history.index import HistoryIndex
 from evsys_sdk.record.events import Journal, Kind

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ..errors import closest
 from .base import MisplacedValue, Strict
-from .specs import AgentSpec, EnvironmentSpec
+from .specs import AgentSpec, EnvironmentSpec, TransformSpec
 
 type Split = Literal["val", "test"]
 _ROLES: tuple[Split, Split] = ("val", "test")
@@ -49,6 +49,8 @@ class BenchmarkEntry(Strict):
     """Id of a benchmark in the workspace; the same id is always the same tasks."""
     path: str | None = None
     """Folder or JSONL file of tasks, for work without a workspace."""
+    transforms: list[TransformSpec] = []
+    """Make the tasks out of other rows, applied in this order, as in `data.transforms`."""
     split: Split | None = None
     """Label that separates metrics: `val` scores may select, `test` scores only report."""
     tags: list[str] = []
@@ -59,6 +61,8 @@ class BenchmarkEntry(Strict):
     """Which registered metrics to report; by default the success metric if it is one, else `pass@1`."""
     breakdown_keys: list[str] = []
     """Metadata keys of the tasks to report separate scores for."""
+    cluster_by: str | None = Field(default=None, min_length=1)
+    """Metadata key of the group that a task was drawn with, such as its document; by default `cluster`."""
     samples: int = Field(default=1, ge=1)
     """Attempts at each task; `pass@k` needs at least k."""
     temperature: float | None = Field(default=None, ge=0)
@@ -120,12 +124,17 @@ class Metadata(Strict):
     tags: list[str] = []
     """Labels for filtering the record."""
     benchmark: list[BenchmarkEntry] = []
-    """What runs are scored on: one mapping or a list of them."""
+    """What runs are scored on: a list, or one mapping, which is the test set unless it is labelled otherwise."""
 
     @field_validator("benchmark", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        entry = cast("dict[str, Any]", value)
+        tags: Any = entry.get("tags")
+        labelled = entry.get("split") is not None or (isinstance(tags, list) and any(role in tags for role in _ROLES))
+        return [entry if labelled else {**entry, "split": "test"}]
 
     @model_validator(mode="after")
     def _is_unmistakable(self) -> Self:

@@ -22,7 +22,8 @@ from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..config.prices import backend_of
-from ..eval.run_eval import ROOM_FOR_ANSWER, eval_items
+from ..eval.row_tasks import target_of, tasks_of_rows
+from ..eval.run_eval import ROOM_FOR_ANSWER
 from ..inference.renderer import Renderer, get_renderer
 from ..protocols import Row
 from ..registry import get_data_store
@@ -148,9 +149,8 @@ class _Look:
             every: int | None = run.algorithm.params.get("eval_every")
             held_out = [run.eval.eval_data or run.data] if run.continual is None else _stage_data(run)
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
-            lengths = (
-                [self._length(item.target) for item in eval_items(_spread(rows, _ROWS_LOOKED_AT))] if rows else [0.0]
-            )
+            seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
+            lengths = [self._length(target_of(task)) for task in seen] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
         algorithm: Any = build_algorithm(run)

@@ -125,8 +125,10 @@ def _is_number(value: Any) -> bool:
 
 
 def opening(task: HarborTask) -> list[Message]:
-    """The conversation a task starts with: its context, then its instruction."""
+    """The conversation a task starts with: its context, then its instruction, unless the context says everything."""
     context: list[Message] = list(task.metadata.get("context_messages", ()))
+    if context and task.instruction == "":
+        return context
     return [*context, {"role": "user", "content": task.instruction}]
 
 

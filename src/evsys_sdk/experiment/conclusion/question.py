@@ -64,7 +64,7 @@ class Baseline:
 def full_name(key: SetKey, metric: str) -> str:
     """The name under which a benchmark's score is logged."""
     split, label = key
-    return f"{split}/{metric}" if label in ("", split) else f"{split}/{label}/{metric}"
+    return f"{split}/{metric}" if label == "" else f"{split}/{label}/{metric}"
 
 
 def claim_question(evidence: Evidence, claim: dict[str, Any] | None) -> Question | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...data.types import Message
-from ...errors import DataError, show
-from ...inference.conversation import split_thinking, text_messages
+from ..data.types import Message
+from ..errors import DataError, show
+from ..inference.conversation import split_thinking, text_messages
 
 DEFAULT_SYSTEM = (
     "You choose the tool that does what the user asks. Think about which one fits, then name exactly one tool by its "
