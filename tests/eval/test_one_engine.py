@@ -52,8 +52,7 @@ class Echo:
         self.model = model
 
     async def complete(self, messages: Sequence[Any], **options: Any) -> list[Any]:
-        from evsys_sdk.inference.prices import TokenUsage
-
+        from evsys_sdk.config.prices import TokenUsage
         from evsys_sdk.inference.client import Completion
 
         text = str(messages[-1]["content"]).split()[-1]
@@ -262,7 +261,7 @@ ALLOWED = {
     "eval/scored_model.py": "the engine asks an inference client here",
     "eval/verifiers/llm_judge.py": "a judge is asked about an answer, not for one",
     "algorithms/on_policy.py": "samples that are trained on",
-    "experiment/metered_client.py": "passes on and counts",
+    "spend/metered_client.py": "passes on and counts",
     "experiment/speed.py": "times a sampler and reads nothing",
     "experiment/mutation/propose.py": "draws from a list",
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk import ExperimentConfig, RunResult
+from evsys_sdk import ExperimentConfig, RunResult, register_verifier_fn
 from evsys_sdk.backends.client import SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.config.availability import unavailable
@@ -34,10 +34,16 @@ TASKS = [
     {
         "task_id": f"t{n}",
         "instruction": f"say {word}",
-        "verifier": {"kind": "in_process", "fn_name": "exact_match", "expected": word},
+        "verifier": {"kind": "in_process", "fn_name": "length_parity", "expected": word},
     }
     for n, word in enumerate(("ash", "bay", "elm", "fir"))
 ]
+
+
+@pytest.fixture(autouse=True)
+def length_parity() -> None:
+    """A reward that differs between the samples of a model that has learned nothing, so that RL has work to do."""
+    register_verifier_fn("length_parity")(lambda output, expected, params: float(sum(output.encode()) % 2))
 
 
 class Watched:

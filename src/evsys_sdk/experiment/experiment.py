@@ -24,7 +24,7 @@ from ..log import get_logger
 from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.lock import FolderBusy, folder_lock
-from ..record.reader import experiment_id
+from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
@@ -88,8 +88,8 @@ class Experiment:
     @contextmanager
     def _locked_folder(self, *, resume: bool, fresh: bool) -> Generator[ExperimentDir]:
         """A folder that is this process's alone; one that someone else takes meanwhile is left to them."""
-        lock = ExitStack()
         while True:
+            lock = ExitStack()
             folder = self.open(resume=resume, fresh=fresh)
             what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
             try:
@@ -99,6 +99,8 @@ class Experiment:
                     raise
                 continue
             with lock:
+                if not resume and ExperimentRecord(folder.path).is_finished:
+                    continue  # whoever had the lock before took this folder up, and has ended it
                 yield folder
             return
 
