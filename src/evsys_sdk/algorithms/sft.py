@@ -1,9 +1,4 @@
-"""Supervised fine-tuning: raise the probability of the assistant's turns.
-
-A recipe has three parts. `Config` says what may be set; the text under each field is its documentation. `setup` runs
-once and turns rows into examples. `build_batch` picks the examples of a step and the loss they get. The loop, the
-schedule, checkpoints and scores are the same for all recipes.
-"""
+"""Supervised fine-tuning: raise the probability of the assistant's turns."""
 
 from __future__ import annotations
 
@@ -19,6 +14,9 @@ from .base import BaseAlgorithm, TrainingConfig
 from .examples import LengthLimit, render_chats, to_datums, write_preview
 
 
+# Every recipe reads like this one: `Config` says what may be set, and the text under each field is its documentation;
+# `setup` runs once and turns rows into examples; `build_batch` picks the examples of a step and the loss they get. The
+# loop, the schedule, checkpoints and scores are the same for all of them.
 class SFT(BaseAlgorithm):
     """Supervised fine-tuning on chat rows."""
 
