@@ -15,7 +15,7 @@ from evsys_sdk.registry import KINDS, REGISTRIES
 
 CONFIG = """
     ExperimentConfig RunConfig DataConfig ModelConfig AlgorithmConfig BackendConfig EvalConfig
-    TransformSpec DataStoreSpec LogStoreSpec MetricSpec VerifierSpec InferenceSpec
+    TransformSpec DataStoreSpec LogStoreSpec MetricSpec VerifierSpec InferenceSpec Strict
     load_yaml dump_yaml validate_yaml
 """
 DATA = """
@@ -29,7 +29,7 @@ PROTOCOLS = """
 """
 EXTENDING = """
     TrainingClient SamplingClient Capabilities ModelSpec Datum AdamParams SamplingParams numpy_loss
-    Agent AgentResult Environment Policy Rollout Turn opening text_of
+    Agent AgentResult Environment Message Policy Rollout Turn opening text_of
     Callback EvalRecord RunControl RunInfo RunServices TrainingBatch
     BaseAlgorithm TrainingConfig SFT RL
 """

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         load_yaml as load_yaml,
         validate_yaml as validate_yaml,
     )
+    from .config.base import Strict as Strict
     from .data import (
         ChatMessagesRow as ChatMessagesRow,
         E2BVerifier as E2BVerifier,
@@ -153,6 +154,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         Agent as Agent,
         AgentResult as AgentResult,
         Environment as Environment,
+        Message as Message,
         Policy as Policy,
         Rollout as Rollout,
         Turn as Turn,
@@ -187,6 +189,7 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "dump_yaml",
         "validate_yaml",
     ),
+    "config.base": ("Strict",),
     "data": (
         "TargetFormat",
         "ChatMessagesRow",
@@ -222,6 +225,7 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "Agent",
         "AgentResult",
         "Environment",
+        "Message",
         "Policy",
         "Rollout",
         "Turn",

@@ -8,12 +8,13 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .environment import Environment
-    from .rollout import Agent, AgentResult, Policy, Rollout, Turn, opening, text_of
+    from .rollout import Agent, AgentResult, Message, Policy, Rollout, Turn, opening, text_of
 
 __all__ = [
     "Agent",
     "AgentResult",
     "Environment",
+    "Message",
     "Policy",
     "Rollout",
     "Turn",
@@ -22,5 +23,5 @@ __all__ = [
 ]
 
 __getattr__ = lazy_names(
-    __name__, {"environment": "Environment", "rollout": "Agent AgentResult Policy Rollout Turn opening text_of"}
+    __name__, {"environment": "Environment", "rollout": "Agent AgentResult Message Policy Rollout Turn opening text_of"}
 )

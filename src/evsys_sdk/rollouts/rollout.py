@@ -19,6 +19,7 @@ from .environment import Environment
 
 type RolloutStatus = Literal["ok", "truncated", "infra"]
 type Message = dict[str, Any]
+"""One turn of a conversation: `role`, `content`, and what else a template knows."""
 
 
 @dataclass(frozen=True, slots=True)
