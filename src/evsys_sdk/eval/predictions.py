@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from ..errors import EvalError
 from ..log import get_logger
+from ..record.jsonable import encode_line
 from ..rollouts.rollout import Message, Rollout, RolloutStatus
 
 
@@ -96,7 +97,7 @@ class PredictionJournal:
         if path is None:
             return journal
         # As it will be read: a tuple that became a list must not look like a change.
-        wanted: dict[str, Any] = json.loads(json.dumps({"scoring": identity}, default=str))
+        wanted: dict[str, Any] = json.loads(encode_line({"scoring": identity}, str(path)))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not journal._take_up(path, wanted):
@@ -123,7 +124,7 @@ class PredictionJournal:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         assert self._descriptor is not None
-        line = memoryview((json.dumps(record, ensure_ascii=False, default=str) + "\n").encode("utf-8", "replace"))
+        line = memoryview(encode_line(dict(record), str(self.path)))
         while line:
             line = line[os.write(self._descriptor, line) :]
 

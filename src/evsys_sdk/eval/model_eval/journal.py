@@ -17,7 +17,8 @@ from ...data.shapes import is_object
 from ...errors import EvalError
 from ...files import atomic_write
 from ...log import get_logger
-from ...record.jsonable import dump_line
+from ...record.jsonable import encode_line
+from ...redact import redact_text
 from .dataset import EvalRow
 from .scoring import Attempt, RowResult, attempt_record
 
@@ -69,7 +70,7 @@ class Journal:
         there = {(record["id"], record["attempt"]) for record in records}
         others = [record for record in self._others if (record["id"], record["attempt"]) not in there]
         with atomic_write(self.path) as file:
-            file.writelines(dump_line(record, str(self.path)) for record in (self._header, *records, *others))
+            file.writelines(encode_line(record, str(self.path)) for record in (self._header, *records, *others))
 
     def close(self) -> None:
         """Close the file; doing it twice is fine."""
@@ -79,7 +80,7 @@ class Journal:
 
     def _write(self, record: dict[str, Any]) -> None:
         assert self._descriptor is not None
-        line = memoryview(dump_line(record, str(self.path)))
+        line = memoryview(encode_line(record, str(self.path)))
         while line:
             line = line[os.write(self._descriptor, line) :]
 
@@ -87,7 +88,7 @@ class Journal:
         data = path.read_bytes()
         complete = data[: data.rfind(b"\n") + 1]
         header, *lines = complete.split(b"\n")[:-1] or [b""]
-        if header and _parsed(header) != json.loads(dump_line(self._header, str(path))):
+        if header and _parsed(header) != json.loads(encode_line(self._header, str(path))):
             return False
         for number, line in enumerate(lines, 2):
             record = _parsed(line)
@@ -95,7 +96,7 @@ class Journal:
                 get_logger(__name__).warning("%s:%d: this line is damaged; its attempt is made again.", path, number)
                 continue
             row = rows.get(record["id"])
-            if row is not None and record.get("prompt") != row.question:
+            if row is not None and record.get("prompt") not in (row.question, redact_text(row.question)):
                 return False
             self._remember(record, row)
         if len(complete) < len(data):  # what a killed process leaves
