@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ...errors import ConfigError, EvsysError, Problem
+from ...log import redact_output
 from ...protocols import RunResult
 from ...training.callback import RunControl
 from ..launcher import ArmJob, Launch, WorkerLost, execute, refuse
@@ -125,6 +126,7 @@ def briefing_for(launch: Launch) -> bytes:
 
 def main(descriptor: int) -> None:
     """The worker's side: execute arms until the parent is gone."""
+    redact_output()
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the parent decides what it means
         signal.signal(number, _pass_over)
     connection = Connection(descriptor)
