@@ -175,7 +175,7 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
 
 def _check_regular(descriptor: int) -> None:
-    """Refuse what is no file of the sandbox's: pipes, devices, and files of /proc, which are about this very process."""
+    """Refuse what is no file of the sandbox's: pipes, devices, and files of /proc, which are about this process."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_dev == os.stat("/proc").st_dev:
         number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL

@@ -151,7 +151,7 @@ def _be_first_process(
         prctl(PR_SET_PDEATHSIG, _SIGKILL)
         prctl(
             PR_SET_DUMPABLE, 1
-        )  # a namespace can be joined only by who may look into its process; nobody else is here
+        )  # only who may look into a process may join its namespace; nobody else is here
         os.write(answers, _READY + b"\n")  # fails, and ends this, if the supervisor has died meanwhile
         if os.read(joined, 1):
             prctl(PR_SET_DUMPABLE, 0)

@@ -8,7 +8,7 @@ do in a container. This works without control groups, which an ordinary user oft
 from __future__ import annotations
 
 import os
-from _signal import pidfd_send_signal
+from _signal import pidfd_send_signal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
 from .libc import remove_shared_memory
 

@@ -1,7 +1,7 @@
 """Messages between the SDK process and its supervisor: named fields of a few flat types, with a limit on their length.
 
-A message is a length, then its fields; a field is the length of its name, its name, a letter for its type, the length of
-its value, and its value. Reading one builds nothing but text, bytes, numbers and lists of text, and reads no further
+A message is a length, then its fields; a field is the length of its name, its name, a letter for its type, the length
+of its value, and its value. Reading one builds nothing but text, bytes, numbers and lists of text, and reads no further
 than the limit, so that whatever arrives can do no more than be refused.
 """
 
