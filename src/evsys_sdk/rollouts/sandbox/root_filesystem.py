@@ -12,11 +12,11 @@ HARBOR_FOLDERS = ("/tests", "/logs", "/solution")
 
 USER, UID = "agent", 1000
 
-GENERATED: Mapping[str, bytes] = {
-    "/etc/passwd": f"{USER}:x:{UID}:{UID}::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n".encode(),
-    "/etc/group": f"{USER}:x:{UID}:\nnogroup:x:65534:\n".encode(),
-    "/etc/hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
-    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
+GENERATED: Mapping[str, str] = {
+    "/etc/passwd": f"{USER}:x:{UID}:{UID}::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "/etc/group": f"{USER}:x:{UID}:\nnogroup:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 """Files that the host has too, but that would tell about the host."""
 

@@ -1,7 +1,7 @@
 """The SDK's end of a sandbox's supervisor: starts the process and turns its answers into futures.
 
 It needs an event loop but no child watcher, so it works on the loop of any thread. All calls on one client must come
-from the loop on which it was started.
+from the loop on which it was started. Whatever arrives that is no proper answer ends the sandbox.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from ..environment import SandboxError
-from .supervisor.wire import Decoder, Message, encode
+from .control_group import ControlGroup, make_group
+from .supervisor.settings import data, number, text, texts
+from .supervisor.wire import Decoder, Message, Value, WireError, encode
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.main import main; main(*map(int, sys.argv[2:]))"
@@ -25,43 +28,73 @@ _PROGRAM = (
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_GRACE_S = 30.0
 _MOST_DIAGNOSTICS = 65536
+_START = 0
+_abandoned_groups: list[ControlGroup] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the supervisor has to say to a request."""
+
+    problem: str = ""
+    """What went wrong with the sandbox, rather than with what ran in it."""
+    exit_code: int = 0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    timed_out: bool = False
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        return cls(
+            text(message.get("problem", "")),
+            number(message.get("exit_code", 0)),
+            data(message.get("stdout", b"")),
+            data(message.get("stderr", b"")),
+            message.get("timed_out") is True,
+            tuple(texts(message.get("notes", []))),
+        )
 
 
 class SupervisorClient(asyncio.Protocol):
     """One supervisor process and the requests that it has not answered yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, longest_answer: int) -> None:
         loop = asyncio.get_running_loop()
-        self._decoder = Decoder()
-        self._pending: dict[int, asyncio.Future[Message]] = {}
-        self._last_id = 0
+        self._decoder = Decoder(longest_answer)
+        self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._last_id = _START
         self._closed: asyncio.Future[None] = loop.create_future()
         self._problem = ""
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._group: ControlGroup | None = None
 
     @property
     def pid(self) -> int | None:
         """The process ID of the supervisor."""
         return self._process.pid if self._process else None
 
-    async def start(self, settings: Mapping[str, Any], *, timeout_s: float) -> Message:
+    async def start(self, settings: Mapping[str, Value], *, group_memory: int | None, timeout_s: float) -> Answer:
         """Start the supervisor and wait for its first message."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
+                self._group = None if group_memory is None else make_group(group_memory)
                 self._process = _start_process(theirs)
             except BaseException:
                 ours.close()
+                self._remove_group()
                 raise
+        members = str(self._group.members) if self._group else ""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
-            return await self._ask(0, settings, timeout_s)
+            return await self._ask(_START, {**settings, "control_group": members}, timeout_s)
         except BaseException:
             self.kill()
             raise
 
-    async def request(self, message: Mapping[str, Any], *, timeout_s: float) -> Message:
+    async def request(self, message: Mapping[str, Value], *, timeout_s: float) -> Answer:
         """Have something done inside the sandbox, which the supervisor ends after `timeout_s`."""
         self._last_id += 1
         identifier = self._last_id
@@ -91,6 +124,7 @@ class SupervisorClient(asyncio.Protocol):
             self._process.wait()
             if self._process.stderr is not None:
                 self._process.stderr.close()
+        self._remove_group()
         self._fail_pending()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,12 +132,17 @@ class SupervisorClient(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        for message in self._decoder.feed(data):
-            future = self._pending.pop(message["id"], None)
-            if future is None:
-                self._problem = message.get("problem", self._problem)
-            elif not future.done():
-                future.set_result(message)
+        try:
+            for message in self._decoder.feed(data):
+                identifier, answer = number(message.get("id", -1)), Answer.of(message)
+                future = self._pending.pop(identifier, None)
+                if future is None:
+                    self._problem = answer.problem or self._problem
+                elif not future.done():
+                    future.set_result(answer)
+        except (WireError, TypeError) as error:
+            self._problem = f"its supervisor sent something that is no answer ({error})"
+            self.kill()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._problem = self._problem or self._diagnostics()
@@ -111,7 +150,7 @@ class SupervisorClient(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
-    async def _ask(self, identifier: int, message: Mapping[str, Any], timeout_s: float) -> Message:
+    async def _ask(self, identifier: int, message: Mapping[str, Value], timeout_s: float) -> Answer:
         if self._closed.done():
             raise SandboxError(self._ended())
         future = self._pending[identifier] = asyncio.get_running_loop().create_future()
@@ -120,6 +159,7 @@ class SupervisorClient(asyncio.Protocol):
             async with asyncio.timeout(timeout_s + _ANSWER_GRACE_S):
                 return await future
         except TimeoutError:
+            self.kill()
             raise SandboxError(
                 f"The sandbox did not answer for {timeout_s + _ANSWER_GRACE_S:g} s; it is stopped. "
                 "Is the machine overloaded?"
@@ -127,15 +167,22 @@ class SupervisorClient(asyncio.Protocol):
         finally:
             self._pending.pop(identifier, None)
 
-    def _write(self, message: Mapping[str, Any]) -> None:
+    def _write(self, message: Mapping[str, Value]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode(dict(message)))
+            self._transport.write(encode(message))
 
     def _fail_pending(self) -> None:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(SandboxError(self._ended()))
         self._pending.clear()
+
+    def _remove_group(self) -> None:
+        if self._group is not None:
+            _abandoned_groups.append(self._group)
+            self._group = None
+        # A process of a sandbox that was killed may need a moment more; such groups are tried again with the next.
+        _abandoned_groups[:] = [group for group in _abandoned_groups if not group.remove()]
 
     def _ended(self) -> str:
         why = f": {self._problem}" if self._problem else ""

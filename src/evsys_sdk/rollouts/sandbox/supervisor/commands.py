@@ -8,8 +8,8 @@ import stat
 import time
 
 from .capture import Capture
-from .libc import restore_signals
-from .processes import is_alive, processes
+from .libc import keep_descriptors_from_programs, restore_signals
+from .settings import data, number, seconds, text, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from .launch import Sandbox
-    from .limits import ProcessLimits
-    from .seccomp import Filter
     from .wire import Message
 
 _SIGKILL = 9
@@ -32,14 +30,20 @@ _LONGEST_ARGUMENT = 128 * 1024 - 1
 class Command:
     """One process in the sandbox, the leader of its own group, and what it has printed so far."""
 
-    def __init__(self, identifier: int, timeout_s: float, limit: int, body: Callable[[], NoReturn]) -> None:
-        self.identifier = identifier
-        self.deadline = time.monotonic() + timeout_s
+    def __init__(self, request: Message, body: Callable[[], NoReturn]) -> None:
+        self.identifier = number(request["id"])
+        self.deadline = time.monotonic() + seconds(request["timeout_s"])
         self.timed_out = False
         self.cancelled = False
         self.notes: list[str] = []
+        limit = number(request["limit"])
         output, errors, problems = os.pipe(), os.pipe(), os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for descriptor in (*output, *errors, *problems):
+                os.close(descriptor)
+            raise
         if self.pid == 0:
             _run_child(body, output[1], errors[1], problems[1])
         for read_end, write_end in (output, errors, problems):
@@ -97,34 +101,38 @@ def _run_child(body: Callable[[], NoReturn], output: int, errors: int, problems:
         os._exit(_CANNOT_RUN)
 
 
-def shell_command(
-    sandbox: Sandbox, limits: ProcessLimits, system_calls: Filter, request: Message
-) -> Callable[[], NoReturn]:
+def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     """A shell in the folder and with the variables that the request names."""
-    command: bytes = request["command"]
+    command, folder, variables = data(request["command"]), text(request["cwd"]), texts(request["env"])
+    env = dict(zip(variables[::2], variables[1::2], strict=True))
 
     def body() -> NoReturn:
-        arguments = [sandbox.shell, "-c", command]
+        arguments = [sandbox.shell.encode(), b"-c", command]
+        script = None
         if len(command) > _LONGEST_ARGUMENT:
-            script = os.memfd_create("command", 0)  # 0: it must still be open in the shell
+            script = os.memfd_create("command")
             _write_all(script, command)
-            arguments = [sandbox.shell, f"/proc/self/fd/{script}"]
+            arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
         sandbox.namespaces.enter()
         os.umask(0o022)
         try:
-            os.chdir(request["cwd"])
+            os.chdir(folder)
         except OSError as error:
-            os.write(2, f"cd: {request['cwd']}: {error.strerror}\n".encode("utf-8", "replace"))
+            os.write(2, f"cd: {folder}: {error.strerror}\n".encode("utf-8", "replace"))
             os._exit(_CANNOT_RUN)
-        limits.apply()
-        system_calls.install()
-        os.execve(sandbox.shell, arguments, request["env"])
+        sandbox.limits.apply()
+        keep_descriptors_from_programs()
+        if script is not None:
+            os.set_inheritable(script, True)
+        sandbox.system_calls.install()
+        os.execve(sandbox.shell, arguments, env)
 
     return body
 
 
-def file_reader(sandbox: Sandbox, path: str, most: int) -> Callable[[], NoReturn]:
+def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     """Prints a regular file; its exit code is 0 or the number of the error."""
+    path, most = text(request["path"]), number(request["limit"])
 
     def body() -> NoReturn:
         nonlocal most
@@ -133,11 +141,11 @@ def file_reader(sandbox: Sandbox, path: str, most: int) -> Callable[[], NoReturn
             # Not blocking, because what an agent left at this path may be a pipe that nobody writes to.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             _check_regular(descriptor)
-            while data := os.read(descriptor, _CHUNK):
-                most -= len(data)
+            while chunk := os.read(descriptor, _CHUNK):
+                most -= len(chunk)
                 if most < 0:
                     os._exit(errno.EFBIG)
-                _write_all(1, data)
+                _write_all(1, chunk)
         except OSError as error:
             os._exit(error.errno or errno.EIO)
         os._exit(0)
@@ -145,8 +153,9 @@ def file_reader(sandbox: Sandbox, path: str, most: int) -> Callable[[], NoReturn
     return body
 
 
-def file_writer(sandbox: Sandbox, path: str, data: bytes) -> Callable[[], NoReturn]:
+def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     """Writes a file and the folders above it; its exit code is 0 or the number of the error."""
+    path, content = text(request["path"]), data(request["data"])
 
     def body() -> NoReturn:
         sandbox.namespaces.enter()
@@ -156,7 +165,7 @@ def file_writer(sandbox: Sandbox, path: str, data: bytes) -> Callable[[], NoRetu
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)
-            _write_all(descriptor, data)
+            _write_all(descriptor, content)
             os.close(descriptor)
         except OSError as error:
             os._exit(error.errno or errno.EIO)
@@ -165,27 +174,15 @@ def file_writer(sandbox: Sandbox, path: str, data: bytes) -> Callable[[], NoRetu
     return body
 
 
-def process_killer() -> Callable[[], NoReturn]:
-    """Kills every process of the sandbox but PID 1 and itself, and waits until they are dead."""
-
-    def body() -> NoReturn:
-        doomed = [pid for pid in processes() if pid not in (1, os.getpid())]
-        os.kill(-1, _SIGKILL)
-        while any(is_alive(pid) for pid in doomed):
-            time.sleep(0.001)
-        os._exit(0)
-
-    return body
-
-
 def _check_regular(descriptor: int) -> None:
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    """Refuse what is no file of the sandbox's: pipes, devices, and files of /proc, which are about this process."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_dev == os.stat("/proc").st_dev:
+        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
         raise OSError(number, os.strerror(number))
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]

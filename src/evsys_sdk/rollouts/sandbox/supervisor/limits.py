@@ -9,7 +9,9 @@ from .libc import MS_BIND, MS_NODEV, MS_NOSUID, mount
 
 _CPU_GRACE_S = 2
 _BYTES_PER_FILE = 4096  # as if each file took a page, so that empty files cannot fill the kernel's memory
-_OPEN_FILES = 4096
+_OPEN_FILES = 1024
+_LOCKED = 8 * 1024 * 1024
+_QUEUED = 819200  # bytes in POSIX message queues
 
 
 class ProcessLimits:
@@ -23,6 +25,8 @@ class ProcessLimits:
             (resource.RLIMIT_CPU, cpu_s, cpu_s + _CPU_GRACE_S),
             (resource.RLIMIT_FSIZE, file_size, file_size),
             (resource.RLIMIT_NOFILE, _OPEN_FILES, _OPEN_FILES),
+            (resource.RLIMIT_MSGQUEUE, _QUEUED, _QUEUED),
+            (resource.RLIMIT_MEMLOCK, _LOCKED, _LOCKED),
             (resource.RLIMIT_CORE, 0, 0),
         )
 
@@ -47,3 +51,10 @@ def mount_storage(folders: list[str], size: int) -> None:
         os.mkdir(part)
         os.chmod(part, 0o1777 if folder in ("/tmp", "/dev/shm") else 0o755)
         mount(part, folder, flags=MS_BIND)
+
+
+def limit_network_buffers(longest: int) -> None:
+    """Give TCP connections of the sandbox no larger buffers than other sockets have."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as file:
+            file.write(f"4096 65536 {longest}")

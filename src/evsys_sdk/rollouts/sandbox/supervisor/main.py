@@ -7,12 +7,12 @@ import resource
 import select
 import time
 
-from .commands import KILLED, Command, file_reader, file_writer, process_killer, shell_command
+from .commands import KILLED, Command, file_reader, file_writer, shell_command
 from .launch import LaunchError, Sandbox, launch
-from .libc import PR_SET_DUMPABLE, prctl
-from .limits import ProcessLimits
-from .processes import MemoryWatch, kill_inside, sandbox_lives
+from .libc import PR_SET_DUMPABLE, hide_arguments, prctl
+from .processes import MemoryWatch, socket_buffer
 from .seccomp import Filter
+from .settings import Settings, number, text
 from .wire import Decoder, encode
 
 TYPE_CHECKING = False
@@ -23,32 +23,36 @@ if TYPE_CHECKING:
     from .wire import Message
 
 _CHUNK = 1 << 18
+_LONGEST_REQUEST = 1 << 32
 _WATCH_EVERY_S = 0.05
 _LONGEST_WAIT_S = 3600.0
 _NEVER = float("inf")
 _READS_OF_A_FULL_PIPE = 4
 _ENDED = 0
+_PF_EXITING = 4
 
 
 def main(control: int, parent: int) -> None:
     """Serve the process `parent` over the socket `control` until it is done or gone."""
+    os.set_inheritable(control, False)
     parent_pidfd = os.pidfd_open(parent)
+    hide_arguments()
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # if the machine runs out of memory, a sandbox must go before the training run
     prctl(PR_SET_DUMPABLE, 0)  # also for what is forked from here, until it becomes another program
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
-    decoder = Decoder()
-    settings = _first_message(control, decoder)
+    decoder = Decoder(_LONGEST_REQUEST)
+    settings = Settings(_first_message(control, decoder))
+    watch = MemoryWatch(settings.memory, socket_buffer())
     try:
-        system_calls = Filter()
-        sandbox = launch(settings)
+        sandbox = launch(settings, Filter())
     except (LaunchError, OSError) as error:
         _send(control, {"id": 0, "problem": str(error)})
         os._exit(1)
     try:
         _send(control, {"id": 0, "shell": sandbox.shell})
-        Supervisor(control, decoder, parent_pidfd, sandbox, settings, system_calls).run()
+        Supervisor(control, decoder, parent_pidfd, sandbox, watch).run()
     finally:
         sandbox.destroy()
     os._exit(0)  # closes the socket, which tells the parent that nothing is left
@@ -57,19 +61,8 @@ def main(control: int, parent: int) -> None:
 class Supervisor:
     """Runs commands in one sandbox until it is told to stop, or the sandbox or the parent is gone."""
 
-    def __init__(
-        self,
-        control: int,
-        decoder: Decoder,
-        parent_pidfd: int,
-        sandbox: Sandbox,
-        settings: Message,
-        system_calls: Filter,
-    ) -> None:
-        self._control, self._decoder, self._sandbox = control, decoder, sandbox
-        self._system_calls = system_calls
-        self._limits = ProcessLimits(**settings["limits"])
-        self._watch = MemoryWatch(settings["limits"]["memory"])
+    def __init__(self, control: int, decoder: Decoder, parent_pidfd: int, sandbox: Sandbox, watch: MemoryWatch) -> None:
+        self._control, self._decoder, self._sandbox, self._watch = control, decoder, sandbox, watch
         self._next_look = _NEVER
         self._notes: list[str] = []
         self._commands: dict[int, Command] = {}
@@ -78,7 +71,7 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._on(control, self._receive)
         self._on(parent_pidfd, self._stop)
-        self._on(sandbox.init_pidfd, self._sandbox_died)
+        self._on(sandbox.generation.pidfd, self._sandbox_died)
 
     def run(self) -> None:
         while not self._stopping:
@@ -99,9 +92,12 @@ class Supervisor:
         self._poll.register(descriptor, select.POLLIN)
 
     def _off(self, descriptor: int) -> None:
+        self._forget(descriptor)
+        os.close(descriptor)
+
+    def _forget(self, descriptor: int) -> None:
         del self._handlers[descriptor]
         self._poll.unregister(descriptor)
-        os.close(descriptor)
 
     def _patience_ms(self) -> float:
         waits = [command.deadline - time.monotonic() for command in self._commands.values() if not command.timed_out]
@@ -109,10 +105,10 @@ class Supervisor:
         return max(0.0, wait) * 1000
 
     def _receive(self) -> None:
-        data = os.read(self._control, _CHUNK)
-        if not data:
+        received = os.read(self._control, _CHUNK)
+        if not received:
             self._stop()
-        for message in self._decoder.feed(data):
+        for message in self._decoder.feed(received):
             self._serve(message)
 
     def _stop(self) -> None:
@@ -123,7 +119,7 @@ class Supervisor:
         _send(self._control, {"id": _ENDED, "problem": "the first process of the sandbox has ended"})
 
     def _serve(self, request: Message) -> None:
-        match request["op"]:
+        match text(request["op"]):
             case "stop":
                 self._stop()
             case "cancel":
@@ -131,16 +127,18 @@ class Supervisor:
                     if command.identifier == request["id"]:
                         command.cancelled = True
                         command.kill()
+            case "kill":
+                self._kill_everything(number(request["id"]))
             case _:
                 self._begin(request)
 
     def _begin(self, request: Message) -> None:
         try:
-            command = Command(request["id"], request["timeout_s"], request["limit"], self._body(request))
+            command = Command(request, self._body(request))
         except OSError as error:
-            if not sandbox_lives():
+            if not self._lives():
                 return self._sandbox_died()
-            return _send(self._control, {"id": request["id"], "problem": f"cannot start a process: {error}"})
+            return _send(self._control, {"id": number(request["id"]), "problem": f"cannot start a process: {error}"})
         command.notes, self._notes = self._notes, []
         self._commands[command.pid] = command
         self._on(command.pidfd, lambda: self._finish(command))
@@ -151,19 +149,25 @@ class Supervisor:
     def _body(self, request: Message) -> Callable[[], NoReturn]:
         match request["op"]:
             case "exec":
-                return shell_command(self._sandbox, self._limits, self._system_calls, request)
+                return shell_command(self._sandbox, request)
             case "read":
-                return file_reader(self._sandbox, request["path"], request["limit"])
-            case "write":
-                return file_writer(self._sandbox, request["path"], request["data"])
+                return file_reader(self._sandbox, request)
             case _:
-                return process_killer()
+                return file_writer(self._sandbox, request)
 
     def _read(self, command: Command, stream: int) -> None:
         if command.receive(stream):
             self._off(stream)
 
     def _finish(self, command: Command) -> None:
+        result = self._bury(command)
+        if result.get("exit_code") == KILLED and not self._lives():
+            self._sandbox_died()  # which has killed the command: that is no result
+        elif not command.cancelled:
+            _send(self._control, result)
+
+    def _bury(self, command: Command) -> Message:
+        """Wait for the end of a command and take what it has printed until then."""
         del self._commands[command.pid]
         self._off(command.pidfd)
         for stream in command.streams:
@@ -174,11 +178,7 @@ class Supervisor:
             else:
                 # A process in the background may still write there; nobody listens, but it must not be killed for it.
                 self._handlers[stream] = lambda stream=stream: self._discard(stream)
-        result = command.finish()
-        if result.get("exit_code") == KILLED and not sandbox_lives():
-            self._sandbox_died()  # which has killed the command: that is no result
-        elif not command.cancelled:
-            _send(self._control, result)
+        return command.finish()
 
     def _discard(self, stream: int) -> None:
         try:
@@ -187,39 +187,54 @@ class Supervisor:
         except BlockingIOError:
             pass
 
+    def _kill_everything(self, identifier: int) -> None:
+        """End this generation of processes, and begin the next."""
+        generation = self._sandbox.generation
+        self._forget(generation.pidfd)
+        generation.kill()
+        for command in list(self._commands.values()):
+            select.select([command.pidfd], [], [])
+            result = self._bury(command)
+            if not command.cancelled:
+                _send(self._control, result)
+        generation.bury()
+        try:
+            self._sandbox.begin_generation()
+        except OSError as error:
+            self._stopping = True
+            return _send(self._control, {"id": _ENDED, "problem": f"after everything was killed, {error}"})
+        self._on(self._sandbox.generation.pidfd, self._sandbox_died)
+        _send(self._control, {"id": identifier, "exit_code": 0})
+
+    def _lives(self) -> bool:
+        """Whether the first process is not on its way out, taking all the others along."""
+        try:
+            with open("/proc/1/stat", "rb") as file:
+                flags = int(file.read().rpartition(b") ")[2].split()[6])
+        except (OSError, IndexError):
+            return False
+        return not flags & _PF_EXITING
+
     def _check_memory(self) -> None:
         if not self._commands and self._watch.is_idle():
             self._next_look = _NEVER
             return
-        excess = self._watch.enforce()
-        if excess is None:
-            return
-        victim, reason = excess
-        for notes in [command.notes for command in self._commands.values()] or [self._notes]:
-            notes.append(reason)
-        try:
-            killer = os.fork()
-        except OSError:  # PID 1 is gone, and everything with it
-            return
-        if killer == 0:
-            try:
-                kill_inside(victim)
-            finally:
-                os._exit(0)
-        os.waitpid(killer, 0)
+        if reason := self._watch.enforce():
+            for notes in [command.notes for command in self._commands.values()] or [self._notes]:
+                notes.append(reason)
 
 
 def _first_message(control: int, decoder: Decoder) -> Message:
-    while data := os.read(control, _CHUNK):
-        for message in decoder.feed(data):
+    while received := os.read(control, _CHUNK):
+        for message in decoder.feed(received):
             return message
     os._exit(0)
 
 
 def _send(control: int, message: Message) -> None:
-    data = memoryview(encode(message))
+    left = memoryview(encode(message))
     try:
-        while data:
-            data = data[os.write(control, data) :]
+        while left:
+            left = left[os.write(control, left) :]
     except BrokenPipeError:
         pass  # the parent is gone, which the loop sees next

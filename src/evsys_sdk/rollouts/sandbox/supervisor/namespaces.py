@@ -5,12 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 
-from .libc import PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, prctl
+from .libc import drop_bounding_set
 
 _NS_GET_USERNS = 0xB701
 _ISOLATED = ("user", "mnt", "pid", "net", "ipc", "uts")
-_JOINED = ("ipc", "uts", "net", "pid", "mnt")  # the mounts last: after them, /proc is another one
-_MOST_CAPABILITIES = 64
+_JOINED = ("uts", "net", "mnt")  # the mounts last: after them, /proc is another one
 
 
 def check_isolation(pid: int, parent: int) -> None:
@@ -28,10 +27,10 @@ def _namespace(pid: int | str, kind: str) -> int:
 
 
 class Namespaces:
-    """The namespaces of the process `pid`; this process joins all but its user namespace, and forks join that too.
+    """The namespaces of the process `pid`; this process joins those of files, network and name, and forks join `user`.
 
     bwrap sets the sandbox up as root of one user namespace and then runs it in another one below, where it is nobody
-    special. The supervisor stays in the first, where it may still mount.
+    special. The supervisor stays in the first, where it may still mount and make PID namespaces.
     """
 
     def __init__(self, pid: int) -> None:
@@ -50,9 +49,4 @@ class Namespaces:
         """Become an ordinary process of the sandbox, for good; call it after a fork."""
         if self._inner_user is not None:
             os.setns(self._inner_user, os.CLONE_NEWUSER)
-        for capability in range(_MOST_CAPABILITIES):
-            try:
-                prctl(PR_CAPBSET_DROP, capability)
-            except OSError:  # this kernel has no more of them
-                break
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        drop_bounding_set()
