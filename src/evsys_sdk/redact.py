@@ -156,7 +156,7 @@ def is_secret_name(name: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_weak_name(name: str) -> bool:
     *_, before, last = ("", "", *_words(name))
-    return last in _WEAK_WORDS and not _LOOKUPS.fullmatch(before) and not (last == "tokens" and before)
+    return last in _WEAK_WORDS and _LOOKUPS.fullmatch(before) is None and not (last == "tokens" and bool(before))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -108,27 +108,27 @@ It completed after 10 of 10 steps.
 ## Last training metrics
 
 | metric | value |
-| --- | --- |
+|---|---|
 | step | 10 |
 | loss | 0.1 |
 
 ## Last scores
 
 | split | benchmark | step | metric | value |
-| --- | --- | --- | --- | --- |
+|---|---|---|---|---|
 | test | held_out | 10 | pass@1 | 0.75 |
 | val | arithmetic | 10 | pass@1 | 1 |
 
 ## Result
 
 | metric | value |
-| --- | --- |
+|---|---|
 | final_loss | 0.1 |
 
 ## Artifacts
 
 | name | path |
-| --- | --- |
+|---|---|
 | best_checkpoint | step000008 |
 
 ## Checkpoints

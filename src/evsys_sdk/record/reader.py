@@ -195,7 +195,7 @@ class ExperimentRecord:
             return plain_spend(told)  # the ledger's own sum, so that the ledger need not be read
         if total := self.tally.total():
             return plain_spend(total.to_dict())
-        return add_spend(run.spend for run in self.runs)
+        return add_spend(*(run.spend for run in self.runs))
 
     def spend_of(self, run: RunRecord) -> dict[str, float]:
         """What one arm took, by all of its attempts; that of a killed one is known to the ledger alone."""

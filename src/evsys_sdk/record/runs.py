@@ -149,7 +149,7 @@ def plain_spend(spend: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name in SPEND if (value := number(spend.get(name))) is not None}
 
 
-def add_spend(bills: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def add_spend(*bills: Mapping[str, Any]) -> dict[str, float]:
     """Several bills as one; what has no known price counts for nothing."""
     total: dict[str, float] = {}
     for bill in bills:

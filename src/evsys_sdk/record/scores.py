@@ -14,6 +14,7 @@ from ..files import atomic_write
 from .jsonable import encode_line
 from .jsonl_file import JsonlFile, parse_object, read_records
 from .layout import RunFiles
+from .values import items, number
 
 if TYPE_CHECKING:
     from ..eval.scores import EvalResult
@@ -49,6 +50,14 @@ def read_scores(run_dir: Path) -> list[dict[str, Any]]:
 def metric_name(split: str, name: str, metric: str) -> str:
     """A metric of a scoring as results and logs call it."""
     return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
+
+
+def task_scores(line: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, float] | None:
+    """What a metric of a scoring is for each task that has a finite score; None where it has none by task."""
+    tasks, values = items(line.get("tasks")), items(score.get("per_task"))
+    if not values or len(tasks) != len(values):
+        return None
+    return {str(task): value for task, raw in zip(tasks, values, strict=True) if (value := number(raw)) is not None}
 
 
 def scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
