@@ -31,7 +31,7 @@ def save(checkpoints: Checkpoints, name: str, content: str = "x", kind: str = WE
 
 def test_what_was_saved_is_found_by_its_path(checkpoints: Checkpoints) -> None:
     folder = save(checkpoints, "one")
-    assert checkpoints.get(f"tinker://{RUN}/weights/one")["ref"] == str(folder)
+    assert checkpoints.get(f"tinker://{RUN}/weights/one").ref == str(folder)
     (listed,) = checkpoints.listed(RUN)
     assert (listed["checkpoint_id"], listed["checkpoint_type"], listed["size_bytes"]) == ("weights/one", "training", 1)
     with pytest.raises(Refusal):
@@ -42,13 +42,13 @@ def test_the_folder_can_be_moved(checkpoints: Checkpoints, tmp_path: Path) -> No
     save(checkpoints, "one")
     moved = tmp_path.with_name(f"{tmp_path.name}-moved")
     tmp_path.rename(moved)
-    ref = Checkpoints(moved).get(f"tinker://{RUN}/weights/one")["ref"]
+    ref = Checkpoints(moved).get(f"tinker://{RUN}/weights/one").ref
     assert (Path(ref) / "weights").read_text("utf-8") == "x"
 
 
 def test_a_name_that_is_given_again_replaces_what_it_meant(checkpoints: Checkpoints) -> None:
     old, new = save(checkpoints, "one"), save(checkpoints, "one", "y")
-    assert checkpoints.get(f"tinker://{RUN}/weights/one")["ref"] == str(new)
+    assert checkpoints.get(f"tinker://{RUN}/weights/one").ref == str(new)
     assert not old.exists()
 
 

@@ -27,7 +27,10 @@ def test_other_machines_need_a_key_or_a_clear_word(host: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "--model"),
+        (["--backend", "local"], "--model"),
+        (["--backend-param", "hiden=8"], "hidden"),
+        (["--backend-param", "hidden=wide"], "hidden"),
+        (["--backend-param", "hidden=[1"], "hidden"),
         (["--model", "x", "--backend-param", "hidden"], "KEY=VALUE"),
         (["--model", "x", "--api-key-file", "/nowhere/key"], "/nowhere/key"),
         (["--model", "x", "--port", "70000"], "70000"),
