@@ -95,3 +95,41 @@ def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
 def test_paths_that_cannot_be_ours_are_refused(path: str) -> None:
     with pytest.raises(Refusal, match="no path of saved weights"):
         Place.parse(path)
+
+
+DAMAGED = {
+    "cut off": lambda record: json.dumps(record)[:-9],
+    "empty": lambda record: "",
+    "a list": lambda record: "[]",
+    "no time": lambda record: json.dumps(
+        {key: value for key, value in record.items() if key not in ("time", "created")}
+    ),
+    "a date that is none": lambda record: json.dumps({**record, "expires_at": "tomorrow"}),
+    "a run that cannot be": lambda record: json.dumps(record).replace("abc:train:0", "abc:train:1000000000"),
+    "of another": lambda record: json.dumps(record).replace("weights/one", "weights/two"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_record_hides_no_other(checkpoints: Checkpoints, damage: str, tmp_path: Path) -> None:
+    save(checkpoints, "one")
+    save(checkpoints, "sound")
+    files = {"runs": checkpoints.run_dir(RUN) / "run.json", "one": checkpoints.run_dir(RUN) / "weights" / "one.json"}
+    for file in files.values():
+        file.write_text(DAMAGED[damage](json.loads(file.read_text("utf-8"))), "utf-8")
+    checkpoints.add_run("abc:train:1", {"base_model": "tiny", "lora_rank": 8, "seed": 1, "user_metadata": None})
+    again = Checkpoints(tmp_path)
+    again.delete_expired()
+    assert "sound" in {checkpoint["checkpoint_id"].partition("/")[2] for checkpoint in again.listed()}
+    assert [c["tinker_path"] for c in again.listed() if c["tinker_path"].endswith("one")] == []
+    assert "abc:train:1" in {run.training_run_id for run in again.runs()}
+
+
+def test_nothing_outside_its_folder_is_ever_removed(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    save(checkpoints, "one")
+    (tmp_path / "precious").mkdir()
+    file = checkpoints.run_dir(RUN) / "weights" / "one.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "ref": "../../../precious"}), "utf-8")
+    checkpoints.delete(Place(RUN, WEIGHTS, "one"))
+    assert (tmp_path / "precious").exists()
+    assert checkpoints.listed() == []

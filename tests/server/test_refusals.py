@@ -267,6 +267,8 @@ def _model(raw: Raw) -> str:
         ("PUT", "/api/v1/training_runs/a:train:0/checkpoints/weights/y/ttl"),
         ("GET", "/api/v1/training_runs?limit=-1"),
         ("GET", "/api/v1/checkpoints?offset=many"),
+        ("GET", f"/api/v1/checkpoints?limit={'9' * 5000}"),
+        ("GET", "/api/v1/checkpoints?limit=%D9%A3"),
     ],
 )
 def test_paths_that_are_not_there(server: ServerProcess, method: str, path: str) -> None:

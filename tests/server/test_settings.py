@@ -44,6 +44,11 @@ def test_mistakes_on_the_command_line_are_named(
     assert said in capsys.readouterr().err
 
 
+def test_the_mock_backend_has_a_model_of_its_own() -> None:
+    assert ServeSettings(Path()).models == ("tiny",)
+    assert ServeSettings(Path(), ("a", "b")).models == ("a", "b")
+
+
 def test_an_empty_key_file_is_no_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "key").write_text("\n", "utf-8")
     assert main(["serve", "--model", "x", "--api-key-file", str(tmp_path / "key")]) == 1

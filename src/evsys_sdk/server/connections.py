@@ -73,8 +73,9 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._deadline: asyncio.TimerHandle | None = None
-        self._head_bytes: int | None = 0
-        """Of a head that is being read; None behind it."""
+        self._in_head = False
+        self._head_bytes = 0
+        """What has come since the last head ended: all of this one, if `_in_head`."""
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -91,28 +92,33 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        before = self._head_bytes
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes is not None and before is not None:
-            self._head_bytes = before + len(data)
-            if self._head_bytes > self.all.settings.max_head_bytes:
-                self._refuse_head()
+        if not self._in_head:
+            self._head_bytes = 0
+        elif self._head_bytes > self.all.settings.max_head_bytes:
+            self._refuse_head()
+        elif self._deadline is None:
+            self._expect_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
-        if self._deadline is None:
-            self._expect_head()
+        self._in_head = True
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = None
+        self._in_head = False
         self._forget_deadline()
         self.all.serve(self)
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self.all.settings.max_head_bytes or len(self.headers) > self.all.settings.max_headers:
+        if len(self.headers) > self.all.settings.max_headers or self._head_is_long():
             self._refuse_head()
-        if not self._refused:
+        else:
             super().on_headers_complete()
+
+    def _head_is_long(self) -> bool:
+        limit = self.all.settings.max_head_bytes
+        if self._head_bytes <= limit:  # with some of the body, perhaps
+            return False
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:

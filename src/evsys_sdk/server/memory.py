@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from .answer import Refusal
 
@@ -32,15 +31,9 @@ class Memory:
     def give_back(self, size: int) -> None:
         self.used -= size
 
-    @contextmanager
-    def reading(self, announced: int, most: int, hint: str) -> Generator[Reading]:
-        """Room for one request as long as it is read and answered; `announced` is what it says about its length."""
-        room = Reading(self, most, hint)
-        try:
-            room.grow(announced)
-            yield room
-        finally:
-            self.give_back(room.size)
+    def reading(self, most: int, hint: str) -> Reading:
+        """Room for one request as long as it is read and answered; `hint` is what to do about one that is longer."""
+        return Reading(self, most, hint)
 
 
 @dataclass(slots=True)
@@ -50,8 +43,13 @@ class Reading:
     memory: Memory
     most: int
     hint: str
-    """What to do about one that is longer."""
     size: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.memory.give_back(self.size)
 
     def grow(self, size: int) -> None:
         """See to it that `size` bytes fit."""

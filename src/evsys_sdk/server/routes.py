@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -43,9 +43,8 @@ class Endpoint:
         if self.takes_work and service.draining:
             raise Refusal(503, "the server is shutting down and takes no new work.", retry_after_s=5)
         request = Request(scope, receive)
-        with service.memory.reading(_announced_length(request), *self._longest(service)) as room:
-            body = await _read_body(request, service, room)
-            result = await self.handler(service, request, body)
+        with service.memory.reading(*self._longest(service)) as room:
+            result = await self.handler(service, request, await _read_body(request, service, room))
         answer = result if isinstance(result, Response) else answer_json(result)
         await answer(scope, receive, send)
 
@@ -63,25 +62,32 @@ class Unknown(Endpoint):
         super().__init__(_refuse_unknown)
 
 
-def _announced_length(request: Request) -> int:
-    length = request.headers.get("content-length", "0")
-    return int(length) if re.fullmatch("[0-9]{1,15}", length) else 0
-
-
 async def _read_body(request: Request, service: Service, room: Reading) -> bytes:
-    if request.headers.get("content-encoding", "identity") != "identity":
+    headers = dict(request.scope["headers"])
+    if headers.get(b"content-encoding", b"identity") != b"identity":
         raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
-    body = bytearray()
+    announced = headers.get(b"content-length", b"0")
+    room.grow(int(announced) if announced.isdigit() and len(announced) < 16 else 0)
     try:
         async with asyncio.timeout(service.settings.read_s):
-            async for chunk in request.stream():
-                body += chunk
-                room.grow(len(body))
+            return await _receive_all(request, room)
     except TimeoutError:
         raise Refusal(408, f"the request did not arrive within {service.settings.read_s:g} s.") from None
-    except ClientDisconnect:
-        raise Refusal(400, "the connection was closed before the request was complete.") from None
-    return bytes(body)
+
+
+async def _receive_all(request: Request, room: Reading) -> bytes:
+    message = await request.receive()
+    if message["type"] == "http.request" and not message["more_body"]:
+        room.grow(len(message["body"]))
+        return message["body"]
+    body = bytearray()
+    while message["type"] == "http.request":
+        body += message["body"]
+        room.grow(len(body))
+        if not message["more_body"]:
+            return bytes(body)
+        message = await request.receive()
+    raise Refusal(400, "the connection was closed before the request was complete.")
 
 
 async def _refuse_unknown(service: Service, request: Request, body: bytes) -> Result:

@@ -96,6 +96,7 @@ async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
     """Once asked to stop: wait for what is being worked on, let clients fetch it, then close."""
     await stopping.wait()
     futures, settings = service.futures, service.settings
+    service.give_up_waiting()
     get_logger(__name__).info("shutting down; %d operations to finish", futures.running)
     loop = asyncio.get_running_loop()
     end = loop.time() + settings.grace_s

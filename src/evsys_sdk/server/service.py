@@ -207,10 +207,14 @@ class Service:
         for session in self.sessions.idle(self.settings.idle_s):
             get_logger(__name__).info("session %s gave no sign of life and is ended", session.session_id)
             await self.end_session(session)
+        self.give_up_waiting(self.settings.gap_s)
+        await asyncio.to_thread(self.checkpoints.delete_expired)
+
+    def give_up_waiting(self, after_s: float = 0.0) -> None:
+        """End requests that wait for an earlier one for so long. Behind a shutdown none comes any more."""
         for session in self.sessions.all():
             for model in session.models.values():
-                model.give_up_overdue(self.settings.gap_s)
-        await asyncio.to_thread(self.checkpoints.delete_expired)
+                model.give_up_overdue(after_s)
 
     async def close(self) -> None:
         """Let go of all models."""
