@@ -112,16 +112,20 @@ class Registry:
         self._load_entry_points()
         return name in self._registered
 
-    def modules_of_projects(self) -> set[str]:
-        """Modules whose extensions are here because this process imported them, and not by themselves."""
+    def extensions_of_projects(self) -> list[Extension]:
+        """Extensions that are here because this process imported their modules, and not by themselves."""
         with self._lock:
-            found = {
-                name: extension
+            return [
+                extension
                 for name, extension in self._registered.items()
                 if name not in self._packages
                 and not ((builtin := self._builtin(name)) and builtin.is_import_path_of(extension))
-            }
-        return {extension.__module__ for extension in found.values()}
+            ]
+
+    def names_of_packages(self) -> set[str]:
+        """Extensions of installed packages that were loaded."""
+        with self._lock:
+            return set(self._packages)
 
     def schema(self, name: str) -> dict[str, Any]:
         """JSON schema of the `params` block that `name` takes: the legal mutation space."""

@@ -19,12 +19,12 @@ from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.reader import ExperimentRecord
 from .allocation import Allocation, ArmRequest, Decision, Outcome
-from .launcher import TIMEOUT, ArmJob, Launcher
+from .launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
 from .record_dir import ExperimentDir, read_result, write_result
 from .results import ArmResult, paused_after
 
 _GRACE_S = 30.0
-"""How long an arm may take to finish its step and write a checkpoint after its time is over."""
+"""A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
 _RESPONSE_S = 0.5
 """How soon a request to stop is noticed."""
 
@@ -165,10 +165,12 @@ class ArmScheduler:
         except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
             recorded = self._on_disk(request)  # it may have been lost on its way home
             loss = error if recorded is None else None
-            result = recorded or RunResult(request.arm.name, "failed", error=f"{type(error).__name__}: {error}")
+            said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+            result = recorded or RunResult(request.arm.name, "failed", error=said)
             retries = max(retries, getattr(error, "retries", 0))
         result = _timed_out(result)
-        may_retry = (loss is not None and not running.was_killed) or bool(result.notes.retryable)
+        lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
+        may_retry = lost_by_accident or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)

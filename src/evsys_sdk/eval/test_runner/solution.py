@@ -14,7 +14,7 @@ import operator
 import os
 import sys
 import types
-from typing import Any, Dict, List
+from typing import Any
 
 from .values import Garbage, decode, encode, receive, send
 
@@ -27,8 +27,8 @@ class Server:
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
-        self._objects: List[Any] = []  # kept for ever: the tests may come back to any of them
-        self._numbers: Dict[int, int] = {}
+        self._objects: list[Any] = []  # kept for ever: the tests may come back to any of them
+        self._numbers: dict[int, int] = {}
 
     def serve(self) -> None:
         while True:
@@ -46,7 +46,9 @@ class Server:
             before = [encode(one, self._export) for one in given]
             result = self._run(request["do"], given)
             after = [encode(one, self._export) if isinstance(one, CHANGEABLE) else None for one in given]
-            changed = {str(at): new for at, (old, new) in enumerate(zip(before, after)) if new != old and new is not None}
+            changed = {
+                str(at): new for at, (old, new) in enumerate(zip(before, after)) if new != old and new is not None
+            }
             answer = {"value": encode(result, self._export), "changed": changed}
         except BaseException as error:
             answer = {"error": self._describe(error)}
@@ -56,7 +58,7 @@ class Server:
         except Garbage as error:
             send(self._sink, {"error": self._describe(error), "printed": ""})
 
-    def _run(self, do: str, given: List[Any]) -> Any:
+    def _run(self, do: str, given: list[Any]) -> Any:
         if do == "load":
             return self._load(given[0])
         if do == "import":

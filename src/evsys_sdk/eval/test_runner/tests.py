@@ -18,7 +18,8 @@ import shutil
 import subprocess
 import sys
 import types
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from .values import TYPES, Garbage, decode, encode, receive, send
 
@@ -46,10 +47,11 @@ class Channel:
             stderr=subprocess.DEVNULL,
             cwd=cwd,
         )
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         self._sink, self._source = self._process.stdin.fileno(), self._process.stdout.fileno()
-        self._callbacks: List[Any] = []
-        self._exceptions: Dict[int, type] = {}
+        self._callbacks: list[Any] = []
+        self._exceptions: dict[int, type] = {}
 
     def ask(self, do: str, *given: Any) -> Any:
         """What the solution answers; what it raised is raised here, as the nearest builtin exception."""
@@ -73,7 +75,7 @@ class Channel:
         self._process.kill()
         self._process.wait()
 
-    def _take(self, answer: Any, given: Any) -> Tuple[Any, Optional[BaseException]]:
+    def _take(self, answer: Any, given: Any) -> tuple[Any, BaseException | None]:
         sys.stdout.write(str(answer["printed"]))
         if "error" in answer:
             return None, self._exception(answer["error"])
@@ -255,7 +257,21 @@ def _works_out(do: str, *, swapped: bool = False, with_plain: bool = False) -> C
     return operation
 
 
-for _name in ("len", "iter", "next", "str", "repr", "int", "float", "abs", "neg", "pos", "getitem", "setitem", "delitem"):
+for _name in (
+    "len",
+    "iter",
+    "next",
+    "str",
+    "repr",
+    "int",
+    "float",
+    "abs",
+    "neg",
+    "pos",
+    "getitem",
+    "setitem",
+    "delitem",
+):
     setattr(Proxy, "__%s__" % _name, _asks(_name))
 Proxy.__index__ = _asks("int")  # pyright: ignore[reportAttributeAccessIssue]
 # With `-`, `/` and the like a test measures how far a result is from what it expects; with these it does not.
@@ -272,7 +288,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         try:
             proxy = self._channel.ask("import", name)
         except ImportError as error:
@@ -294,9 +310,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def names_for_tests(defined: Any) -> Dict[str, Any]:
+def names_for_tests(defined: Any) -> dict[str, Any]:
     """What the solution defines, as tests see it. A module is never the solution's word for one that exists here."""
-    space: Dict[str, Any] = {}
+    space: dict[str, Any] = {}
     for name, value in defined:
         module = ALIASES.get(name) or (name if name in getattr(sys, "stdlib_module_names", ()) else None)
         if module is None and isinstance(value, Proxy) and value._kind == "module":
@@ -310,14 +326,14 @@ def names_for_tests(defined: Any) -> Dict[str, Any]:
     return space
 
 
-def shadowed(test: str, space: Dict[str, Any]) -> Set[str]:
+def shadowed(test: str, space: dict[str, Any]) -> set[str]:
     """Builtin names that the solution defines anew and that a test uses without having said where from."""
     tree = ast.walk(ast.parse(test))
     used = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     return {name for name in used if name in space and hasattr(builtins, name)}
 
 
-def run_test(test: str, solution: Dict[str, Any]) -> None:
+def run_test(test: str, solution: dict[str, Any]) -> None:
     """Run the statements of a test, then the test functions and test cases that it defines."""
     if taken := sorted(shadowed(test, solution)):
         raise NotPlain("the solution redefines %s, which the test uses; import it from `solution`" % ", ".join(taken))
@@ -372,7 +388,7 @@ def main(folder: str) -> None:
     os.chdir(job["cwd"] or ".")
     channel = Channel(program, os.getcwd())
     sys.meta_path.append(Finder(channel))
-    space: Dict[str, Any] = {}
+    space: dict[str, Any] = {}
     broken = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))
     for number, test in enumerate(job["tests"]):
         wrong = broken or failure(run_test, test, space)

@@ -13,15 +13,16 @@ import fractions
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List
+from collections.abc import Callable
+from typing import Any
 
 LONGEST_FRAME = 64 * 1024 * 1024
 DEEPEST = 80
 _SAFE_INTEGER = 2**53
-TYPES: Dict[str, type] = {
+TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 }
-_BY_TEXT: Dict[str, Callable[[str], Any]] = {
+_BY_TEXT: dict[str, Callable[[str], Any]] = {
     "Decimal": decimal.Decimal,
     "Fraction": fractions.Fraction,
     "datetime": datetime.datetime.fromisoformat,
@@ -56,7 +57,7 @@ def receive(descriptor: int) -> Any:
 
 
 def _read(descriptor: int, length: int) -> bytes:
-    parts: List[bytes] = []
+    parts: list[bytes] = []
     while length:
         part = os.read(descriptor, min(length, 1 << 20))
         if not part:
@@ -71,7 +72,7 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise Garbage("the value is nested more than %d levels deep, or contains itself" % DEEPEST)
 
-    def inner(values: Any) -> List[Any]:
+    def inner(values: Any) -> list[Any]:
         return [encode(one, export, depth + 1) for one in values]
 
     if value is None or isinstance(value, (bool, str)):
@@ -100,7 +101,7 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     return _encode_library_value(value, inner, export)
 
 
-def _encode_library_value(value: Any, inner: Callable[[Any], List[Any]], export: Callable[[Any], Any]) -> Any:
+def _encode_library_value(value: Any, inner: Callable[[Any], list[Any]], export: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if kind in (decimal.Decimal, fractions.Fraction):
         return {"text": [kind.__name__, str(value)]}
@@ -121,7 +122,7 @@ def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any
     if depth > DEEPEST:
         raise Garbage("a value is nested too deep")
 
-    def inner(values: Any) -> List[Any]:
+    def inner(values: Any) -> list[Any]:
         if not isinstance(values, list):
             raise Garbage("a value is malformed")
         return [decode(one, resolve, depth + 1) for one in values]
@@ -141,7 +142,7 @@ def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any
         raise Garbage("a value is malformed: %s" % error) from None
 
 
-def _build(tag: str, content: Any, inner: Callable[[Any], List[Any]], resolve: Callable[[str, Any], Any]) -> Any:
+def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: Callable[[str, Any], Any]) -> Any:
     if tag in ("tuple", "set", "frozenset"):
         return TYPES[tag](inner(content))
     if tag == "dict":
