@@ -28,7 +28,7 @@ from . import journal as events
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems
 from .budget import STOP_PREFIX, exhausted, is_budget_stop
-from .hypothesis import hypothesis_sha256, normalised
+from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .journal import Journal
 from .launcher import Launch, Launcher
@@ -107,6 +107,7 @@ class Experiment:
         """Check everything that can be checked before anything is spent."""
         config = self.config
         problems = [*deep_problems(config), *folder_problems(self.arms), *baseline_price_problems(config)]
+        problems += claim_problems(config)
         if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 
