@@ -26,9 +26,42 @@ class Hypothesis(Strict):
     direction: Literal["increase", "decrease"] = "increase"
     """Which way the metric should move."""
     min_effect: float = Field(default=0.0, ge=0)
-    """Smallest difference that would matter."""
+    """Smallest difference that would matter; for a trend, from one end of the axis to the other."""
     baseline: str | None = None
     """Name of the run it is compared with."""
+    kind: Literal["better", "at_least", "not_worse", "trend"] = "better"
+    """Better than the baseline, at least an absolute level, not worse than the baseline, or a trend over an axis."""
+    level: float | None = None
+    """For `at_least`: the level that is reached; for a decrease, the level that is not exceeded."""
+    margin: float | None = Field(default=None, gt=0)
+    """For `not_worse`: by how much it may be worse without that mattering."""
+    axis: str | None = None
+    """For `trend`: dotted path of the number that varies between the runs, e.g. `algorithm.params.max_steps`."""
+    scale: Literal["linear", "log"] = "linear"
+    """For `trend`: whether equal steps of the axis are equal differences or equal ratios."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    """What an arm of the run may cost, in dollars; a run that costs more does not fulfil the claim."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """How many tokens an arm of the run may train on and sample."""
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        needs = {"at_least": "level", "not_worse": "margin", "trend": "axis"}
+        wanted = needs.get(self.kind)
+        if wanted is not None and getattr(self, wanted) is None:
+            raise MisplacedValue(f"a claim of kind '{self.kind}' needs '{wanted}'. Add it.", "kind")
+        for kind, key in needs.items():
+            if key != wanted and getattr(self, key) is not None:
+                raise MisplacedValue(f"'{key}' belongs to claims of kind '{kind}'. Set that kind, or remove it.", key)
+        if self.scale == "log" and self.kind != "trend":
+            raise MisplacedValue("'scale' belongs to claims of kind 'trend'. Set that kind, or remove it.", "scale")
+        if self.min_effect and self.kind in ("at_least", "not_worse"):
+            message = f"a claim of kind '{self.kind}' has no 'min_effect'. Put the number into '{wanted}'."
+            raise MisplacedValue(message, "min_effect")
+        if self.baseline is not None and self.kind in ("at_least", "trend"):
+            message = f"a claim of kind '{self.kind}' compares with no baseline. Remove it."
+            raise MisplacedValue(message, "baseline")
+        return self
 
 
 class SuccessMetric(Strict):

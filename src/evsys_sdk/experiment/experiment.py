@@ -32,7 +32,7 @@ from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems, run_eval_problems
-from .hypothesis import hypothesis_sha256, normalised
+from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
 from .record_dir import ExperimentDir, open_experiment_dir
@@ -108,6 +108,7 @@ class Experiment:
         """Check everything that can be checked before anything is spent."""
         config = self.config
         problems = [*deep_problems(config), *folder_problems(self.arms)] or run_eval_problems(config)
+        problems += claim_problems(config)
         if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 
