@@ -19,7 +19,7 @@ from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.mutation import propose
 from evsys_sdk.experiment.parents import latest_attempt
 from evsys_sdk.experiment.record_dir import read_result
-from evsys_sdk.experiment.spend import open_ledger
+from evsys_sdk.spend.ledger import open_ledger
 
 FROZEN = ["algorithm.params.max_steps"]
 """All train for as long, or the longest would win."""

@@ -10,6 +10,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 
+from .redact import is_suspicious, redact, redact_text
+
 
 @contextlib.contextmanager
 def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
@@ -28,12 +30,15 @@ def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text` atomically."""
+def write_text(path: Path, text: str, *, verbatim: bool = False) -> None:
+    """Replace `path` by `text` atomically, without its secrets; `verbatim` is for files that are the user's own."""
     with atomic_write(path, "w") as file:
-        file.write(text)
+        file.write(text if verbatim else redact_text(text))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as readable JSON, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Replace `path` by `value` as readable JSON, atomically and without its secrets."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if is_suspicious(text):
+        text = json.dumps(redact(value), indent=2, ensure_ascii=False)
+    write_text(path, f"{text}\n", verbatim=True)

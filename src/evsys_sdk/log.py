@@ -1,13 +1,41 @@
-"""Logging: results go to stdout, log lines to stderr, and the library never configures the root logger."""
+"""Logging: results go to stdout, log lines to stderr, secrets to neither; the root logger is never configured."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+from .redact import redact_text
 
 ROOT = "evsys_sdk"
 _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+class _Redacted(logging.Formatter):
+    """Keeps secrets out of log lines, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact_text(super().format(record))
+
+
+class RedactedStream:
+    """An output stream that passes on what is written, without its secrets."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact_text(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
@@ -28,11 +56,20 @@ def configure_logger(level: str | int = "WARNING") -> logging.Logger:
     logger = logging.getLogger(ROOT)
     if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
         handler = _ToStderr()
-        handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
+        handler.setFormatter(_Redacted(_FORMAT, datefmt="%H:%M:%S"))
         logger.addHandler(handler)
         logger.propagate = False
     set_level(level)
     return logger
+
+
+def redact_output() -> tuple[TextIO, TextIO]:
+    """Keep secrets out of everything this program prints; returns the streams as they were."""
+    before = (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = (
+        stream if isinstance(stream, RedactedStream) else cast(TextIO, RedactedStream(stream)) for stream in before
+    )
+    return before
 
 
 def set_level(level: str | int) -> None:

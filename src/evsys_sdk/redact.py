@@ -1,51 +1,139 @@
-"""Secrets out of what is recorded.
+"""Secrets out of what is recorded, logged and printed.
 
-A config may hold a key in its params, or a URL with a password. Records, event files and trackers outlive the run and
-travel, so a value is replaced when its name says that it is a secret, or when it is the value of a secret in the
-environment.
+Records, log files and terminals outlive a run and travel, and an exception may quote anything: a key that a server
+refused, the address of a database, a whole environment. So text is redacted where it leaves, in one way everywhere:
+
+- a value whose name says that it is a secret: `api_key`, `openaiApiKey`, `password`, everything below `credentials`;
+- a text that has the shape of a key: `sk-...`, `ghp_...`, a JWT, a private key, what follows `Authorization:`;
+- passwords and tokens in addresses;
+- the values of the environment's secrets, also percent-encoded, in base64, or escaped inside JSON and `repr`.
+
+Most lines hold none of it, so the first look is a cheap search for a few fragments.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+import json
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, cast
+from urllib.parse import quote, quote_plus
 
 REDACTED = "[redacted]"
 
-_SECRET_NAME = re.compile(
-    r"(^|[_\-.])(api[_\-]?key|access[_\-]?key|private[_\-]?key|secret([_\-]?key)?|password|passwd|passphrase"
-    r"|credentials?|authorization|bearer|cookie|token)$",
-    re.IGNORECASE,
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""The words of a name, in snake_case, kebab-case or camelCase."""
+_SECRETS = re.compile(
+    "secrets?|passwords?|passwd|pwd|passphrases?|passcode|credentials?|creds|authorization|bearer|cookies?|jwt|pat"
+    "|apikeys?|accesskey|privatekey|secretkey|authtoken|accesstoken"
 )
-_TEXT_TOKEN = re.compile(
-    r"(^|_)(bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|think|special)_token$", re.IGNORECASE
+"""Last words of the names of secrets."""
+_OWNERS = re.compile(
+    "api|access|private|secret|auth|signing|signature|encryption|ssh|master|account|service|session|client|admin"
+    "|deploy|webhook|storage|subscription|license|hub|bot|openai|anthropic|claude|gemini|google|gcp|hf|huggingface"
+    "|tinker|evsys|wandb|github|gitlab|gh|aws|azure|fireworks|together|groq|mistral|cohere|deepseek|openrouter"
+    "|replicate|stripe|twilio|sendgrid|slack|xai|nvidia|perplexity|tavily|modal|comet|neptune|supabase|datadog|sentry"
 )
-"""Names that end in `token` and mean a piece of text."""
-_URL_PASSWORD = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
+"""What stands before `key` or `tokens` in the name of a secret; `sort_key` and `max_tokens` are something else."""
+_TEXTS = re.compile(
+    "bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|think|special|next|first|last|per|new|previous|prev|current"
+    "|target|prefix|suffix|separator|delimiter|answer|begin|top|best"
+)
+"""What stands before `token` where that is a piece of text."""
+_LOOKUPS = re.compile("public|primary|foreign|sort|cache|group|row|column|dict|index|join|partition|hot")
+"""What stands before `key` where that is looked up."""
+_WEAK_WORDS = ("key", "auth", "tokens")
+"""Names that may hold anything; what stands there has to look like a secret itself."""
+_NO_SECRET = re.compile(
+    r"[A-Za-z_]+[-_./]\d+|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-fA-F-]{36}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
+)
+"""A word and a number, a hash, a UUID, a dotted name."""
+_LITERAL = re.compile(r"(?![$%])[\w.$%!@#^*+/=~?-]+")
+"""What stands in quotes and is no placeholder."""
+
 _SHORTEST_SECRET = 8
 """Shorter values of environment variables would also be found in harmless text."""
+
+_STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
+"""Not inside a word, but also after an escaped line end or character."""
+_SHAPE = re.compile(
+    _STARTS
+    + "(?:"
+    + "|".join(
+        (
+            r"sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
+            r"[srp]k_(?:live|test)_[A-Za-z0-9]{10,}",
+            r"hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
+            r"gh[pousr]_[A-Za-z0-9]{20,}",
+            r"github_pat_[A-Za-z0-9_]{20,}",
+            r"(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Za-z])",
+            r"AIza[0-9A-Za-z_-]{30,}",
+            r"ya29\.[0-9A-Za-z_-]{20,}",
+            r"xox[abeoprs]-(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}",
+            r"(?:glpat|tml|xapp|nvapi|pplx|xai|tvly|pypi)-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
+            r"(?:fw|gsk|r8|npm|e2b|shpat|dop_v1|whsec|lin_api|sntrys|secret)_(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}",
+            r"hvs\.[A-Za-z0-9_-]{20,}",
+            r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+            r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+        )
+    )
+    + r")|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=\s\\:,.-]*"
+)
+_BEARER = re.compile(r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})")
+_AUTHORIZATION = re.compile(
+    r"(?i)(authorization\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?(?:(?:basic|bearer|token|digest|apikey)\s+)?)"
+    r"([^\s\"'\\,;(){}\[\]]{6,})"
+)
+_COOKIE = re.compile(r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]+=[^\"'\r\n\\]{6,})")
+_USERINFO = re.compile(r"(?<=://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)")
+_USER_TOKEN = re.compile(r"(?<=://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)")
+_QUERY = re.compile(r"([?&;]|%3F|%26)([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)([^\s&#;\"'<>\\)\]}]{4,})")
+_ASSIGNED = re.compile(
+    r"(?<![A-Za-z0-9])((?:--)?[A-Za-z][A-Za-z0-9_.-]{1,60})"
+    r"(\\*[\"']?\s{0,3}(?::|=)\s{0,3}|(?<=[a-z])\s(?=\S))(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])"
+)
+"""What calls or looks up something is code, not a value."""
+
+_FRAGMENTS = (
+    "://", "key", "token", "secret", "passw", "passp", "passc", "pwd", "auth", "bearer", "cookie", "cred", "jwt",
+    "pat\"", "pat=", "pat:", "pat'", "sk-", "k_live", "k_test", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "github_pat", "akia", "asia", "aiza", "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_",
+    "xapp-", "nvapi-", "pplx-", "xai-", "tvly-", "pypi-", "shpat_", "dop_v1", "lin_api", "sntrys", "hvs.", "sg.",
+    "eyj", "-----b", "sig=", "signature",
+)  # fmt: skip
+"""What lower-case text must contain for anything but a value of the environment to be found in it."""
 
 
 def redact(value: Any, name: str = "") -> Any:
     """A copy of JSON-like data without its secrets."""
     if isinstance(value, Mapping):
-        below = name if is_secret_name(name) else ""  # everything below `credentials:` is a secret, whatever its name
-        return {key: redact(inner, below or str(key)) for key, inner in cast(Mapping[Any, Any], value).items()}
+        return _redact_mapping(cast(Mapping[Any, Any], value), name)
     if isinstance(value, list | tuple):
         return [redact(inner, name) for inner in cast(list[Any], value)]
-    if not isinstance(value, str) or not value:
-        return value
-    return REDACTED if is_secret_name(name) else redact_text(value)
+    if isinstance(value, str):
+        if value and (is_secret_name(name) or (_is_weak_name(name) and _looks_secret(value))):
+            return REDACTED
+        return redact_text(value)
+    if isinstance(value, int) and abs(value) > 999 and not isinstance(value, bool) and is_secret_name(name):
+        return REDACTED  # a password of digits, which YAML takes for a number
+    return value
 
 
 def redact_text(text: str) -> str:
-    """`text` without passwords in URLs and without the values of secret environment variables."""
-    text = _URL_PASSWORD.sub(REDACTED, text)
-    for secret in _environment_secrets():
-        text = text.replace(secret, REDACTED)
-    return text
+    """`text` without what is a secret by its shape, its place or the environment; other text stays as it is."""
+    return _substitute(text) if is_suspicious(text) else text
+
+
+def is_suspicious(text: str) -> bool:
+    """Whether a text may hold a secret: quick, and true for some that hold none."""
+    lower = text.lower()
+    for fragment in _FRAGMENTS:
+        if fragment in lower:
+            return True
+    return any(secret in text for secret in _environment_secrets())
 
 
 def hide(text: str, *secrets: str | None) -> str:
@@ -56,11 +144,123 @@ def hide(text: str, *secrets: str | None) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether a field or variable of this name holds a secret."""
-    return bool(_SECRET_NAME.search(name)) and not _TEXT_TOKEN.search(name)
+    """Whether a field or variable of this name holds a secret, whatever it is."""
+    *_, before, last = ("", "", *_words(name))
+    if last in ("key", "keys", "tokens"):
+        return _OWNERS.fullmatch(before) is not None
+    return (last == "token" and not _TEXTS.fullmatch(before)) or _SECRETS.fullmatch(last) is not None
 
 
-def _environment_secrets() -> list[str]:
-    found = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _SHORTEST_SECRET}
-    return sorted(found, key=len, reverse=True)
+@functools.lru_cache(maxsize=4096)
+def _is_weak_name(name: str) -> bool:
+    *_, before, last = ("", "", *_words(name))
+    return last in _WEAK_WORDS and _LOOKUPS.fullmatch(before) is None and not (last == "tokens" and bool(before))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_secret_variable(name: str) -> bool:
+    """In the environment names are terser: whatever ends in KEY or AUTH is a secret, too."""
+    *_, before, last = ("", "", *_words(name))
+    return is_secret_name(name) or (last in ("key", "keys", "auth", "tokens") and not _LOOKUPS.fullmatch(before))
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _PARTS.findall(name)]
+
+
+def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
+    below = name if is_secret_name(name) or (_words(name) == ["tokens"]) else ""
+    named = value.get("name")
+    if isinstance(named, str) and "value" in value and is_secret_name(named):  # {name: API_KEY, value: ...}
+        return {key: redact(inner, named if key == "value" else str(key)) for key, inner in value.items()}
+    found: dict[Any, Any] = {}
+    for key, inner in value.items():
+        label = below or str(key)  # everything below `credentials:` is a secret, whatever its name
+        if key == "token" and "logprob" in value:  # a piece of text and how probable it was
+            label = ""
+        found[redact_text(key) if isinstance(key, str) else key] = redact(inner, label)
+    return found
+
+
+def _looks_secret(value: str) -> bool:
+    """Whether a text may be a key: letters and digits in one piece, and no number behind a word, no hash, no path."""
+    if len(value) < 6 or _NO_SECRET.fullmatch(value) or any(character.isspace() for character in value):
+        return False
+    return any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
+
+
+def _substitute(text: str) -> str:
+    for secret in _environment_secrets():
+        if secret in text:
+            text = text.replace(secret, REDACTED)
+    text = _SHAPE.sub(REDACTED, text)
+    lower = text.lower()
+    if "://" in lower:
+        text = _USER_TOKEN.sub(REDACTED, _USERINFO.sub(REDACTED, text))
+    if "bearer" in lower:
+        text = _BEARER.sub(rf"\1{REDACTED}", text)
+    if "authorization" in lower:
+        text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
+    if "cookie" in lower:
+        text = _COOKIE.sub(rf"\1{REDACTED}", text)
+    if "=" in text or "%3D" in text:
+        text = _QUERY.sub(_redact_query, text)
+    return _ASSIGNED.sub(_redact_assigned, text)
+
+
+def _redact_query(found: re.Match[str]) -> str:
+    opening, name, equals, value = found.groups()
+    weak = _is_weak_name(name) or name.lower() in ("sig", "signature")
+    if not is_secret_name(name) and not (weak and (_looks_secret(value) or len(value) >= 16)):
+        return found[0]
+    return f"{opening}{name}{equals}{REDACTED}"
+
+
+def _redact_assigned(found: re.Match[str]) -> str:
+    name, separator, quotes, value = found.groups()
+    if separator.isspace() and not name.startswith("--"):  # only a command line gives a value after a space
+        return found[0]
+    if not _is_given(name, value, quoted=bool(quotes)):
+        return found[0]
+    return f"{name}{separator}{quotes}{REDACTED}"
+
+
+def _is_given(name: str, value: str, *, quoted: bool) -> bool:
+    """Whether what stands behind a name is a secret itself, and not code or words about one."""
+    if is_secret_name(name):
+        return (quoted and _LITERAL.fullmatch(value) is not None) or _looks_secret(value)
+    return _is_weak_name(name) and len(value) >= 12 and value.isalnum() and _looks_secret(value)
+
+
+type _Environment = tuple[int, Any, tuple[Any, ...]]
+_seen: tuple[_Environment, tuple[Any, ...], tuple[str, ...]] | None = None
+
+
+def _environment_secrets() -> tuple[str, ...]:
+    """The values of the environment's secrets in every form in which they may be quoted, the longest first."""
+    global _seen
+    raw: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)  # asked for every line: a plain dict is quicker
+    names = _seen[1] if _seen else ()
+    # A variable that is new is the last one, unless another went; one that changed has another value.
+    state = (len(raw), next(reversed(raw), None) if isinstance(raw, dict) else None, tuple(map(raw.get, names)))
+    if _seen is None or _seen[0] != state:
+        found = {name: value for name, value in os.environ.items() if _is_secret_variable(name)}
+        encode = getattr(os.environ, "encodekey", str)
+        names = tuple(encode(name) for name in found)
+        forms = {form for value in found.values() if len(value) >= _SHORTEST_SECRET for form in _forms(value)}
+        _seen = ((state[0], state[1], tuple(map(raw.get, names))), names, tuple(sorted(forms, key=len, reverse=True)))
+    return _seen[2]
+
+
+def _forms(value: str) -> set[str]:
+    """A value as it is, and as it looks in JSON, in `repr`, in an address and in base64."""
+    forms = {value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    forms |= {repr(value)[1:-1], quote(value, safe=""), quote_plus(value), quote(value)}
+    data = value.encode("utf-8", "surrogateescape")
+    for offset in range(3):  # in the middle of something else it may begin at any of three places
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = encode(b"\0" * offset + data).decode()
+            forms.add(text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6])  # only what no neighbour changes
+    return {form for form in forms if len(form) >= _SHORTEST_SECRET}

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .builtins import BUILTINS, EXTRA_MODULES, Builtin
@@ -111,16 +112,20 @@ class Registry:
         self._load_entry_points()
         return name in self._registered
 
-    def modules_of_projects(self) -> set[str]:
-        """Modules whose extensions are here because this process imported them, and not by themselves."""
+    def extensions_of_projects(self) -> list[Extension]:
+        """Extensions that are here because this process imported their modules, and not by themselves."""
         with self._lock:
-            found = {
-                name: extension
+            return [
+                extension
                 for name, extension in self._registered.items()
                 if name not in self._packages
                 and not ((builtin := self._builtin(name)) and builtin.is_import_path_of(extension))
-            }
-        return {extension.__module__ for extension in found.values()}
+            ]
+
+    def names_of_packages(self) -> set[str]:
+        """Extensions of installed packages that were loaded."""
+        with self._lock:
+            return set(self._packages)
 
     def schema(self, name: str) -> dict[str, Any]:
         """JSON schema of the `params` block that `name` takes: the legal mutation space."""
@@ -219,9 +224,56 @@ class Registry:
 
 
 def config_model(extension: Extension) -> Any | None:
-    """The pydantic model that validates an extension's params, or None when it takes none."""
+    """The pydantic model that validates an extension's params, or None when it takes none.
+
+    It is the extension's own `Config`; a class without one is asked what its `__init__` takes.
+    """
     config = getattr(extension, "Config", None)
-    return config if hasattr(config, "model_validate") else None
+    if hasattr(config, "model_validate"):
+        return config
+    return _signature_model(extension) if isinstance(extension, type) else None
+
+
+@cache
+def _signature_model(cls: type) -> Any | None:
+    """The params of a class, from the signature of its `__init__`: names, defaults, and types where they are given."""
+    import inspect
+    import typing
+    import warnings
+
+    if cls.__init__ is object.__init__:
+        return None
+    taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+    except Exception:  # a name that exists for type checkers only: the param is then checked by its name alone
+        hints = {}
+    named = [one for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in taken)
+    if not named and not takes_any:
+        return None
+    from pydantic import ConfigDict, create_model
+
+    fields: dict[str, Any] = {
+        one.name: (_plain_type(hints.get(one.name, Any)), ... if one.default is one.empty else one.default)
+        for one in named
+    }
+    settings = ConfigDict(extra="allow" if takes_any else "forbid", protected_namespaces=())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a param may be called `copy`, as one of pydantic's own methods is
+        return create_model(cls.__name__, __config__=settings, __doc__=cls.__doc__, **fields)
+
+
+def _plain_type(hint: Any) -> Any:
+    """A type that YAML can hold; of any other, nothing is known that could be checked."""
+    from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        TypeAdapter(hint).json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError, PydanticInvalidForJsonSchema):
+        return Any
+    return hint
 
 
 def summary_of(extension: Extension) -> str:

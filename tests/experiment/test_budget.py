@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk import ExperimentConfig, RunResult
+from evsys_sdk import ExperimentConfig, RunResult, register_verifier_fn
 from evsys_sdk.backends.client import SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.config.availability import unavailable
-from evsys_sdk.config.experiment import Budget, Limits, TrainingPrice
-from evsys_sdk.config.prices import price_of
+from evsys_sdk.config.experiment import Budget, Limits
+from evsys_sdk.config.prices import Price, Tariff, TokenUsage, price_of
 from evsys_sdk.experiment.arms import Arm, expand_arms
-from evsys_sdk.experiment.budget import BudgetMeter, exhausted, is_budget_stop, meter_for
-from evsys_sdk.experiment.metered_client import MeteredClient, Use
-from evsys_sdk.experiment.pricing import baseline_price_problems, gpus_held
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
-from evsys_sdk.experiment.spend import SpendLedger, open_ledger
 from evsys_sdk.record.checkpoints import CheckpointLog
 from evsys_sdk.record.ledger import Spend
 from evsys_sdk.registry import REGISTRIES
+from evsys_sdk.spend.budget import exhausted, is_budget_stop
+from evsys_sdk.spend.ledger import SpendLedger, open_ledger
+from evsys_sdk.spend.meter import BudgetMeter, gpus_held, meter_for
+from evsys_sdk.spend.metered_client import MeteredClient
 from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo
 
 type Config = Callable[..., ExperimentConfig]
@@ -34,10 +34,16 @@ TASKS = [
     {
         "task_id": f"t{n}",
         "instruction": f"say {word}",
-        "verifier": {"kind": "in_process", "fn_name": "exact_match", "expected": word},
+        "verifier": {"kind": "in_process", "fn_name": "length_parity", "expected": word},
     }
     for n, word in enumerate(("ash", "bay", "elm", "fir"))
 ]
+
+
+@pytest.fixture(autouse=True)
+def length_parity() -> None:
+    """A reward that differs between the samples of a model that has learned nothing, so that RL has work to do."""
+    register_verifier_fn("length_parity")(lambda output, expected, params: float(sum(output.encode()) % 2))
 
 
 class Watched:
@@ -179,8 +185,8 @@ def test_a_limit_in_seconds_stops_the_run_after_the_step_that_reaches_it(
 
     real = BudgetMeter.on_step
     monkeypatch.setattr(BudgetMeter, "on_step", on_step)
-    monkeypatch.setattr("evsys_sdk.experiment.budget.time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr("evsys_sdk.experiment.spend.time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr("evsys_sdk.spend.meter.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("evsys_sdk.spend.ledger.time", SimpleNamespace(time=lambda: now[0]))
     [run] = watched.run(metered(config, params={"max_steps": 500}, budget={"wall_s": 25.0}))
     assert steps_of(run) == 4  # the third step reaches it, and the fourth was in flight
     assert run.error == "budget: wall_s 30 of 25"
@@ -216,7 +222,7 @@ def test_rollouts_are_counted_as_sampled(config: Config, watched: Watched) -> No
 
 def test_without_a_watched_client_the_metrics_of_the_steps_count(config: Config, tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path / "ledger")
-    meter = BudgetMeter(ledger, arm="r", experiment_budget=Budget(tokens=1), price=TrainingPrice())
+    meter = BudgetMeter(ledger, arm="r", experiment_budget=Budget(tokens=1), price=Tariff())
     [arm] = expand_arms(config())
     run = run_arm(arm, config(), ArmOptions(tmp_path / "run", callbacks=[lambda: meter]))
     assert (run.status, steps_of(run)) == ("cancelled", 2)  # one more step was in flight
@@ -236,11 +242,13 @@ def test_a_budget_that_cannot_be_watched_stops_the_run(tmp_path: Path, monkeypat
     assert control.stop_reason == "budget: it cannot be watched: ValueError: damaged"
 
 
-def test_judges_are_paid_once_for_the_same_scoring(tmp_path: Path) -> None:
-    meter = BudgetMeter(open_ledger(tmp_path), arm="r", price=TrainingPrice())
+def test_what_verifiers_report_themselves_is_paid_once_for_the_same_scoring(tmp_path: Path) -> None:
+    meter = BudgetMeter(open_ledger(tmp_path), arm="r", price=Tariff())
     record = EvalRecord("b", "val", 5, {"pass@1": 1.0}, [{"info": {"cost_usd": 0.25}}, {"info": {}}, {}])
     meter.on_eval(record)
     meter.on_eval(record)
+    metered = {"info": {"cost_usd": 9.0, "usage": {"output_tokens": 5}}}  # by a client that the meter heard of itself
+    meter.on_eval(EvalRecord("b", "val", 7, {}, [metered]))
     assert meter.ledger.total().usd == 0.25
     meter.on_eval(EvalRecord("b", "val", 6, {}, [{"info": {"cost_usd": None}}]))
     assert meter.ledger.total().unpriced
@@ -266,15 +274,15 @@ def test_recipes_that_sample_report_as_much_as_their_client_counts(
 @pytest.mark.parametrize(
     ("backend", "price", "gpus"),
     [
-        ({"kind": "mock"}, TrainingPrice(gpu_hour=1.0), 0.0),
-        ({"kind": "local"}, TrainingPrice(), 1.0),
-        ({"kind": "local", "params": {"device": "cpu"}}, TrainingPrice(), 0.0),
-        ({"kind": "my_cluster"}, TrainingPrice(gpu_hour=2.0), 1.0),
+        ({"kind": "mock"}, Tariff((Price(gpu_hour=1.0),)), 0.0),
+        ({"kind": "local"}, Tariff(), 1.0),
+        ({"kind": "local", "params": {"device": "cpu"}}, Tariff(), 0.0),
+        ({"kind": "my_cluster"}, Tariff((Price(gpu_hour=2.0),)), 1.0),
         ({"kind": "tinker"}, None, 0.0),
     ],
 )
 def test_gpus_are_counted_where_an_arm_holds_one(
-    config: Config, monkeypatch: pytest.MonkeyPatch, backend: dict[str, Any], price: TrainingPrice | None, gpus: float
+    config: Config, monkeypatch: pytest.MonkeyPatch, backend: dict[str, Any], price: Tariff | None, gpus: float
 ) -> None:
     torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -286,7 +294,7 @@ def test_gpu_time_is_counted_and_paid_for(tmp_path: Path) -> None:
         open_ledger(tmp_path),
         arm="r",
         arm_budget=Limits(gpu_s=0.02),
-        price=TrainingPrice(gpu_hour=3600.0),
+        price=Tariff((Price(gpu_hour=3600.0),)),
         gpus=lambda: 2.0,
     )
     control = RunControl()
@@ -298,17 +306,6 @@ def test_gpu_time_is_counted_and_paid_for(tmp_path: Path) -> None:
     assert spent.usd == pytest.approx(spent.gpu_s)
     assert control.stop_reason is not None
     assert control.stop_reason.startswith("budget: this arm has used gpu_s ")
-
-
-def test_hosted_baselines_are_counted_once_for_all_arms(tmp_path: Path) -> None:
-    ledger = open_ledger(tmp_path)
-    base = EvalRecord("val/b/base", "baseline", 0, {}, [{"tokens": 5}])
-    hosted = EvalRecord("val/b/openai:gpt-4.1", "baseline", 0, {}, [{"tokens": 30}, {"tokens": 12}])
-    for arm in ("a", "b"):
-        meter = BudgetMeter(ledger, arm=arm, price=TrainingPrice())
-        meter.on_eval(base)
-        meter.on_eval(hosted)
-    assert (ledger.total().tokens, ledger.total().to_dict()["usd"]) == (42, None)
 
 
 def test_a_run_without_limits_is_metered_and_never_stopped(config: Config, watched: Watched) -> None:
@@ -351,16 +348,13 @@ def test_a_limit_in_dollars_needs_a_price(config: Config) -> None:
 
 def test_a_recipe_that_pins_a_backend_is_priced_there(config: Config) -> None:
     pinned = config(run={"backend": {"kind": "tinker"}, "algorithm": {"kind": "mock_sft"}})
-    assert price_of(pinned.all_runs()[0], Budget()) == TrainingPrice()
+    assert price_of(pinned.all_runs()[0], Budget()) == Tariff()
 
 
 def test_a_hosted_baseline_without_a_list_price_is_refused(config: Config) -> None:
     def problems(model: str) -> list[str]:
         entry = {"path": "tasks.jsonl", "models": ["base", model]}
-        return [
-            problem.path
-            for problem in baseline_price_problems(config(budget={"usd": 1.0}, metadata={"benchmark": entry}))
-        ]
+        return [problem.path for problem in unavailable(config(budget={"usd": 1.0}, metadata={"benchmark": entry}))]
 
     assert problems("openai:gpt-4.1") == []
     assert problems("openai:gpt-99") == ["metadata.benchmark[0].models[1]"]
@@ -368,7 +362,7 @@ def test_a_hosted_baseline_without_a_list_price_is_refused(config: Config) -> No
 
 def test_the_price_of_a_model_wins_over_that_of_its_backend(config: Config) -> None:
     run = config().all_runs()[0]
-    budget = Budget(prices={"mock": TrainingPrice(gpu_hour=1.0), "tiny": TrainingPrice(gpu_hour=2.0)})
+    budget = Budget(prices={"mock": Price(gpu_hour=1.0), "tiny": Price(gpu_hour=2.0)})
     found = price_of(run, budget)
     assert found is not None
     assert found.gpu_hour == 2.0
@@ -376,14 +370,14 @@ def test_the_price_of_a_model_wins_over_that_of_its_backend(config: Config) -> N
 
 def test_a_metered_client_is_a_training_client_in_every_way(tmp_path: Path) -> None:
     handles = MockBackend().prepare(model=type("M", (), {"name": "tiny"})(), run_dir=tmp_path)
-    used: list[Use] = []
+    used: list[TokenUsage] = []
     client = MeteredClient(handles["training_client"], used.append)
     try:
         assert isinstance(client, TrainingClient)
         sampler = client.sampler().result()
         assert isinstance(sampler, SamplingClient)
         sampler.logprobs([1, 2, 3]).result()
-        assert used == [Use(read=3)]
+        assert used == [TokenUsage(3, 0)]
         assert client.capabilities.backend == "mock"
     finally:
         client.close()

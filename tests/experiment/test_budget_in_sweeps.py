@@ -16,7 +16,8 @@ import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig, dump_yaml
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.experiment.spend import SpendLedger
+from evsys_sdk.record.ledger import read_tally
+from evsys_sdk.spend.ledger import SpendLedger
 
 type Config = Callable[..., ExperimentConfig]
 
@@ -64,7 +65,7 @@ def test_a_higher_budget_finishes_the_sweep_as_if_nothing_had_happened(config: C
     assert (done.status, spent(done)) == ("completed", 24 * step)
     for arm in ("a", "b", "c", "d"):
         assert losses(done, arm) == losses(whole, arm)
-    assert done.arms[0].result.extras["spend"]["tokens_trained"] == 6 * step
+    assert done.arms[0].result.notes.spend["tokens_trained"] == 6 * step
 
 
 def test_arms_at_the_same_time_share_the_budget(config: Config) -> None:
@@ -107,4 +108,8 @@ def test_what_a_killed_process_spent_is_not_forgotten(config: Config, tmp_path: 
     assert done.returncode == 3, done.stderr
     after = ledger.total()
     assert before.tokens < after.tokens
+    tally = read_tally(ledger.path.parent)
+    assert (tally.total(), tally.of("r")) == (after, ledger.of("r"))
+    ended = json.loads((ledger.path.parent / "journal.jsonl").read_text("utf-8").splitlines()[-1])
+    assert ended["spend"]["tokens_trained"] == after.tokens_trained
     assert after.tokens_trained - before.tokens_trained <= 2 * 200  # one or two small steps

@@ -11,14 +11,14 @@ import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig
 from evsys_sdk.experiment.arms import expand_arms
-from evsys_sdk.experiment.budget import BudgetMeter
 from evsys_sdk.experiment.estimate import estimate_run
 from evsys_sdk.experiment.plan import plan_experiment
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.experiment.speed import recorded_speed
-from evsys_sdk.experiment.spend import open_ledger
 from evsys_sdk.experiment.token_scale import token_scale
 from evsys_sdk.registry import register_algorithm
+from evsys_sdk.spend.ledger import open_ledger
+from evsys_sdk.spend.meter import BudgetMeter
 
 type Config = Callable[..., ExperimentConfig]
 

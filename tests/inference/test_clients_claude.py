@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evsys_sdk.config.prices import TokenUsage
 from evsys_sdk.data.blocks import image_base64_block, image_url_block, text_block
 from evsys_sdk.errors import DataError
 from evsys_sdk.inference.errors import InferenceError
-from evsys_sdk.inference.prices import TokenUsage
 
 from .conftest import SECRET
 from .stand_in import Reply, claude_body

@@ -194,7 +194,7 @@ def test_copies_can_be_turned_off(make_info: MakeInfo, tmp_path: Path) -> None:
     callback = LocalLogger(training_data=False, predictions=False)
     callback.on_run_start(make_info(run_dir=tmp_path), RunControl())
     callback.on_data(ROWS)
-    callback.on_eval(EvalRecord("val", "val", 1, {"pass@1": 1.0}, [{"reward": 1.0}]))
+    callback.on_eval(EvalRecord("", "val", 1, {"pass@1": 1.0}, [{"reward": 1.0}]))
     callback.close()
     assert not (tmp_path / "logs/data").exists()
     assert [path.name for path in (tmp_path / "logs/validation").iterdir()] == ["metrics.jsonl"]

@@ -46,11 +46,12 @@ DOORS = {"JsonlFile", "read_records", "complete_lines", "last_records", "read_li
 WORDS_THAT_ARE_NO_KINDS = {
     ("cli/main.py", "note"): "the command, and the module it is in",
     ("history/cache.py", "invalidated"): "a column of the cache",
+    ("eval/scores.py", "note"): "what a scoring says about itself",
     ("history/context.py", "invalidated"): "a section of the digest",
 }
 NAMES_ELSEWHERE = {
     ("data/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
-    ("eval/model_eval/evaluate.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
+    ("eval/model_eval.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
 }
 MAY_OPEN = {
     "experiment/background.py": "console.log is written by the process in the background, and followed as text",

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.experiment.spend import SpendLedger
 from evsys_sdk.history.filters import select
 from evsys_sdk.history.index import HistoryIndex
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.layout import ExperimentFiles
 from evsys_sdk.record.ledger import Spend, spend_line
+from evsys_sdk.spend.ledger import SpendLedger
 
 RECORDS = 1000
 ARMS = ("a__seed1", "a__seed2", "b__seed1")

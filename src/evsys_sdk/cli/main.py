@@ -16,9 +16,11 @@ import click
 
 from .._version import __version__
 from ..errors import EvsysError
+from ..log import redact_output
 
 COMMANDS = {
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
+    "contamination": ("contamination", "Look for tasks of benchmarks in training rows."),
     "plan": ("plan", "Estimate steps, tokens, cost and time before anything is spent."),
     "run": ("run", "Train and score every arm of an experiment."),
     "status": ("jobs", "Show how an experiment is getting on, or which ones are running."),
@@ -102,7 +104,16 @@ def evsys(log_level: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; the only place where errors become output."""
+    """Run the command line and return its exit code; nothing that it prints holds a secret, whoever prints it."""
+    before = redact_output()
+    code = _run(argv)
+    # Not after an exception: Python prints it when we are gone, and it may quote anything.
+    sys.stdout, sys.stderr = before
+    return code
+
+
+def _run(argv: list[str] | None) -> int:
+    """The only place where errors become output."""
     gc.set_threshold(50_000)  # start-up makes many objects and hardly any garbage: looking for it costs a tenth of it
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments

@@ -54,7 +54,7 @@ def _cells(needs: Needs) -> tuple[str, str, str, str, str]:
 
 
 def _verdict(name: str, limit: LimitPlan) -> str:
-    from ..experiment.budget import amount
+    from ..spend.budget import amount
 
     unit = name.rpartition(".")[2]
     whose = "each arm's own budget" if name.startswith("per_arm.") else "budget"

@@ -23,12 +23,16 @@ def validate(path: str, deep: bool, as_json: bool) -> None:
     """Check the experiment in PATH and report all of its problems at once."""
     config = _deeply_validated(path) if deep else _validated(path)
     runs = [run.name for run in config.all_runs()]
+    warnings = _warnings(config) if deep else []
     answer = {"ok": True, "path": path, "name": config.name, "deep": deep, "runs": runs}
+    answer |= {"warnings": warnings} if warnings else {}
 
     def render() -> None:
         plural = "run" if len(runs) == 1 else "runs"
         shown = ", ".join(runs[:5]) + (", …" if len(runs) > 5 else "")
         click.echo(f"{path}: OK. Experiment '{config.name}' has {len(runs)} {plural}: {shown}")
+        for warning in warnings:
+            click.echo(f"warning: {warning}.", err=True)
         if not deep:
             click.echo("Kinds and params were not checked; add --deep for that.", err=True)
 
@@ -39,6 +43,13 @@ def _validated(path: str) -> ExperimentConfig:
     from ..config import validate_yaml
 
     return validate_yaml(path)
+
+
+def _warnings(config: ExperimentConfig) -> list[str]:
+    """What does not keep it from running, but from being believed."""
+    from ..experiment.contamination import contamination_warnings
+
+    return contamination_warnings(config)
 
 
 def _deeply_validated(path: str) -> ExperimentConfig:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from .base import MisplacedValue, Name, Strict
 from .matrix import MatrixSpec, expand_matrix
 from .metadata import Metadata
+from .prices import Price
 from .run import RunConfig, refuse_repeated_names
 from .search import SearchSpec, search_problem, space_of
 from .space import drawn, sample_space
@@ -58,26 +59,13 @@ class Limits(Strict):
     """Seconds of GPU time on this machine's own GPUs."""
 
 
-class TrainingPrice(Strict):
-    """What a model costs on its backend, in US dollars."""
-
-    train_per_million: float = Field(default=0.0, ge=0)
-    """For a million tokens trained on."""
-    sample_per_million: float = Field(default=0.0, ge=0)
-    """For a million tokens sampled."""
-    prefill_per_million: float = Field(default=0.0, ge=0)
-    """For a million tokens that are only read: prompts, and what a teacher or reference model looks at."""
-    gpu_hour: float = Field(default=0.0, ge=0)
-    """For an hour of one GPU, for as long as the arm holds it."""
-
-
 class Budget(Limits):
     """Limits that stop an experiment after the step that reaches them, with a checkpoint to go on from."""
 
     per_arm: Limits | None = None
     """The same for each arm alone; an arm that reaches its own limit stops, and the others go on."""
-    prices: dict[str, TrainingPrice] = {}
-    """Model name or backend kind -> its prices; they take the place of the built-in ones."""
+    prices: dict[str, Price | list[Price]] = {}
+    """Name of a model, or kind of backend or inference client -> its price; it takes the place of the built-in one."""
 
 
 class ExperimentConfig(Strict):

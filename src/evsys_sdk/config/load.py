@@ -35,7 +35,7 @@ def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> s
     if path is not None:
         from ..files import write_text
 
-        write_text(FilePath(path), text)
+        write_text(FilePath(path), text, verbatim=True)
     return text
 
 

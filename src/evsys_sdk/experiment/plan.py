@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Budget, ExperimentConfig, RunConfig
-from ..config.experiment import Limits, TrainingPrice
-from ..config.prices import backend_of, price_of
-from ..errors import ConfigError
+from ..config.experiment import Limits
+from ..config.prices import Tariff, TokenUsage, backend_of, price_of
+from ..spend.budget import LIMITED
 from .arms import expand_arms
-from .budget import LIMITED
+from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run
 from .experiment import Experiment
-from .pricing import baseline_price_problems
 from .speed import Speed, measured_speed, recorded_speed
 
 
@@ -112,8 +111,6 @@ class Plan:
 def plan_experiment(config: ExperimentConfig) -> Plan:
     """Estimate an experiment; raises with everything that would keep it from starting."""
     Experiment(config).validate()
-    if problems := baseline_price_problems(config):
-        raise ConfigError(problems)
     config = config.expanded()
     assumptions: dict[str, None] = {}
     known: dict[str, tuple[Estimate, Speed | None]] = {}
@@ -135,7 +132,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
         )
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
     total = sum((needs for _, needs in per_arm), Needs())
-    assumptions |= dict.fromkeys(_caveats(config))
+    assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
     return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions))
 
 
@@ -189,13 +186,13 @@ def _needs(run: RunConfig, estimate: Estimate, speed: Speed | None, budget: Budg
     )
 
 
-def _usd(estimate: Estimate, price: TrainingPrice | None, seconds: float | None) -> float | None:
-    if price == TrainingPrice():
+def _usd(estimate: Estimate, price: Tariff | None, seconds: float | None) -> float | None:
+    if price is not None and not price.tiers:
         return 0.0
     if price is None or estimate.steps is None or (price.gpu_hour and seconds is None):
         return None
-    tokens = estimate.tokens_trained * price.train_per_million + estimate.most_sampled * price.sample_per_million
-    return tokens / 1e6 + (seconds or 0.0) / 3600 * price.gpu_hour
+    tokens = price.of(TokenUsage(0, estimate.most_sampled, trained_tokens=estimate.tokens_trained))
+    return None if tokens is None else float(tokens) + (seconds or 0.0) / 3600 * price.gpu_hour
 
 
 def _limits(budget: Budget | None, arms: Sequence[tuple[str, Needs]]) -> dict[str, LimitPlan]:

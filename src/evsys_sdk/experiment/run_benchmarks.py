@@ -28,7 +28,6 @@ from ..registry import get_inference
 from ..training.callback import EvalRecord, Observers
 from ..training.scoring import BackgroundScoring, Scoring
 from .benchmark_plan import PlannedBenchmark
-from .budget import BudgetMeter
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
@@ -50,8 +49,6 @@ class RunBenchmarks:
     attempt: int
     identity: str
     """Which untrained model this is: equal ones are scored once for all runs of an experiment."""
-    meter: BudgetMeter | None = None
-    """Is told what hosted models cost; the model in training is metered by its client."""
     problems: dict[str, str] = field(default_factory=dict[str, str])
     """What is not scored at the moment, and why."""
     history: list[str] = field(default_factory=list[str])
@@ -110,8 +107,6 @@ class RunBenchmarks:
                 with exclusive(ExperimentFiles(self.run_dir.parent).baselines_lock, f"the scores of {what}"):
                     result = self._guarded(one, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
-                    if self.meter is not None and name != BASE_MODEL:
-                        self.meter.add_scoring(f"/{what}/0", tokens=result.tokens, usd=result.cost_usd)
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _shown(result))
                     self.score_log.add(record, result)
                     self.observers.on_eval(record)
@@ -155,12 +150,12 @@ class RunBenchmarks:
             lacking = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
             reasons = [f"{one.split}/{one.label}: {self._reason(one)}" for one in lacking]
             if reasons:
-                before = result.extras.get("unscored")
-                result.extras["unscored"] = "; ".join([*([before] if before else []), *reasons])
+                before = result.notes.unscored
+                result.notes.unscored = "; ".join([*([before] if before else []), *reasons])
         if self.history:
-            result.extras["scoring_problems"] = self.history
+            result.notes.scoring_problems = self.history
         if not any(one.split == "val" for one in self.planned):
-            result.extras["selection"] = (
+            result.notes.selection = (
                 "no benchmark has split val, so a choice among runs would use the very set that it is reported on"
             )
 

@@ -9,7 +9,7 @@ renderer, renderers/   conversations -> tokens and back
 client, clients/       the contract of an inference client, and the built-in ones
 adapter                clients of other packages
 retry, rate_limit      trying again, and not too often
-prices                 what tokens cost
+metering               who pays for answers
 messages               the conversation as clients read it
 transport              JSON over HTTP
 """

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
+from ..config.prices import TokenUsage
 from ..data.types import Message
 from .client import ChatClient, Completion, check_request
 from .conversation import text_messages
 from .errors import InferenceError
-from .prices import TokenUsage
 
 
 def as_chat_client(client: Any) -> ChatClient:
@@ -40,6 +40,8 @@ class _TextClient(ChatClient):
     def __init__(self, client: Any) -> None:
         super().__init__()
         self._client = client
+        self.name = str(getattr(client, "name", "text"))  # pyright: ignore[reportAttributeAccessIssue]  # its own
+        self.model = str(getattr(client, "model", ""))
         # Whether two threads may use it at once is not known, unless it says so.
         self.concurrency = int(getattr(client, "concurrency", 1))
         self._places = threading.BoundedSemaphore(self.concurrency)
@@ -71,9 +73,9 @@ class _TextClient(ChatClient):
             self.totals.count_failure()
             raise
         usage = TokenUsage()
-        self.totals.add(usage, None)
+        cost = self._charge(self.model, usage)
         message: Message = {"role": "assistant", "content": text}
-        return Completion(text, message, "stop", usage, seconds=time.monotonic() - started)
+        return Completion(text, message, "stop", usage, cost, seconds=time.monotonic() - started)
 
     def _generate(self, arguments: dict[str, Any]) -> str:
         with self._places:

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Self
 
+from ..config.prices import Prices, TokenUsage, find_tariff
 from ..data.types import Message
 from ..errors import show
 from .background_loop import background_loop
 from .errors import InferenceError
-from .prices import TokenUsage
+from .metering import current_payer
 
 type StopReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 
@@ -134,6 +135,16 @@ class ChatClient(ABC):
         )
         [completion] = background_loop().run(asked)
         return completion.text
+
+    def _charge(self, model: str, usage: TokenUsage, *tables: Prices) -> float | None:
+        """What an answer cost: counted in `totals` and told to whoever pays, whose prices come before `tables`."""
+        payer = current_payer()
+        tariff = find_tariff(self.name, model, *([payer.prices] if payer else []), *tables)
+        cost = None if tariff is None else tariff.of(usage)
+        self.totals.add(usage, cost)
+        if payer is not None:
+            payer.pay(usage, cost)
+        return None if cost is None else float(cost)
 
     def close(self) -> None:
         """Let go of connections; a closed client may be used again and then opens new ones."""

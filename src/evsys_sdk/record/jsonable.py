@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from ..errors import DataError, show
+from ..redact import is_suspicious, redact
 
 
 def dump_line(row: Any, where: str) -> bytes:
@@ -32,11 +33,12 @@ def dump_json(value: Any, where: str, *, indent: int | None = None) -> bytes:
 
 
 def encode_line(record: dict[str, Any], where: str) -> bytes:
-    """A record as one JSONL line; what is not JSON is written as the closest thing that is."""
+    """A record as one JSONL line, without its secrets; what is not JSON is written as the closest thing that is."""
     try:
-        return dump_line(record, where)
+        line = dump_line(record, where)
     except DataError:  # copying every record to make sure would cost more than the writing
-        return dump_line(jsonable(record), where)
+        line = dump_line(record := jsonable(record), where)
+    return dump_line(redact(record), where) if is_suspicious(line.decode()) else line
 
 
 def jsonable(value: Any) -> Any:

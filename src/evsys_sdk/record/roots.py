@@ -33,7 +33,7 @@ def remember_output_root(path: str | Path, *, start: Path | None = None) -> None
             if root in known:
                 return
             kept = [*(one for one in known if one.is_dir()), root][-_MOST:]
-            write_text(file, "".join(f"{one}\n" for one in kept))
+            write_text(file, "".join(f"{one}\n" for one in kept), verbatim=True)
     except (OSError, ValueError, EvsysError) as error:
         get_logger(__name__).warning("%s could not be noted as a folder of experiments: %s", path, error)
 

@@ -85,7 +85,6 @@ def _key(line: Mapping[str, Any]) -> tuple[int, str, str]:
 
 
 def _line(record: EvalRecord, result: EvalResult) -> dict[str, Any]:
-    tasks = dict.fromkeys(prediction.task_id for prediction in result.predictions)
     return {
         "split": record.split,
         "name": record.name,
@@ -94,7 +93,7 @@ def _line(record: EvalRecord, result: EvalResult) -> dict[str, Any]:
         "sha256": result.sha256,
         "model": result.model,
         "metrics": {name: asdict(value) for name, value in result.metrics.items()},
-        "tasks": [task for task in tasks if task not in result.unscored],
+        **result.per_task(),
         "failed_samples": result.n_failed,
         "unscored": result.unscored,
         "metric_errors": result.metric_errors,

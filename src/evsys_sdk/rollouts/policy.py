@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..backends.client import Sample, SamplingClient, SamplingParams
+from ..config.prices import TokenUsage
 from ..errors import BackendError, show
 from .rollout import Message, Policy, TruncatedError, Turn
 
@@ -42,6 +43,7 @@ class SamplerPolicy:
             stop=self.params.stop if self.params.stop is not None else self.renderer.stop,
         )
         sample = _only_sample(await self.sampler.sample(prompt, 1, params))
+        price = getattr(self.sampler, "cost_of", None)  # a sampler that is paid for knows what it costs
         return Turn(
             message=self.renderer.parse(sample.tokens),
             prompt_tokens=prompt,
@@ -50,6 +52,7 @@ class SamplerPolicy:
             stop_reason=sample.stop_reason,
             input_tokens=len(prompt),
             output_tokens=len(sample.tokens),
+            cost_usd=price(TokenUsage(len(prompt), len(sample.tokens))) if price else None,
         )
 
     def seeded(self, *parts: object) -> SamplerPolicy:

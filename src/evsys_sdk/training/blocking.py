@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -23,7 +24,7 @@ def run_blocking[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="evsys-train")
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="evsys-train")
     thread.start()
     thread.join()
     if errors:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ class BackgroundScoring:
     def start(self, step: int, sampler: SamplingClient, *, everything: bool = False) -> None:
         """Begin to score; the one before must have been collected."""
         assert self._running is None
-        self._running = _Running(step, sampler.ref, self._thread.submit(self.score, step, sampler, everything))
+        result = self._thread.submit(copy_context().run, self.score, step, sampler, everything)
+        self._running = _Running(step, sampler.ref, result)
 
     async def start_again(self, pending: Mapping[str, Any], client: TrainingClient) -> None:
         """Score what was being scored when the run was broken off."""

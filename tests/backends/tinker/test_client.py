@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pytest
 
 from evsys_sdk.backends.client import AdamParams, ModelSpec, SamplingParams, TrainingClient
 from evsys_sdk.backends.datum import Datum
+from evsys_sdk.backends.losses import numpy_loss
 from evsys_sdk.backends.probes.cache import Server, write_answer
 from evsys_sdk.backends.probes.facts import Facts
+from evsys_sdk.config.prices import Price, Tariff, TokenUsage
 from evsys_sdk.errors import BackendError, ConfigError, EvsysAuthError
+from evsys_sdk.spend.metered_client import MeteredClient
 
 from ...server.serving import ServerProcess
 from .conftest import Connect
@@ -29,6 +34,11 @@ def data(client: TrainingClient, text: str = "the cat sat on the mat") -> list[D
         Datum.supervised(tokens, [1.0] * len(tokens)),
         Datum.supervised(tokens[:9], [0.5] * 9),
     ]
+
+
+@numpy_loss
+def no_loss(data: Sequence[Datum], logprobs: Sequence[Any]) -> Any:
+    return 0.0, {}, [np.zeros(len(row), np.float32) for row in logprobs]
 
 
 def soft(client: TrainingClient) -> list[Datum]:
@@ -203,22 +213,23 @@ def test_a_checkpoint_of_another_adapter_is_refused(server: ServerProcess, tmp_p
         backend.prepare(model=ModelSpec("tiny", load_checkpoint_path="outputs/x"), run_dir=tmp_path)
 
 
-def test_what_was_used_is_counted_and_priced(connect: Connect, server: ServerProcess, tmp_path: Path) -> None:
-    client = connect(server.url, prices={"train": 2.0, "prefill": 1.0, "sample": 4.0})
+def test_what_is_asked_of_the_server_is_counted_and_priced(connect: Connect, server: ServerProcess) -> None:
+    used: list[TokenUsage] = []
+    price = Tariff((Price(train=2.0, input=1.0, output=4.0),))
+    client = MeteredClient(connect(server.url, native_losses=["cross_entropy"]), used.append, price)
     batch = data(client)
-    client.forward_backward(batch, "cross_entropy").result()
-    metrics = client.optim_step(AdamParams(0.0)).result().metrics
     trained = sum(len(datum) for datum in batch)
-    assert metrics["cost/usd"] == pytest.approx(trained * 2e-6)
+    client.forward_backward(batch, "cross_entropy").result()
+    # A loss of one's own is computed here: the server reads everything once more.
+    client.forward_backward_custom(batch, no_loss).result()
+    client.optim_step(AdamParams(0.0)).result()
     client.sampler().result().sample([1, 2, 3], 2, SamplingParams(5, seed=1, stop=[])).result()
-    used: Any = client
-    assert used.usage.to_dict() == {
-        "train_tokens": trained,
-        "prefill_tokens": 3,
-        "sample_tokens": 10,
-        "requests": 2,
-        "cost_usd": pytest.approx(trained * 2e-6 + 3e-6 + 40e-6),
-    }
+    assert used == [
+        TokenUsage(0, 0, trained_tokens=trained),
+        TokenUsage(trained, 0, trained_tokens=trained),
+        TokenUsage(3, 10),
+    ]
+    assert [price.of(one) for one in used[::2]] == [Decimal(trained) * 2 / 1_000_000, Decimal(43) / 1_000_000]
 
 
 def test_a_tokenizer_that_cannot_be_had_is_explained(connect: Connect, server: ServerProcess, tmp_path: Path) -> None:
@@ -299,17 +310,6 @@ def test_a_process_that_was_forked_is_told_so(connect: Connect, server: ServerPr
     os.waitpid(child, 0)
     assert "forked" in message
     assert "spawn" in message
-
-
-def test_usage_of_earlier_attempts_is_added_to(tmp_path: Path) -> None:
-    from evsys_sdk.backends.tinker.usage import Usage
-
-    path = tmp_path / "usage.json"
-    for _ in range(2):
-        usage = Usage()
-        usage.add(train=5, sample=2)
-        usage.write(path)
-    assert json.loads(path.read_text(encoding="utf-8"))["train_tokens"] == 10
 
 
 def test_a_batch_that_would_be_averaged_in_parts_is_refused(connect: Connect, server: ServerProcess) -> None:

@@ -8,5 +8,4 @@ datums     our datums <-> the SDK's
 state      names, references and sidecars of checkpoints
 session    how a connection is opened: address, key, headers, tokenizer
 errors     what went wrong, as sentences
-usage      tokens and cost
 """

@@ -65,11 +65,10 @@ class TinkerBackend:
         return session.model_names()
 
     def teardown(self, handles: dict[str, Any]) -> None:
-        """End the session and leave what was used in the folder of the run."""
+        """End the session."""
         client = handles.get("training_client")
         if client is not None:
             client.close()
-            client.write_usage()
 
     def open_session(self) -> tuple[Session, Pipeline]:
         """A session that is open, and the pipeline for its operations."""

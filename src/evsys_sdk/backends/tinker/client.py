@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...config.prices import TokenUsage
 from ...errors import BackendError
 from ...log import get_logger
 from .. import checks
@@ -26,7 +27,6 @@ from .pipeline import Pipeline
 from .quirks import Quirks
 from .sampling import SamplerContext, SeedCounter, TinkerSamplingClient
 from .session import Session
-from .usage import Usage
 
 type _Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
 
@@ -54,7 +54,6 @@ class TinkerTrainingClient:
         self.model_name = adapter.model
         self.tokenizer = tokenizer
         self.capabilities = capabilities
-        self.usage = Usage(session.config.prices)
 
     def forward(
         self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
@@ -164,9 +163,18 @@ class TinkerTrainingClient:
         else:
             self._session.close("errored", timeout_s=1.0)  # it may be gone, and nobody should wait for it again
 
-    def write_usage(self) -> None:
-        """Leave what was used in the folder of the run."""
-        self.usage.write(self._run_dir / "tinker" / "usage.json")
+    def usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
+        """What the server is asked to do for one backward pass; a loss that is computed here needs a forward pass, too.
+
+        `loss_fn` is None for a loss of your own. Soft targets that are sent one alternative at a time take each a pass.
+        """
+        wide = self._quirks.expand_soft_targets
+        sizes = (len(one) * (one.target_tokens.shape[1] if wide and one.target_tokens.ndim > 1 else 1) for one in data)
+        tokens = sum(sizes)
+        return TokenUsage(0 if self._answers_at_once(loss_fn) else tokens, 0, trained_tokens=tokens)
+
+    def _answers_at_once(self, loss_fn: str | None) -> bool:
+        return loss_fn in self._quirks.native_losses
 
     def _opened(self, path: str, version: int) -> TinkerSamplingClient:
         sampler = self._session.service.create_sampling_client(
@@ -179,7 +187,6 @@ class TinkerTrainingClient:
             self._pipeline,
             self.capabilities,
             self.tokenizer,
-            self.usage,
             self._seeds.next,
             lambda: self._version,
             self._quirks.seed_bits,
@@ -205,7 +212,6 @@ class TinkerTrainingClient:
         return send(wire, loss_fn, dict(params)) if params else send(wire, loss_fn)
 
     def _logprobs(self, answer: Any, data: Sequence[Datum]) -> list[Floats]:
-        self.usage.add(train=sum(len(datum) for datum in data))
         if not self._quirks.expand_soft_targets:
             return datums.logprobs_of(answer, data, self._session.where)
         found = datums.logprobs_of(answer, datums.expanded(data), self._session.where)
@@ -229,7 +235,6 @@ class TinkerTrainingClient:
             return self._pass("forward_backward", weighted)
 
         def finished(answer: Any) -> ForwardBackwardOutput:
-            self.usage.add(train=sum(len(datum) for datum in data))
             return outputs[0]
 
         outputs: list[ForwardBackwardOutput] = []
@@ -241,7 +246,7 @@ class TinkerTrainingClient:
         norm = next((value for key, value in metrics.items() if key.endswith("/grad_norm")), None)
         if norm is not None:  # some servers put their own name in front
             metrics.setdefault("grad_norm", norm)
-        return OptimStepOutput({**metrics, **self.usage.metrics()})
+        return OptimStepOutput(metrics)
 
 
 def restored(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, with_optimizer: bool) -> Any:

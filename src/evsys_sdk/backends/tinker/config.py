@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from ...config.base import Strict
+from ...config.prices import Price
 
 
 class Deadlines(Strict):
@@ -21,17 +22,6 @@ class Deadlines(Strict):
     """Training operations and checkpoints; the clock starts again whenever one of them ends."""
     sample_s: float = Field(default=900.0, gt=0)
     """Sampling and scoring; the clock starts again whenever a request is answered."""
-
-
-class TokenPrices(Strict):
-    """What the provider charges, in US dollars per million tokens."""
-
-    train: float = Field(ge=0)
-    """Tokens of forward and backward passes."""
-    prefill: float = Field(ge=0)
-    """Tokens of prompts that are read to sample or to score."""
-    sample: float = Field(ge=0)
-    """Tokens that are sampled."""
 
 
 class TinkerConfig(Strict):
@@ -63,8 +53,8 @@ class TinkerConfig(Strict):
     """Notes that the provider keeps with the session."""
     telemetry: bool = False
     """Whether the SDK may report usage and errors to the server; its reports hold request headers."""
-    prices: TokenPrices | None = None
-    """What tokens cost; with it the run logs its cost."""
+    prices: Price | None = None
+    """Deprecated: what tokens cost is set in `budget.prices`, by the model or by the kind of the backend."""
     context_length: int | None = Field(default=None, ge=16)
     """Most tokens of one sequence; by default what the server says of the model."""
     suggested_learning_rate: float | None = Field(default=None, gt=0, le=1)

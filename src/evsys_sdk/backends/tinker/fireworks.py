@@ -140,7 +140,6 @@ def _opened_sampler(
     from .fireworks_sampling import FireworksSamplingClient
     from .sampling import SamplerContext, SeedCounter
     from .tokenizers import load_tokenizer
-    from .usage import Usage
 
     served = session.model(model, to_train=False)
     tokenizer = load_tokenizer(backend.config.tokenizer, model, served.extras)
@@ -151,7 +150,6 @@ def _opened_sampler(
         pipeline,
         backend.capabilities(facts, served, tokenizer),
         tokenizer,
-        Usage(backend.config.prices),
         SeedCounter(0).next,
         lambda: 0,
         backend.quirks(facts).seed_bits,

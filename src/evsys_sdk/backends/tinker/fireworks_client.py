@@ -60,11 +60,13 @@ class FireworksTrainingClient(TinkerTrainingClient):
             self._scores_backward = bool(outputs) and all("logprobs" in record for record in outputs)
             if not scored:
                 return self._valued(answer, data, loss)
-            self.usage.add(train=sum(len(datum) for datum in data))
             value, metrics, _ = loss(data, scored[0])
             return ForwardBackwardOutput(value, scored[0], metrics)
 
         return self._pipeline.submit("forward_backward", start, finished, changes_weights=True)
+
+    def _answers_at_once(self, loss_fn: str | None) -> bool:
+        return self._scores_backward and super()._answers_at_once(loss_fn)
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
         """Apply the accumulated gradient and forget it."""

@@ -68,7 +68,6 @@ class FireworksSamplingClient(TinkerSamplingClient):
             return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
 
         def converted(found: list[_Completion]) -> list[Sample]:
-            self._context.usage.add(prefill=len(tokens), sample=sum(len(one.tokens) for one in found))
             return [
                 Sample(one.tokens, one.logprobs, "length" if one.finish_reason == "length" else "stop") for one in found
             ]
@@ -80,7 +79,6 @@ class FireworksSamplingClient(TinkerSamplingClient):
         length, prompt = self._checked(tokens, "logprobs"), [int(token) for token in tokens]
 
         def converted(found: _Completion) -> Floats:
-            self._context.usage.add(prefill=length, sample=1)
             row = np.full(length, np.nan, np.float32)
             row[1:] = found.logprobs[: length - 1]
             return row

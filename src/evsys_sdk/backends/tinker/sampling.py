@@ -19,7 +19,6 @@ from ..future import Operation
 from .pipeline import Pipeline
 from .state import checked_reference
 from .tokenizers import load_tokenizer
-from .usage import Usage
 
 if TYPE_CHECKING:
     from .backend import TinkerBackend
@@ -36,7 +35,6 @@ class SamplerContext:
     pipeline: Pipeline
     capabilities: Capabilities
     tokenizer: Any
-    usage: Usage
     next_seed: Callable[[], int]
     version: Callable[[], int]
     """Counts the changes of the live weights."""
@@ -63,7 +61,6 @@ class TinkerSamplingClient:
             samples = [_sample(sequence) for sequence in response.sequences]
             if len(samples) != num_samples:
                 raise BackendError(f"{num_samples} samples were asked for and {len(samples)} came back.")
-            self._context.usage.add(prefill=len(prompt), sample=sum(len(one.tokens) for one in samples))
             return samples
 
         return self._asked("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), converted)
@@ -118,8 +115,7 @@ def opened_sampler(
     source = {"base_model": model} if checkpoint is None else {"model_path": checked_reference(checkpoint)}
     sampler = session.service.create_sampling_client(**source, retry_config=quirks.retry_config())
     seeds = SeedCounter(0)
-    usage = Usage(session.config.prices)
-    context = SamplerContext(pipeline, capabilities, tokenizer, usage, seeds.next, lambda: 0, quirks.seed_bits)
+    context = SamplerContext(pipeline, capabilities, tokenizer, seeds.next, lambda: 0, quirks.seed_bits)
     return TinkerSamplingClient(quirks.sampler(sampler), checkpoint or "", context)
 
 

@@ -128,7 +128,10 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
         reward = (statistics.fmean(scores) - self.cfg.lowest) / (self.cfg.highest - self.cfg.lowest)
         costs = [reply.cost_usd for reply in replies]
         total = None if None in costs else sum(cost for cost in costs if cost is not None)
-        return VerificationResult(reward, {**info_of(scores, total), "replies": [reply.text for reply in replies]})
+        read = sum(reply.usage.input_tokens or 0 for reply in replies)
+        usage = {"input_tokens": read, "output_tokens": sum(reply.usage.output_tokens or 0 for reply in replies)}
+        said = [reply.text for reply in replies]
+        return VerificationResult(reward, {**info_of(scores, total), "usage": usage, "replies": said})
 
 
 def _all_text(message: Message) -> str:

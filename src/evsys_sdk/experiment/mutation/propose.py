@@ -60,7 +60,7 @@ class Child:
         if path.exists() and path.read_text(encoding="utf-8") != self.text:
             message = "another file of this name is there already"
             raise ConfigError(Problem(message, file=str(path), hint="Choose another folder with -o."))
-        write_text(path, self.text)
+        write_text(path, self.text, verbatim=True)
         return path
 
 

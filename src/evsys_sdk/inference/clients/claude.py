@@ -13,12 +13,12 @@ import json
 import re
 from typing import Any, ClassVar
 
+from ...config.prices import TokenUsage
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import DataError
 from ..client import StopReason
 from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
-from ..prices import Prices, TokenUsage, claude_prices
 from .hosted import Call, HostedClient, Parsed, count
 from .hosted_config import HostedConfig
 from .refusals import Complaint
@@ -58,9 +58,6 @@ class ClaudeClient(HostedClient):
         """Features that have to be asked for, sent as `anthropic-beta`."""
 
     config: Config
-
-    def _price_list(self) -> Prices:
-        return claude_prices()
 
     def _url(self) -> str:
         return f"{self.base_url}/v1/messages"

@@ -16,12 +16,12 @@ import mimetypes
 import re
 from typing import Any, ClassVar
 
+from ...config.prices import TokenUsage
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import DataError
 from ..client import StopReason
 from ..messages import ChatTurn, Part, TextPart, ToolCall, tool_call_message
-from ..prices import Prices, TokenUsage, gemini_prices
 from .hosted import Call, HostedClient, Parsed, count
 from .hosted_config import HostedConfig
 from .refusals import Complaint
@@ -53,9 +53,6 @@ class GeminiClient(HostedClient):
 
     class Config(HostedConfig):
         """Params of `inference.kind: gemini`."""
-
-    def _price_list(self) -> Prices:
-        return gemini_prices()
 
     def _url(self) -> str:
         return f"{self.base_url}/models/{self.config.model.removeprefix('models/')}:generateContent"

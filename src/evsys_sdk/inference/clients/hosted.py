@@ -14,9 +14,9 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import Any, ClassVar
 
+from ...config.prices import TokenUsage, list_prices
 from ...data.shapes import is_object
 from ...data.types import Message
 from ...errors import DataError, EvsysAuthError
@@ -26,7 +26,6 @@ from ..background_loop import BackgroundLoop, background_loop
 from ..client import ChatClient, Completion, StopReason, check_request, cut_at_stop
 from ..errors import InferenceError
 from ..messages import ChatTurn, ToolFunction, tool_functions, turns_of
-from ..prices import Prices, TokenUsage, cost_of
 from ..rate_limit import RateLimiter
 from ..retry import call_with_retry_async
 from ..transport import Answer, Transport
@@ -131,8 +130,6 @@ class HostedClient(ChatClient):
             session.loop.finish(session.transport.aclose())
 
     @abstractmethod
-    def _price_list(self) -> Prices: ...
-    @abstractmethod
     def _url(self) -> str: ...
     @abstractmethod
     def _headers(self, key: str | None) -> dict[str, str]: ...
@@ -168,13 +165,13 @@ class HostedClient(ChatClient):
             message={**parsed.message, "content": text} if was_cut else parsed.message,
             stop_reason="stop" if was_cut else parsed.stop_reason,
             usage=parsed.usage,
-            cost_usd=None if cost is None else float(cost),
+            cost_usd=cost,
             seconds=time.monotonic() - started,
             finish=parsed.finish,
             model=parsed.model,
         )
 
-    async def _ask(self, call: Call) -> tuple[Parsed, Decimal | None]:
+    async def _ask(self, call: Call) -> tuple[Parsed, float | None]:
         """The answer to a call, sent again without what the model turns out not to take."""
         config, left_out = self.config, set[str]()
         while True:
@@ -199,7 +196,7 @@ class HostedClient(ChatClient):
             said = "%s: model %s does not take %s, so its own default is used from now on (%s)"
             _log.warning(said, self.name, self.config.model, field, reason)
 
-    async def _attempt(self, call: Call) -> tuple[Parsed, Decimal | None]:
+    async def _attempt(self, call: Call) -> tuple[Parsed, float | None]:
         session, body = self._here(), merged(self._body(call), self.config.extra)
         try:
             slot = await session.limiter.slot(call.estimated_tokens)
@@ -213,9 +210,10 @@ class HostedClient(ChatClient):
             raise
         if (used := parsed.usage.total) is not None:
             slot.used(used)
-        cost = self._cost(parsed)
-        self.totals.add(parsed.usage, cost)
-        return parsed, cost
+        # The list holds for the provider's standard service; other servers and services have their own prices.
+        listed = [list_prices(self.name)] if self.is_provider and parsed.tier in _STANDARD else []
+        name = self.config.model.removeprefix("models/")
+        return parsed, self._charge(name, parsed.usage, self.config.prices, *listed)
 
     def _understood(self, answer: Answer, call: Call) -> Parsed:
         refused = not 200 <= answer.status < 300 or (is_object(answer.body) and bool(answer.body.get("error")))
@@ -236,12 +234,6 @@ class HostedClient(ChatClient):
             shown = hide(answer.text[:200], self._key)
             message = f"{self.provider} sent something that is not a completion ({reason}): {shown!r}."
             raise InferenceError(message, kind="bad_response", status=answer.status) from None
-
-    def _cost(self, parsed: Parsed) -> Decimal | None:
-        # The list holds for the provider's standard service; other servers and services have their own prices.
-        listed = self.is_provider and parsed.tier in _STANDARD
-        tables = [self.config.prices, self._price_list()] if listed else [self.config.prices]
-        return cost_of(self.config.model.removeprefix("models/"), parsed.usage, *tables)
 
     def _here(self) -> _Session:
         """Connections and limits for the loop of this process."""

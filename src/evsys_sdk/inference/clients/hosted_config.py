@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, model_validator
 
 from ...config.base import MisplacedValue, Strict
-from ..prices import Price
+from ...config.prices import Price
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """Capitals only: keys have small letters, and a key that was put here by mistake must not end up in a message."""
@@ -44,7 +44,7 @@ class HostedConfig(Strict):
     tokens_per_minute: int | None = Field(default=None, ge=1)
     """Most tokens, read and written, within any minute."""
     prices: dict[str, Price | list[Price]] = {}
-    """US dollars per million tokens for models that have no built-in price, or another one for you."""
+    """Prices for a client that is used by itself; in an experiment, `budget.prices` is the place for them."""
     extra: dict[str, Any] = {}
     """Further fields of the request body as the provider documents them; null leaves a field out."""
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Literal
 
+from ...config.prices import TokenUsage
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ..client import StopReason
 from ..errors import InferenceError
 from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
-from ..prices import Prices, TokenUsage, openai_prices
 from .hosted import Call, HostedClient, Parsed, count
 from .hosted_config import HostedConfig
 from .refusals import Complaint
@@ -49,9 +49,6 @@ class OpenAIClient(HostedClient):
         """How the request calls its token limit; by default the newer name for OpenAI and the older for others."""
 
     config: Config
-
-    def _price_list(self) -> Prices:
-        return openai_prices()
 
     def _url(self) -> str:
         return f"{self.base_url}/chat/completions"

@@ -1,23 +1,43 @@
 """What the clients share that sample tokens themselves: a conversation in, a sampler asked, answers out.
 
-A client of this kind sets `_sampler` and `_renderer` when it is made, and says what an answer costs.
+A client of this kind sets `_sampler` and `_renderer` when it is made.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
+from ...config.base import Strict
+from ...config.prices import Prices, TokenUsage
 from ...data.types import Message
+from ...errors import ConfigError, Problem
 from ..client import ChatClient, Completion, check_request, cut_at_stop
-from ..prices import TokenUsage
 from ..renderer import decode
 
 if TYPE_CHECKING:
     from ...backends.client import Sample, SamplingClient
     from ..renderer import Renderer
+
+
+class SampledParams(Strict):
+    """What the params of these clients share."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer in `run.eval`, which by default leaves room for the longest target; others say it themselves."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Of the sampling in `run.eval`, by default 0; others say it themselves."""
+
+
+def required_model(kind: str, model: str | None) -> str:
+    """The model of a client that stands by itself; only `run.eval` has one to fall back on, the one just trained."""
+    if model is None:
+        message = f"inference client '{kind}' needs a model to ask"
+        raise ConfigError(Problem(message, path="params.model", hint="Add 'model'."))
+    return model
 
 
 class SampledChatClient(ChatClient):
@@ -59,17 +79,15 @@ class SampledChatClient(ChatClient):
         ends = [end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop]
         return [*ends, *(stop or ())]
 
-    def _cost(self, usage: TokenUsage) -> Decimal | None:
-        """What an answer cost in dollars; None where that is not known."""
-        return Decimal(0)
+    def _own_prices(self) -> Prices:
+        """Prices that the client itself was given."""
+        return {}
 
     def _completion(self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float) -> Completion:
         message = self._renderer.parse(sample.tokens)
         text, was_cut = cut_at_stop(str(message["content"]), stop)
         usage = TokenUsage(prompt, len(sample.tokens))
-        cost = self._cost(usage)
-        self.totals.add(usage, cost)
+        cost = self._charge(self.model, usage, self._own_prices())
         reason = "stop" if was_cut else sample.stop_reason
-        dollars = None if cost is None else float(cost)
         answer = {**message, "content": text}
-        return Completion(text, answer, reason, usage, dollars, seconds, sample.stop_reason, self.model)
+        return Completion(text, answer, reason, usage, cost, seconds, sample.stop_reason, self.model)

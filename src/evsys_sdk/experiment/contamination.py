@@ -1,0 +1,152 @@
+"""Whether what an experiment trains on holds the tasks it is judged by.
+
+    for scan in scan_config(config):
+        print(scan.source, len(scan.report.tasks), scan.report.leaks)
+
+The training rows of every run, after its transforms, are looked at for the tasks of the config's own benchmarks, of its
+`eval_data`, and of every benchmark that the project knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ..config import DataConfig, ExperimentConfig, RunConfig
+from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
+from ..data.contamination import ProbeTask, Report, TaskIndex, row_texts
+from ..data.types import HarborTask, InProcessVerifier
+from ..errors import EvsysError
+from ..eval.benchmark import Benchmark
+from ..log import get_logger
+from ..protocols import DataStore, Row
+from ..registry import get_data_store
+from .benchmark_plan import load_entry
+
+QUICK_ROWS = 100_000
+"""Rows that are looked at before a run; `evsys contamination` looks at all of them."""
+
+_ANSWERS = ("tool_slug", "answer", "expected", "target_assistant")
+"""Where rows keep what is expected of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one source of training rows holds."""
+
+    source: str
+    report: Report
+    complete: bool
+    """Whether every row was looked at."""
+
+    def sentence(self) -> str | None:
+        """What to say about it before a run; nothing where it is clean."""
+        found = self.report.leaks or self.report.findings
+        if not found:
+            return None
+        tasks = {(one.benchmark, one.task_id) for one in found}
+        first = found[0]
+        what = "with their answers" if self.report.leaks else "without their answers"
+        return (
+            f"{len(tasks)} of the tasks that judge this experiment stand in its training rows ({self.source}) {what}, "
+            f"for instance task '{first.task_id}' of '{first.benchmark}' in row {first.row + 1}: "
+            f'"{first.text[:80]}". Remove these rows, or judge by other tasks; `evsys contamination` lists them'
+        )
+
+
+def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[Scan]:
+    """Scan each source of training rows once; only rows beyond `most_rows` are not looked at."""
+    config = config.expanded()
+    store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
+    sources = {repr(data): data for run in config.all_runs() for data in _training_data(run)}
+    tasks = collect_tasks(config, store)
+    if not tasks or not sources:
+        return []
+    index = TaskIndex(tasks)
+    return [_scan(index, data, store, most_rows) for data in sources.values()]
+
+
+def contamination_warnings(config: ExperimentConfig) -> list[str]:
+    """A sentence for each source whose rows hold tasks, from its first rows; what cannot be read is told elsewhere."""
+    try:
+        scans = scan_config(config, most_rows=QUICK_ROWS)
+    except EvsysError as error:
+        return [f"the training rows could not be compared with the benchmarks: {str(error).rstrip('.')}"]
+    return [sentence for scan in scans if (sentence := scan.sentence()) is not None]
+
+
+def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: str) -> Scan:
+    """Scan rows at hand for the tasks of some benchmarks."""
+    index = TaskIndex(probe for benchmark in benchmarks for probe in probe_tasks(benchmark))
+    return Scan(source, index.scan(row_texts(row) for row in rows), complete=True)
+
+
+def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
+    """The tasks that judge an experiment, and those of the project's other benchmarks."""
+    benchmarks = {one.sha256: one for entry in config.metadata.benchmark for one in [load_entry(entry)]}
+    for one in project_benchmarks():
+        benchmarks.setdefault(one.sha256, one)
+    found = [probe for benchmark in benchmarks.values() for probe in probe_tasks(benchmark)]
+    evals = {repr(data): data for run in config.all_runs() if (data := run.eval.eval_data) is not None}
+    for data in evals.values():
+        found += [_probe_row(row, at, describe_source(data)) for at, row in enumerate(_load(data, store))]
+    return found
+
+
+def project_benchmarks() -> Iterator[Benchmark]:
+    """Every benchmark in the workspace or in the project's data folder; one that cannot be read is named in the log."""
+    workspace = Workspace()
+    for listing in workspace.list("benchmark"):
+        try:
+            if listing.problem is not None:
+                raise EvsysError(listing.problem)
+            yield Benchmark.load(id=listing.id, name=listing.name, workspace=workspace)
+        except EvsysError as error:
+            get_logger(__name__).warning("benchmark '%s' was not scanned for: %s", listing.name, error)
+
+
+def probe_tasks(benchmark: Benchmark) -> Iterator[ProbeTask]:
+    """The tasks of a benchmark as they are looked for."""
+    for task in benchmark.tasks:
+        yield ProbeTask(task.task_id, benchmark.name, "\n".join(row_texts(task.instruction)), _answer(task))
+
+
+def _answer(task: HarborTask) -> str:
+    expected: Any = task.verifier.expected if isinstance(task.verifier, InProcessVerifier) else None
+    return "\n".join(row_texts(expected))
+
+
+def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
+    """A row of `eval_data` as a task: the last thing that was asked, and what was expected."""
+    texts = row_texts({key: value for key, value in row.items() if key not in _ANSWERS})
+    messages: list[Any] = row.get("messages") or []
+    turns: list[Row] = [turn for turn in messages if isinstance(turn, dict)]
+    asked = [row_texts(turn) for turn in turns if turn.get("role") == "user"]
+    answers = [row_texts(turn) for turn in turns if turn.get("role") == "assistant"]
+    answer = next((row[key] for key in _ANSWERS if key in row), None)
+    return ProbeTask(
+        f"row {at + 1}",
+        source,
+        "\n".join(asked[-1] if asked else texts),
+        "\n".join(row_texts(answer) or (answers[-1] if answers else [])),
+    )
+
+
+def _training_data(run: RunConfig) -> Iterator[DataConfig]:
+    if run.data is not None:
+        yield run.data
+    for stage in run.continual.stages if run.continual else ():
+        yield stage.data
+
+
+def _load(data: DataConfig, store: DataStore) -> Iterator[Row]:
+    raw = load_rows(data, store=store, workspace=Workspace())
+    return iter(apply_transforms(raw, build_transforms(data.transforms)))
+
+
+def _scan(index: TaskIndex, data: DataConfig, store: DataStore, most_rows: int | None) -> Scan:
+    rows = _load(data, store)
+    report = index.scan(row_texts(row) for row in islice(rows, most_rows))
+    return Scan(describe_source(data), report, complete=next(rows, None) is None)

@@ -1,0 +1,195 @@
+"""Counts what one arm spends, and stops it when a limit of its own or of the experiment is reached.
+
+Counted are: every token that is trained on, sampled or read through the arm's client, in rollouts, evaluations and
+baselines; every answer of an inference client that is asked while the arm runs, by judges, hosted baselines and
+`eval.inference`; time; and GPU time. The step that reaches a limit is the last one: it is finished, a checkpoint is
+written, and `--resume` with a higher limit goes on from there.
+
+    meter = meter_for(ledger, run, config)
+    handles["training_client"] = meter.watch(handles["training_client"])
+    with paying(meter): ...
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from ..config.experiment import Budget, ExperimentConfig, Limits
+from ..config.prices import Prices, Tariff, TokenUsage, backend_of, price_of
+from ..config.run import RunConfig
+from ..data.shapes import is_object
+from ..log import get_logger
+from ..protocols import RunResult
+from ..record.ledger import Spend
+from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
+from .budget import STOP_PREFIX, exhausted, limits_anything
+from .ledger import SpendLedger
+from .metered_client import MeteredClient
+
+if TYPE_CHECKING:
+    from ..backends.client import TrainingClient
+
+_UNWATCHED_S = 1.0
+"""How long spend may stay in memory where no limit depends on it."""
+
+
+class BudgetMeter(Callback):
+    """The meter of one arm: an observer of its training, and the payer of what it asks inference clients."""
+
+    name = "budget"
+
+    def __init__(
+        self,
+        ledger: SpendLedger,
+        *,
+        arm: str,
+        experiment_budget: Limits | None = None,
+        arm_budget: Limits | None = None,
+        price: Tariff | None = None,
+        prices: Prices | None = None,
+        gpus: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`price` is that of the model in training, None where it is not known; `prices` are those of other models.
+
+        `gpus` says, once the backend is there, how many the arm holds.
+        """
+        self.ledger, self.arm, self.prices = ledger, arm, prices or {}
+        limits = {"experiment": experiment_budget, "arm": arm_budget}
+        self._limits = {whose: found for whose, found in limits.items() if found and limits_anything(found)}
+        self._price, self._count_gpus, self._gpus = price, gpus, 0.0
+        self._control: RunControl | None = None
+        self._lock = threading.Lock()
+        self._new = Spend()
+        self._watches = False
+        self._since = time.perf_counter()
+
+    def watch(self, client: TrainingClient) -> TrainingClient:
+        """The client to train through: it counts exactly what is asked of the backend, and does so at once."""
+        self._watches = True
+        return MeteredClient(client, self.count, self._price)
+
+    def count(self, usage: TokenUsage) -> None:
+        """Note what the model in training was used for."""
+        cost = None if self._price is None else self._price.of(usage)
+        self._add(usage, cost)
+
+    def pay(self, usage: TokenUsage, cost: Decimal | None) -> None:
+        """Note an answer of another model; what was paid for is on disk at once, whatever happens next."""
+        self._add(usage, cost)
+        if cost != 0:
+            self.flush("hosted")
+
+    def spent(self) -> Spend:
+        """What the arm has spent so far, over all attempts to run it."""
+        return self.ledger.of(self.arm)
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        self._control, self._gpus = control, self._count_gpus()
+        self._check()
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not self._watches:
+            sampled, trained = int(metrics.get("tokens_sampled", 0)), int(metrics.get("tokens", 0))
+            self.count(TokenUsage(0, sampled, trained_tokens=trained))
+        if (reported := metrics.get("cost_usd", 0.0)) > 0:  # by a judge of rollouts that asks no client of ours
+            self._add(TokenUsage(0, 0), Decimal(str(reported)))
+        if self._limits or time.perf_counter() - self._since >= _UNWATCHED_S:
+            self.flush("step", step=step)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        # A verifier that asks no client of ours says itself what it cost; the same scoring counts once.
+        costs = list(_reported_costs(record.predictions))
+        known = sum(cost for cost in costs if cost is not None)
+        if spend := Spend(usd=known, unpriced=None in costs):
+            owner = "" if record.split == "baseline" else self.arm  # a baseline is asked once for all arms
+            self.ledger.add(self.arm, spend, key=f"{owner}/{record.split}/{record.name}/{record.step}", what="scoring")
+        self.flush("eval")
+
+    def on_run_end(self, result: RunResult) -> None:
+        self.flush("end")
+
+    def close(self) -> None:
+        self.flush("end")
+
+    def flush(self, what: str, **notes: Any) -> None:
+        """Write what has been counted since the last time, and stop the run where that reaches a limit."""
+        with self._lock:
+            spend, self._new = self._unflushed(), Spend()
+            self._since = time.perf_counter()
+        if spend:
+            self.ledger.add(self.arm, spend, what=what, **notes)
+        self._check()
+
+    def _add(self, usage: TokenUsage, cost: Decimal | None) -> None:
+        with self._lock:
+            self._new += Spend(usage.trained_tokens, usage.output_tokens or 0, float(cost or 0), unpriced=cost is None)
+        self._check()
+
+    def _check(self) -> None:
+        """Ask for a stop where a limit is reached; a budget that cannot be watched is a reason to stop, too."""
+        if self._control is None or self._control.stop_reason is not None:
+            return
+        try:
+            reason = self._reached()
+        except Exception as error:
+            get_logger(__name__).error("the budget of '%s' cannot be watched: %s", self.arm, error)
+            reason = f"it cannot be watched: {type(error).__name__}: {error}"
+        if reason is not None:
+            self._control.stop(f"{STOP_PREFIX}{reason}", interrupted=True)
+
+    def _reached(self) -> str | None:
+        with self._lock:
+            new = self._unflushed()
+        spent = {"experiment": self.ledger.total, "arm": lambda: self.ledger.of(self.arm)}
+        for whose, limits in self._limits.items():
+            if reason := exhausted(limits, spent[whose]() + new):
+                return reason if whose == "experiment" else f"this arm has used {reason}"
+        return None
+
+    def _unflushed(self) -> Spend:
+        wall = time.perf_counter() - self._since
+        gpu = wall * self._gpus
+        return self._new + Spend(
+            usd=gpu / 3600 * (self._price.gpu_hour if self._price else 0.0), wall_s=wall, gpu_s=gpu
+        )
+
+
+def meter_for(ledger: SpendLedger, run: RunConfig, config: ExperimentConfig) -> BudgetMeter:
+    """The meter of one arm; one without any limit is metered too, because its record says what it spent."""
+    budget = config.budget or Budget()
+    price = price_of(run, budget)
+    return BudgetMeter(
+        ledger,
+        arm=run.name,
+        experiment_budget=budget,
+        arm_budget=budget.per_arm,
+        price=price,
+        prices=budget.prices,
+        gpus=lambda: gpus_held(run, price),
+    )
+
+
+def gpus_held(run: RunConfig, price: Tariff | None) -> float:
+    """How many GPUs an arm holds: one of this machine's for `local`, or the one that is paid for by the hour."""
+    backend = backend_of(run)
+    if backend == "mock":
+        return 0.0
+    if backend == "local":
+        torch: Any = sys.modules.get("torch")  # loaded where it is used; asking must not cost its import
+        wanted = run.backend.params.get("device") != "cpu"
+        return 1.0 if wanted and torch is not None and torch.cuda.is_available() else 0.0
+    return 1.0 if price is not None and price.gpu_hour else 0.0
+
+
+def _reported_costs(predictions: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
+    """What verifiers say that they cost, None where they do not know; those that say `usage` were metered before."""
+    for prediction in predictions:
+        info: Any = prediction.get("info")
+        if is_object(info) and "cost_usd" in info and "usage" not in info:
+            cost = info["cost_usd"]
+            yield float(cost) if isinstance(cost, int | float) else None

@@ -1,0 +1,129 @@
+"""A training client that reports what is asked of it, so that nothing escapes the budget.
+
+Recipes, evaluations, baselines, teachers and reference models all go through the one client of an arm, so counting here
+counts them all, and only what was really computed: a prediction that a resumed scoring finds on disk costs nothing.
+What is trained on is counted when it is submitted, because a step in flight cannot be called back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..backends.client import Sample, SamplingClient, SamplingParams, TopLogprobs, TrainingClient
+from ..config.prices import Tariff, TokenUsage
+
+if TYPE_CHECKING:
+    from ..backends.client import AdamParams, Capabilities, ForwardBackwardOutput, OptimStepOutput
+    from ..backends.datum import Datum, Floats
+    from ..backends.future import Operation
+    from ..backends.losses import LossCallable
+
+
+type Count = Callable[[TokenUsage], None]
+
+
+class MeteredSampler:
+    """A sampler that reports its tokens."""
+
+    def __init__(self, sampler: SamplingClient, count: Count, price: Tariff | None) -> None:
+        self._sampler, self._count, self._price = sampler, count, price
+
+    @property
+    def ref(self) -> str:
+        return self._sampler.ref
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._sampler.tokenizer
+
+    def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        def count(samples: list[Sample]) -> list[Sample]:
+            self._count(TokenUsage(len(prompt), sum(len(sample.tokens) for sample in samples)))
+            return samples
+
+        return self._sampler.sample(prompt, num_samples, params).then(count)
+
+    def cost_of(self, usage: TokenUsage) -> float | None:
+        """What a use of this sampler costs; None where its price is not known."""
+        cost = None if self._price is None else self._price.of(usage)
+        return None if cost is None else float(cost)
+
+    def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
+        self._count(TokenUsage(len(tokens), 0))
+        return self._sampler.logprobs(tokens)
+
+    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+        self._count(TokenUsage(len(tokens), 0))
+        return self._sampler.topk_logprobs(tokens, k)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+
+class MeteredClient:
+    """A training client that reports its tokens and those of its samplers."""
+
+    def __init__(self, client: TrainingClient, count: Count, price: Tariff | None = None) -> None:
+        self._client, self._count, self._price = client, count, price
+
+    @property
+    def model_name(self) -> str:
+        return self._client.model_name
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._client.tokenizer
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._client.capabilities
+
+    def forward(
+        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        self._count(TokenUsage(_size(data), 0))
+        return self._client.forward(data, loss_fn, loss_fn_config)
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
+    ) -> Operation[ForwardBackwardOutput]:
+        self._count(self._usage_of(data, loss_fn))
+        return self._client.forward_backward(data, loss_fn, loss_fn_config)
+
+    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
+        self._count(self._usage_of(data, None))
+        return self._client.forward_backward_custom(data, loss_fn)
+
+    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
+        return self._client.optim_step(adam)
+
+    def save_state(self, name: str) -> Operation[str]:
+        return self._client.save_state(name)
+
+    def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
+        return self._client.load_state(ref, with_optimizer=with_optimizer)
+
+    def sampler(self, name: str | None = None) -> Operation[SamplingClient]:
+        return self._client.sampler(name).then(self._watch)
+
+    def open_sampler(self, ref: str) -> Operation[SamplingClient]:
+        return self._client.open_sampler(ref).then(self._watch)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)  # whatever else this backend's client can do
+
+    def _watch(self, sampler: SamplingClient) -> SamplingClient:
+        return MeteredSampler(sampler, self._count, self._price)
+
+    def _usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
+        """What a backward pass takes; a client that sends more than the data says so itself."""
+        says = getattr(self._client, "usage_of", None)
+        return says(data, loss_fn) if says else TokenUsage(0, 0, trained_tokens=_size(data))
+
+
+def _size(data: Sequence[Datum]) -> int:
+    return sum(len(datum.tokens) for datum in data)

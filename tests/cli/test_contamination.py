@@ -1,0 +1,137 @@
+"""`evsys contamination` and what `validate --deep` and `plan` say about tasks in training rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.cli.main import main
+
+QUESTIONS = {
+    "t1": ("Which of the seven harbours of the island is closed to ships during the winter months?", "SOUTH"),
+    "t2": ("How many barrels of salted herring did the last convoy bring to the garrison of the old fort?", "NINETY"),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one benchmark, in which the test is run."""
+    monkeypatch.chdir(tmp_path)
+    tasks = [
+        {
+            "task_id": name,
+            "instruction": question,
+            "verifier": {"kind": "in_process", "fn_name": "contains", "expected": answer},
+        }
+        for name, (question, answer) in QUESTIONS.items()
+    ]
+    write_lines(tmp_path / "data/benchmark/harbours/tasks.jsonl", tasks)
+    return tmp_path
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def chat(question: str, answer: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def config(project: Path, rows: list[dict[str, Any]], *, transforms: str = "[]") -> str:
+    write_lines(project / "train.jsonl", rows)
+    text = f"""
+name: harbours
+metadata: {{ benchmark: {{ path: data/benchmark/harbours }} }}
+run:
+  name: sft
+  data: {{ path: train.jsonl, transforms: {transforms} }}
+  model: {{ name: tiny }}
+  algorithm: {{ kind: sft, params: {{ num_epochs: 1 }} }}
+  backend: {{ kind: mock }}
+"""
+    (project / "config.yaml").write_text(text, encoding="utf-8")
+    return "config.yaml"
+
+
+@dataclass(frozen=True)
+class Done:
+    exit_code: int
+    stdout: str
+    output: str
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    def run(*args: str) -> Done:
+        code = main(list(args))
+        said = capsys.readouterr()
+        return Done(code, said.out, said.out + said.err)
+
+    return run
+
+
+CLEAN = [chat(f"What is the capital of country number {n} in the list of the almanac?", f"City {n}") for n in range(20)]
+
+
+def test_clean_rows_are_called_clean(project: Path, invoke: Callable[..., Done]) -> None:
+    done = invoke("contamination", config(project, CLEAN))
+    assert done.exit_code == 0, done.output
+    assert "none of the tasks stands in the rows" in done.output
+
+
+def test_a_copied_task_is_shown_with_its_row(project: Path, invoke: Callable[..., Done]) -> None:
+    question, answer = QUESTIONS["t1"]
+    rows = [*CLEAN, chat(f"Listen. {question.upper()} Think first.", f"It is the {answer.lower()} one.")]
+    done = invoke("contamination", config(project, rows), "--json")
+    assert done.exit_code == 2
+    [source] = json.loads(done.stdout)["sources"]
+    [finding] = source["findings"]
+    assert (finding["row"], finding["task_id"], finding["answer"]) == (20, "t1", True)
+
+
+def test_rows_are_looked_at_after_the_transforms(project: Path, invoke: Callable[..., Done]) -> None:
+    question, answer = QUESTIONS["t2"]
+    first, _, second = question.partition(" salted ")
+    templates = '{ user_template: "{first} salted {second}", assistant_template: "{answer}" }'
+    rows = [{"first": first, "second": second, "answer": answer}]
+    path = config(project, rows, transforms=f"[{{ kind: jsonl_to_chat, params: {templates} }}]")
+    assert invoke("contamination", path).exit_code == 2
+
+
+def test_a_data_file_is_compared_with_every_benchmark_of_the_project(
+    project: Path, invoke: Callable[..., Done]
+) -> None:
+    path = write_lines(project / "rows.jsonl", [chat(*QUESTIONS["t1"])])
+    done = invoke("contamination", str(path))
+    assert done.exit_code == 2
+    assert "harbours/t1" in done.output
+    named = invoke("contamination", str(path), "--benchmark", "data/benchmark/harbours", "--json")
+    assert json.loads(named.stdout)["sources"][0]["tasks_found"] == 1
+
+
+def test_the_check_and_the_plan_warn_before_anything_is_spent(project: Path, invoke: Callable[..., Done]) -> None:
+    path = config(project, [*CLEAN, chat(*QUESTIONS["t1"])])
+    checked = invoke("validate", path, "--deep", "--json")
+    assert checked.exit_code == 0
+    [warning] = json.loads(checked.stdout)["warnings"]
+    assert "task 't1' of 'harbours' in row 21" in warning
+    planned = invoke("plan", path)
+    assert planned.exit_code == 0, planned.output
+    assert "1 of the tasks that judge this experiment stand in its training rows" in planned.output
+
+
+def test_without_a_benchmark_there_is_nothing_to_look_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Done]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_lines(tmp_path / "rows.jsonl", CLEAN)
+    done = invoke("contamination", str(path))
+    assert done.exit_code != 0
+    assert "no benchmark to look for" in done.output

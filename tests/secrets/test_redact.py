@@ -1,0 +1,188 @@
+"""Secrets are found by their name, their shape, their place and the environment; ordinary text stays as it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import random
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evsys_sdk.log import configure_logger, get_logger
+from evsys_sdk.redact import REDACTED, is_secret_name, redact, redact_text
+
+from . import planted
+
+
+@pytest.mark.parametrize("shape", planted.SHAPES)
+@pytest.mark.parametrize("around", ["{}", "it says '{}'.", "x={}&y", '{{"a": "{}"}}', "Error(\\n{})", "%3D{}", "({})"])
+def test_a_key_is_known_by_its_shape_wherever_it_stands(shape: str, around: str) -> None:
+    secret = planted.SHAPES[shape]()
+    found = redact_text(around.format(secret))
+    assert secret not in found
+    assert REDACTED in found
+    for piece in secret.split("\n")[1:-1]:
+        assert piece not in found
+
+
+@pytest.mark.parametrize("name", planted.NAMES)
+def test_a_value_is_known_by_its_name(name: str) -> None:
+    assert redact({"params": {name: "a8f-k39x21"}}) == {"params": {name: REDACTED}}
+    assert redact([{"name": "API_KEY", "value": "plain words"}]) == [{"name": "API_KEY", "value": REDACTED}]
+
+
+HARMLESS = (
+    "max_tokens", "tokenizer", "keys", "monkey", "keyboard", "author", "authors", "tokens_trained", "n_tokens",
+    "sort_key", "primary_key", "public_key", "breakdown_keys", "secretary", "pattern", "path", "patience",
+    "api_key_env", "token_ids", "pad_token", "eos_token", "stop_token", "cookbook", "api_keyboard", "password_file",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_names_that_only_sound_like_one_mean_nothing(name: str) -> None:
+    assert not is_secret_name(name)
+    assert redact({name: "a8f-k39x21"}) == {name: "a8f-k39x21"}
+
+
+@pytest.mark.parametrize("value", ["difficulty", "item_0012", "the answer", "0" * 64, str(uuid.UUID(int=5)), "abc"])
+def test_a_key_that_something_is_looked_up_by_stays(value: str) -> None:
+    assert redact({"key": value, "auth": "basic"}) == {"key": value, "auth": "basic"}
+
+
+def test_pieces_of_text_and_their_probabilities_stay() -> None:
+    row = {"top": [{"token": " a7b", "logprob": -0.5}], "tokens": [1, 2], "tokens_sampled": 5}
+    assert redact(row) == row
+
+
+@pytest.mark.parametrize("address", planted.ADDRESSES)
+def test_addresses_lose_their_secrets_and_nothing_else(address: str) -> None:
+    secret = planted.ADDRESSES[address]
+    found = redact_text(f"cannot reach {address} at the moment")
+    assert secret not in found
+    assert found.startswith(f"cannot reach {address.partition('://')[0]}://")
+    assert found.endswith(" at the moment")
+
+
+@pytest.mark.parametrize("line", planted.HEADERS)
+def test_headers_and_arguments_lose_their_secrets(line: str) -> None:
+    found = redact_text(line)
+    assert planted.HEADERS[line] not in found
+    assert REDACTED in found
+
+
+@pytest.mark.parametrize("name", planted.VARIABLES)
+def test_a_value_of_the_environment_is_found_in_every_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = planted.ENVIRONMENT[name]
+    monkeypatch.setenv(name, value)
+    for quoted, left in planted.encoded(value).items():
+        assert left not in redact_text(f"refused: {quoted}!"), quoted
+        assert left not in json.dumps(redact({"error": [quoted]}))
+
+
+def test_the_environment_may_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "words firstvalue1 secondvalue2"
+    assert redact_text(text) == text
+    monkeypatch.setenv("A_SECRET", "firstvalue1")
+    assert "firstvalue1" not in redact_text(text)
+    monkeypatch.setenv("A_SECRET", "secondvalue2")
+    assert redact_text(text) == f"words firstvalue1 {REDACTED}"
+    monkeypatch.setenv("HARMLESS", "x")
+    monkeypatch.delenv("HARMLESS")
+    monkeypatch.setenv("B_SECRET", "firstvalue1")
+    assert redact_text(text) == f"words {REDACTED} {REDACTED}"
+    monkeypatch.delenv("A_SECRET")
+    monkeypatch.delenv("B_SECRET")
+    assert redact_text(text) == text
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)
+    )
+)
+def test_redacting_twice_changes_nothing_more(value: object) -> None:
+    once = redact(value)
+    assert redact(once) == once
+
+
+def test_text_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", 'quo"ted\\value')
+    said = [*planted.by_shape(), *planted.ADDRESSES, *planted.HEADERS, 'quo"ted\\value']
+    found = redact_text(json.dumps({f"k{number}": text for number, text in enumerate(said)}, indent=2))
+    assert set(json.loads(found)) == {f"k{number}" for number in range(len(said))}
+
+
+def test_ordinary_lines_stay_as_they_are() -> None:
+    """Code, prose, logs, hashes, UUIDs, images and references: fewer than one line in a thousand may be touched."""
+    lines = [*_code_and_prose(), *_made_up()]
+    assert len(lines) > 10_000
+    changed = [line for line in lines if redact_text(line) != line]
+    assert len(changed) < len(lines) / 1000, changed[:20]
+
+
+def _code_and_prose() -> list[str]:
+    root = Path(__file__).parents[2]
+    files = [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md"), *Path(json.__file__).parents[1].glob("*.py")]
+    own = {root / "src" / "evsys_sdk" / "redact.py"}
+    return [line for file in files if file not in own for line in file.read_text("utf-8", "replace").splitlines()]
+
+
+def _made_up() -> list[str]:
+    chance = random.Random(1)
+    made: list[str] = []
+    for number in range(500):
+        raw = chance.randbytes(60)
+        made += [
+            f"commit {raw[:20].hex()} by someone <someone@example.com>",
+            f"sha256:{raw[:32].hex()}  dataset/train-{number:05d}.parquet",
+            f"run {uuid.UUID(bytes=raw[:16])} took {chance.random():.3f} s at step {number}",
+            f"data:image/png;base64,{base64.b64encode(raw).decode()}",
+            f"tinker://{uuid.UUID(bytes=raw[:16])}:train:0/sampler_weights/step{number:06d}",
+            f'{{"step": {number}, "loss": {chance.random()}, "tokens": {number * 7}, "time/tokens_per_s": 51.5}}',
+            f"12:00:{number % 60:02d} INFO    tokens={number} max_tokens=256 key=train/loss lr=1e-4",
+            f"GET https://huggingface.co/org/model-{number}/resolve/main/tokenizer.json?download=true 200",
+            f"Which key opens door {number}? The answer is <answer>{chance.randint(0, 999)}</answer>.",
+            f"Installing collected packages: tokenizers-0.2{number % 9}, secretstorage-3.{number % 9}",
+        ]
+    return made
+
+
+def test_log_lines_hold_no_secret(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "wordsofvalue")
+    logger = configure_logger("INFO")
+    try:
+        raise ValueError("refused wordsofvalue at https://me:opensesame@host")
+    except ValueError:
+        get_logger("test").exception("it failed with %s", "sk-7abcdefghijklmnopqrstuv")
+    finally:
+        configure_logger("WARNING")
+        logging.getLogger("evsys_sdk").handlers.clear()
+        logger.propagate = True
+    said = capsys.readouterr().err
+    assert "it failed with" in said
+    assert "Traceback" in said
+    for secret in ("wordsofvalue", "opensesame", "sk-7abcdefghijklmnopqrstuv"):
+        assert secret not in said
+
+
+def test_what_anyone_prints_during_a_command_holds_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk.log import redact_output
+
+    monkeypatch.setenv("SOME_TOKEN", "wordsofvalue")
+    before = redact_output()
+    try:
+        print("out wordsofvalue")
+        print("err wordsofvalue", file=sys.stderr)
+        sys.stdout.writelines(["and wordsofvalue\n"])
+    finally:
+        sys.stdout, sys.stderr = before
+    out, err = capsys.readouterr()
+    assert (out, err) == (f"out {REDACTED}\nand {REDACTED}\n", f"err {REDACTED}\n")
