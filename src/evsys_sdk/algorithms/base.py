@@ -70,7 +70,7 @@ class TrainingConfig(Strict):
     selection_metric: str | None = None
     """Metric that decides which checkpoint is the best; by default that of a validation set, else the recipe's own."""
     selection_mode: Literal["min", "max"] | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
-    """Whether less or more of it is better; by default the recipe's own choice, else less for losses, more for others."""
+    """Whether less or more of it is better; by default the recipe's choice, else less for losses, more for others."""
 
     @field_validator("selection_metric")
     @classmethod
