@@ -3,8 +3,8 @@
 A worker is started by module name, not forked: no threads, locks or event loops come along, and the script that started
 the experiment is not run again. It imports the project's code once. An arm of built-ins is executed in the worker
 itself, which keeps what it has loaded for the next arm. An arm with code of the user's own gets a fork of the worker:
-nothing it does to its process (exits, crashes, threads, forks, closed files, another working folder) reaches another arm
-or this process. A worker ends when its parent does, because it then reads the end of their connection.
+nothing it does to its process (exits, crashes, threads, forks, closed files, another working folder) reaches another
+arm or this process. A worker ends when its parent does, because it then reads the end of their connection.
 """
 
 from __future__ import annotations
