@@ -61,16 +61,27 @@ class JsonlFile:
         self.drop(lambda record: _is_number(record.get("step")) and record["step"] >= next_step)
 
     def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop some records; a line that is damaged stays where it is."""
+        """Drop some records; lines that are damaged are set aside in `<name>.damaged`, and that is said."""
         with self._lock:
-            keep = [not unwanted(_parse(line) or {}) for line in _lines(self.path)]
+            records = [_parse(line) for line in _lines(self.path)]
+            keep = [record is not None and not unwanted(record) for record in records]
             if all(keep):
                 return
+            self._set_aside([record is None for record in records])
             with atomic_write(self.path) as file:
                 file.writelines(itertools.compress(_lines(self.path), keep))
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = _open_for_append(self.path)
+
+    def _set_aside(self, damaged: list[bool]) -> None:
+        if not any(damaged):
+            return
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        with aside.open("ab") as file:
+            file.writelines(line.rstrip(b"\n") + b"\n" for line in itertools.compress(_lines(self.path), damaged))
+        numbers = ", ".join(str(number) for number, bad in enumerate(damaged, 1) if bad)
+        get_logger(__name__).warning("%s: damaged lines (%s) were moved to %s", self.path, numbers, aside.name)
 
     def close(self) -> None:
         """Close the file; doing it twice is fine."""

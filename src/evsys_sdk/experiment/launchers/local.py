@@ -27,7 +27,7 @@ from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
 from ...training.callback import RunControl
-from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, timeout_reason
+from ..launcher import ArmJob, Launch, execute, kill_after_s, timeout_reason
 from ..machine import cpu_count, visible_gpus
 from ..project_code import ProjectCode, registered_later, runs_own_code
 from .worker import WorkerProcess, briefing_for
@@ -228,15 +228,13 @@ class _InProcess(_Executor):
         self._worker: WorkerProcess | None = None
 
     def run(self, job: ArmJob) -> RunResult:
-        if self._worker is None or not self._worker.is_alive:
-            self._worker = WorkerProcess.start(self._briefing, self._environment)
-        try:
-            return self._worker.run(job, self.launch.config.arm_timeout_s)
-        except WorkerLost:
-            self._worker.kill()  # nobody knows what state it is in
+        if self._worker is not None and not (self._worker.is_alive and self._worker.is_sound):
+            self._worker.kill()
             self._worker.close()
             self._worker = None
-            raise
+        if self._worker is None:
+            self._worker = WorkerProcess.start(self._briefing, self._environment)
+        return self._worker.run(job, self.launch.config.arm_timeout_s)
 
     def stop(self, reason: str) -> None:
         if self._worker is not None:
