@@ -34,6 +34,7 @@ class JsonlFile:
         self.path = path
         self._lock = threading.Lock()
         self._descriptor: int | None = None
+        self._owner = os.getpid()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open_for_append(path)
@@ -48,6 +49,8 @@ class JsonlFile:
         with self._lock:
             if self._descriptor is None:
                 raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
+            if os.getpid() != self._owner:
+                raise DataError(f"{self.path}: a fork of the process that writes it cannot add to it.")
             start = os.lseek(self._descriptor, 0, os.SEEK_END)
             try:
                 while line:

@@ -227,9 +227,7 @@ def _execute_here(
     connection.send(("began", os.getpid()))
     door = os.fstat(connection.fileno())
     result = portable(execute(job, launch, control)) if problem is None else refuse(job, problem)
-    if not os.path.samestat(
-        door, os.fstat(connection.fileno())
-    ):  # the arm has closed it, and another file is there now
+    if not os.path.samestat(door, os.fstat(connection.fileno())):  # closed by the arm, and now another file's
         raise OSError("the connection to the parent was closed")
     connection.send(("result", result))
 
