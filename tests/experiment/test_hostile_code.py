@@ -96,11 +96,11 @@ CAUSES = {
     "close": "",
     "killgroup": "SIGKILL",
 }
-TWINS = "forkson"
-"""Two copies of an arm share an event loop and wake each other's calls: it may end well or in its time limit."""
+HANGING = ["hang", "spin", "swallow"]
 HARMLESS = ["sysexit", "memory", "forks", "forksaway", "thread", "chdir", "environ"]
 """What an arm may do and go on: it ends as if it had not, and so do the others."""
-LIMIT_S = 4.0
+LIMIT_S = 6.0
+PATIENCE_S = 6.0
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def sweep(config: Config, faults: list[str], at_once: int, **more: Any) -> Exper
         if number % 3 == 0:
             runs.append({"name": f"sound-{number}", "seed": 1})
     several = {"max_concurrent_arms": at_once} if at_once > 1 else {}
-    options = {"callbacks": [{"kind": "strikes"}], "arm_timeout_s": LIMIT_S, "output_dir": "outputs", **several, **more}
+    options = {"callbacks": [{"kind": "strikes"}], "output_dir": "outputs", **several, **more}
     return config(runs=runs, params={"max_steps": 4}, **options)
 
 
@@ -135,12 +135,13 @@ def scores_of(arm: Any) -> dict[str, float]:
 
 
 def durations(result: ExperimentResult) -> dict[str, float]:
-    """How long each arm took, its start-up included."""
-    times: dict[tuple[str, str], float] = {(e["kind"], e.get("arm", "")): e["time"] for e in read_journal(result.path)}
-    return {arm.name: times["arm_ended", arm.name] - times["arm_started", arm.name] for arm in result.arms}
+    """How long each arm took, from its first moment to the end that was noted."""
+    ended = {event["arm"]: event["time"] for event in read_journal(result.path) if event["kind"] == "arm_ended"}
+    began = {name: json.loads((result.path / name / "starts.jsonl").read_text(encoding="utf-8")) for name in ended}
+    return {name: ended[name] - began[name]["time"] for name in ended}
 
 
-def check(result: ExperimentResult, faults: list[str], undisturbed: ExperimentResult) -> None:
+def check(result: ExperimentResult, undisturbed: ExperimentResult) -> None:
     [expected] = undisturbed.arms
     assert result.exit_code == 2
     for arm in result.arms:
@@ -150,7 +151,7 @@ def check(result: ExperimentResult, faults: list[str], undisturbed: ExperimentRe
             assert CAUSES[fault] in str(arm.result.error), arm.name
             written = json.loads((result.path / arm.name / "run_result.json").read_text(encoding="utf-8"))
             assert (written["status"], written["error"]) == ("failed", arm.result.error)
-        elif fault != TWINS or arm.status == "completed":
+        else:
             assert arm.status == "completed", (arm.name, arm.result.error)
             assert scores_of(arm) == scores_of(expected), arm.name
             assert lines_of(result, arm.name) == lines_of(undisturbed, expected.name), arm.name
@@ -170,33 +171,53 @@ def leftovers(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_every_fault_harms_its_own_arm_only(config: Config, project: Path, at_once: int) -> None:
-    undisturbed = Experiment(config(params={"max_steps": 4}, run={"seed": 1}, name="undisturbed")).run()
-    faults = [*CAUSES, *HARMLESS, TWINS]
-    result = Experiment(sweep(config, faults, at_once)).run()
-    check(result, faults, undisturbed)
-    late = {arm: took for arm, took in durations(result).items() if took > LIMIT_S + 6}
+@pytest.fixture
+def undisturbed(config: Config) -> ExperimentResult:
+    return Experiment(config(params={"max_steps": 4}, run={"seed": 1}, name="undisturbed")).run()
+
+
+def run_and_check(config: Config, faults: list[str], at_once: int, undisturbed: ExperimentResult) -> None:
+    """Those that hang in a sweep with a time limit, the others in one without: a busy machine needs its time."""
+    quick = [fault for fault in faults if fault not in HANGING]
+    check(Experiment(sweep(config, quick, at_once, name="quick")).run(), undisturbed)
+    hanging = [fault for fault in faults if fault in HANGING]
+    result = Experiment(sweep(config, hanging, at_once, name="hanging", arm_timeout_s=LIMIT_S)).run()
+    check(result, undisturbed)
+    late = {arm: took for arm, took in durations(result).items() if took > LIMIT_S + 2 + PATIENCE_S}
     assert not late, "a limit is kept to within two seconds, with some more for a busy machine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_every_fault_harms_its_own_arm_only(
+    config: Config, project: Path, undisturbed: ExperimentResult, at_once: int
+) -> None:
+    run_and_check(config, [*CAUSES, *HARMLESS], at_once, undisturbed)
     assert leftovers(project) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_a_hundred_faults_at_random(config: Config, project: Path, at_once: int) -> None:
-    undisturbed = Experiment(config(params={"max_steps": 4}, run={"seed": 1}, name="undisturbed")).run()
+def test_a_hundred_faults_at_random(config: Config, project: Path, undisturbed: ExperimentResult, at_once: int) -> None:
     chance = random.Random(at_once)
-    quick = [fault for fault in [*CAUSES, *HARMLESS] if CAUSES.get(fault) != "arm_timeout_s"]
-    faults = [*chance.choices(quick, k=94), *chance.choices(["hang", "spin", "swallow"], k=6)]
-    chance.shuffle(faults)
-    result = Experiment(sweep(config, faults, at_once)).run()
-    check(result, faults, undisturbed)
-    assert max(durations(result).values()) < LIMIT_S + 6
+    quick = [fault for fault in [*CAUSES, *HARMLESS] if fault not in HANGING]
+    run_and_check(config, [*chance.choices(quick, k=96), *chance.choices(HANGING, k=4)], at_once, undisturbed)
+    assert leftovers(project) == []
+
+
+def test_two_copies_of_an_arm_leave_one_record(config: Config, project: Path, undisturbed: ExperimentResult) -> None:
+    """They share an event loop and wake each other's calls, so it may end well or in its time limit; others do well."""
+    result = Experiment(sweep(config, ["forkson"], 1, arm_timeout_s=LIMIT_S)).run()
+    twins, sound = result.arms
+    assert twins.status == "completed" or "arm_timeout_s" in str(twins.result.error)
+    steps = [line["step"] for line in lines_of(result, twins.name)]
+    assert steps == sorted(set(steps)), "no line was written twice"
+    assert scores_of(sound) == scores_of(undisturbed.arms[0])
     assert leftovers(project) == []
 
 
 def test_a_lost_arm_is_tried_again_but_not_one_whose_time_was_over(config: Config, project: Path) -> None:
-    result = Experiment(sweep(config, ["exit3", "hang"], 1, arm_retries=1)).run()
+    result = Experiment(sweep(config, ["exit3", "hang"], 1, arm_retries=1, arm_timeout_s=LIMIT_S)).run()
     retried = [event["arm"] for event in read_journal(result.path) if event["kind"] == "arm_retried"]
     assert retried == ["exit3-0"]
     assert [arm.status for arm in result.arms] == ["failed", "completed", "failed"]
@@ -233,7 +254,7 @@ def test_the_time_of_code_that_no_process_can_import_is_kept_too(config: Config,
 
 
 def test_ctrl_c_is_acknowledged_at_once_and_a_second_one_ends_the_arm(config: Config, project: Path) -> None:
-    given = sweep(config, ["hang"], 1).model_dump(mode="json") | {"arm_timeout_s": None}
+    given = sweep(config, ["hang"], 1).model_dump(mode="json")
     (project / "config.json").write_text(json.dumps(given), encoding="utf-8")
     command = [sys.executable, "-m", "evsys_sdk", "run", "config.json", "--quiet", "--import", "hostile_arms.py"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
