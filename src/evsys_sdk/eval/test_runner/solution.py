@@ -3,6 +3,9 @@
 Whatever the code does to this process, the only thing that leaves it are answers, and an answer is data.
 """
 
+# pyright: basic
+# It handles values of any type, on the Python of any sandbox.
+
 from __future__ import annotations
 
 import asyncio
@@ -14,7 +17,7 @@ import operator
 import os
 import sys
 import types
-from typing import Any, Dict, List
+from typing import Any
 
 from .values import Garbage, decode, encode, receive, send
 
@@ -27,8 +30,8 @@ class Server:
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
-        self._objects: List[Any] = []  # kept for ever: the tests may come back to any of them
-        self._numbers: Dict[int, int] = {}
+        self._objects: list[Any] = []  # kept for ever: the tests may come back to any of them
+        self._numbers: dict[int, int] = {}
 
     def serve(self) -> None:
         while True:
@@ -45,8 +48,11 @@ class Server:
             given = decode(request["given"], self._resolve)
             before = [encode(one, self._export) for one in given]
             result = self._run(request["do"], given)
-            after = [encode(one, self._export) if isinstance(one, CHANGEABLE) else None for one in given]
-            changed = {str(at): new for at, (old, new) in enumerate(zip(before, after)) if new != old and new is not None}
+            changed: dict[str, Any] = {}
+            for at, one in enumerate(given):
+                now = encode(one, self._export) if isinstance(one, CHANGEABLE) else before[at]
+                if now != before[at]:
+                    changed[str(at)] = now
             answer = {"value": encode(result, self._export), "changed": changed}
         except BaseException as error:
             answer = {"error": self._describe(error)}
@@ -56,14 +62,14 @@ class Server:
         except Garbage as error:
             send(self._sink, {"error": self._describe(error), "printed": ""})
 
-    def _run(self, do: str, given: List[Any]) -> Any:
+    def _run(self, do: str, given: list[Any]) -> Any:
         if do == "load":
             return self._load(given[0])
         if do == "import":
             return importlib.import_module(given[0])
         if do == "call":
-            function, kwargs, args = given[0], dict(zip(given[1], given[2])), given[3:]
-            result = function(*args, **kwargs)
+            function, names, values, *args = given
+            result = function(*args, **{name: values[at] for at, name in enumerate(names)})
             return _Waited(result) if inspect.iscoroutine(result) else result
         if do == "dir":
             return [name for name in dir(given[0]) if not name.startswith("__")]
@@ -99,7 +105,7 @@ class Server:
             return lambda *args, **kwargs: self._call_back(content, args, kwargs)
         if tag == "builtin":
             return getattr(builtins, content)
-        raise Garbage("unknown tag %r" % tag)
+        raise Garbage(f"unknown tag {tag!r}")
 
     def _call_back(self, number: int, args: Any, kwargs: Any) -> Any:
         """Ask the tests to call a function of theirs."""
@@ -134,7 +140,7 @@ def _is_builtin(kind: type) -> bool:
     return getattr(builtins, kind.__name__, None) is kind
 
 
-def _builtin_base(kind: type) -> str:
+def _builtin_base(kind: Any) -> str:
     return next(base.__name__ for base in kind.__mro__ if _is_builtin(base))
 
 

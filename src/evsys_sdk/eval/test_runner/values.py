@@ -1,8 +1,11 @@
 """What travels between the tests and the solution: frames of JSON in which every value says what type it is.
 
-`encode` and `decode` know plain data only. What they do not know they hand to `export` and `resolve`, by which each side
-decides what it lets the other refer to.
+`encode` and `decode` know plain data only. What they do not know they hand to `export` and `resolve`, by which each
+side decides what it lets the other refer to.
 """
+
+# pyright: basic
+# It handles values of any type, on the Python of any sandbox.
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ import fractions
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List
+from collections.abc import Callable
+from typing import Any
 
 LONGEST_FRAME = 64 * 1024 * 1024
 DEEPEST = 80
 _SAFE_INTEGER = 2**53
-TYPES: Dict[str, type] = {
+TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 }
-_BY_TEXT: Dict[str, Callable[[str], Any]] = {
+_BY_TEXT: dict[str, Callable[[str], Any]] = {
     "Decimal": decimal.Decimal,
     "Fraction": fractions.Fraction,
     "datetime": datetime.datetime.fromisoformat,
@@ -38,7 +42,7 @@ def send(descriptor: int, message: Any) -> None:
     """Write one frame."""
     body = json.dumps(message).encode("ascii")
     if len(body) > LONGEST_FRAME:
-        raise Garbage("the value is larger than %d bytes" % LONGEST_FRAME)
+        raise Garbage(f"the value is larger than {LONGEST_FRAME} bytes")
     left = memoryview(len(body).to_bytes(4, "big") + body)
     while left:
         left = left[os.write(descriptor, left) :]
@@ -48,15 +52,15 @@ def receive(descriptor: int) -> Any:
     """Read one frame; EOFError when the other side is gone."""
     length = int.from_bytes(_read(descriptor, 4), "big")
     if length > LONGEST_FRAME:
-        raise Garbage("a frame of %d bytes" % length)
+        raise Garbage(f"a frame of {length} bytes")
     try:
         return json.loads(_read(descriptor, length))
     except (ValueError, RecursionError) as error:
-        raise Garbage("a frame that is no JSON: %s" % error) from None
+        raise Garbage(f"a frame that is no JSON: {error}") from None
 
 
 def _read(descriptor: int, length: int) -> bytes:
-    parts: List[bytes] = []
+    parts: list[bytes] = []
     while length:
         part = os.read(descriptor, min(length, 1 << 20))
         if not part:
@@ -69,9 +73,9 @@ def _read(descriptor: int, length: int) -> bytes:
 def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     """A value as JSON; subclasses of builtin types travel as those."""
     if depth > DEEPEST:
-        raise Garbage("the value is nested more than %d levels deep, or contains itself" % DEEPEST)
+        raise Garbage(f"the value is nested more than {DEEPEST} levels deep, or contains itself")
 
-    def inner(values: Any) -> List[Any]:
+    def inner(values: Any) -> list[Any]:
         return [encode(one, export, depth + 1) for one in values]
 
     if value is None or isinstance(value, (bool, str)):
@@ -91,8 +95,10 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
         if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
             return {"namedtuple": [type(value).__name__, list(map(str, fields)), inner(tuple.__iter__(value))]}
         return {"tuple": inner(tuple.__iter__(value))}
-    if isinstance(value, (set, frozenset)):
-        return {"set" if isinstance(value, set) else "frozenset": inner(type(value).__iter__(value))}
+    if isinstance(value, set):
+        return {"set": inner(set.__iter__(value))}
+    if isinstance(value, frozenset):
+        return {"frozenset": inner(frozenset.__iter__(value))}
     if isinstance(value, dict):
         return {"dict": [inner(pair) for pair in dict.items(value)]}
     if isinstance(value, range):
@@ -100,7 +106,7 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     return _encode_library_value(value, inner, export)
 
 
-def _encode_library_value(value: Any, inner: Callable[[Any], List[Any]], export: Callable[[Any], Any]) -> Any:
+def _encode_library_value(value: Any, inner: Callable[[Any], list[Any]], export: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if kind in (decimal.Decimal, fractions.Fraction):
         return {"text": [kind.__name__, str(value)]}
@@ -121,7 +127,7 @@ def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any
     if depth > DEEPEST:
         raise Garbage("a value is nested too deep")
 
-    def inner(values: Any) -> List[Any]:
+    def inner(values: Any) -> list[Any]:
         if not isinstance(values, list):
             raise Garbage("a value is malformed")
         return [decode(one, resolve, depth + 1) for one in values]
@@ -138,14 +144,14 @@ def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any
     except Garbage:
         raise
     except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError) as error:
-        raise Garbage("a value is malformed: %s" % error) from None
+        raise Garbage(f"a value is malformed: {error}") from None
 
 
-def _build(tag: str, content: Any, inner: Callable[[Any], List[Any]], resolve: Callable[[str, Any], Any]) -> Any:
+def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: Callable[[str, Any], Any]) -> Any:
     if tag in ("tuple", "set", "frozenset"):
         return TYPES[tag](inner(content))
     if tag == "dict":
-        return {key: value for key, value in (inner(pair) for pair in content)}
+        return dict(inner(pair) for pair in content)
     if tag == "float":
         return float.fromhex(content)
     if tag == "int":

@@ -149,9 +149,7 @@ def _be_first_process(
         limits.apply()
         drop_capabilities()
         prctl(PR_SET_PDEATHSIG, _SIGKILL)
-        prctl(
-            PR_SET_DUMPABLE, 1
-        )  # only who may look into a process may join its namespace; nobody else is here
+        prctl(PR_SET_DUMPABLE, 1)  # only who may look into a process may join its namespace; nobody else is here
         os.write(answers, _READY + b"\n")  # fails, and ends this, if the supervisor has died meanwhile
         if os.read(joined, 1):
             prctl(PR_SET_DUMPABLE, 0)
