@@ -16,9 +16,11 @@ from ..eval.engines import check_engine
 from ..eval.metric import build_metric
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
+from ..eval.verifiers.python_tests import check_tests
 from ..protocols import Algorithm
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
+from ..rollouts.harbor.task_folder import refuse_container
 from ..rollouts.harness import Harness, build_harness
 from ..training.callback import EvalRecord
 
@@ -74,10 +76,13 @@ class PlannedBenchmark:
 
 def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> list[PlannedBenchmark]:
     """Every entry with its tasks; the model is asked as it was in training wherever the entry says nothing else."""
-    return [
+    planned = [
         PlannedBenchmark(entry, load_entry(entry), _settings(entry, metadata, algorithm, seed))
         for entry in metadata.benchmark
     ]
+    for one in planned:
+        _check_environment(one.benchmark, one.settings.harness)
+    return planned
 
 
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
@@ -145,11 +150,25 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> None:
                 build_verifier(what)
             except EvsysError as error:
                 raise EvalError(f"task '{task.task_id}': {error}") from error
+        if isinstance(what, InProcessVerifier) and what.fn_name == "python_tests":
+            try:
+                check_tests(what.expected)
+            except EvalError as error:
+                raise EvalError(f"task '{task.task_id}': {error}") from error
+    if entry.environment is not None:
+        _check_environment(benchmark, build_harness(environment=entry.environment))
     for name in entry.breakdown_keys:
         keys = sorted({key for task in tasks for key in task.metadata})
         if tasks and name not in keys:
             known = f"they have {', '.join(keys)}" if keys else "they have none"
             raise EvalError(f"no task has the metadata key '{name}' of breakdown_keys; {known}.")
+
+
+def _check_environment(benchmark: Benchmark, harness: Harness) -> None:
+    """Refuse tasks that need a container where none can be built."""
+    for task in benchmark.tasks:
+        if "task_dir" in task.metadata:
+            refuse_container(task, harness.environment())
 
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
