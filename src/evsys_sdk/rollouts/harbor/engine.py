@@ -22,7 +22,7 @@ from ..policy import RecordingPolicy
 from ..rollout import Rollout
 from .attempt import Attempt, registered
 from .package import require_harbor
-from .task_folder import agent_limit, folder_of, has_own_tests, refuse_container
+from .task_folder import agent_limit, folder_of, has_own_tests, is_task_folder, refuse_container
 
 _MEMORY = Path("/dev/shm")
 _ENOUGH_MEMORY = 256 * 1024 * 1024
@@ -42,7 +42,8 @@ class HarborEngine:
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
         """Start trials; tasks that could only fail here are refused before the first."""
         for request in requests:
-            refuse_container(request.task, request.harness.environment())
+            if is_task_folder(Path(str(request.task.metadata.get("task_dir", "")))):
+                refuse_container(request.task, request.harness.environment())
         if self._loop is None or not self._loop.is_alive:
             self._open()
             self._loop = LoopThread("evsys-harbor")

@@ -22,11 +22,14 @@ from .task_folder import container_of, refuse_container
 _WITHOUT_NETWORK = ("none", "bwrap")
 _MOST_MEMBERS = 10_000
 _MOST_BYTES = 256 * 1024 * 1024
-_CLEAR = """
+_CLEAR = """set -e
 for folder in {folders}; do
-    chmod u+rwx "$(dirname "$folder")"
+    chmod u+rwx "$(dirname "$folder")" 2>/dev/null || true
     if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf "$folder"; fi
-    mkdir -p "$folder" && chmod -R u+rwx "$folder" && find "$folder" -mindepth 1 -delete && chmod 777 "$folder" || exit 1
+    mkdir -p "$folder"
+    chmod -R u+rwx "$folder"
+    find "$folder" -mindepth 1 -delete
+    chmod 777 "$folder"
 done
 """
 
