@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..data import HarborTask, TargetFormat, Workspace, parse_rows, to_dict
 from ..errors import DataError, show
 from ..rollouts.engine import EngineLimits, RolloutRequest
-from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
+from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks, refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..training.blocking import run_blocking
 from .engines import open_engine
@@ -131,6 +131,7 @@ class Benchmark:
     ) -> EvalResult:
         """The same in async code; `engine` is one that runs already and stays open."""
         settings = settings or ScoreSettings()
+        refuse_containers(self.tasks[: settings.n_tasks], settings.harness.environment)
         subject = as_scored_model(model)
         began = time.perf_counter()
         identity = {"benchmark": self.sha256, "model": subject.ref, **settings.identity}
@@ -158,9 +159,11 @@ async def _attempt_all(
     pairs = [(task, sample) for task in tasks for sample in range(settings.samples)]
     found = {pair: journal.finished[pair] for task, n in pairs if (pair := (task.task_id, n)) in journal.finished}
 
+    artifacts = journal.path.parent / "artifacts" if journal.path else None
+
     async def attempt(task: HarborTask, sample: int) -> None:
         policy = model.policy(settings.sampling, task.task_id, sample)
-        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify)
+        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify, artifacts)
         try:
             [rollout] = await engine.submit([request])
             prediction = Prediction.of(rollout)

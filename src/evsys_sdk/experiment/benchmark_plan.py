@@ -20,7 +20,7 @@ from ..eval.verifiers.python_tests import check_tests
 from ..protocols import Algorithm
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
-from ..rollouts.harbor.task_folder import refuse_container
+from ..rollouts.harbor.task_folder import refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..training.callback import EvalRecord
 
@@ -81,7 +81,7 @@ def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> l
         for entry in metadata.benchmark
     ]
     for one in planned:
-        _check_environment(one.benchmark, one.settings.harness)
+        refuse_containers(one.benchmark.tasks, one.settings.harness.environment)
     return planned
 
 
@@ -156,19 +156,12 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> None:
             except EvalError as error:
                 raise EvalError(f"task '{task.task_id}': {error}") from error
     if entry.environment is not None:
-        _check_environment(benchmark, build_harness(environment=entry.environment))
+        refuse_containers(tasks, build_harness(environment=entry.environment).environment)
     for name in entry.breakdown_keys:
         keys = sorted({key for task in tasks for key in task.metadata})
         if tasks and name not in keys:
             known = f"they have {', '.join(keys)}" if keys else "they have none"
             raise EvalError(f"no task has the metadata key '{name}' of breakdown_keys; {known}.")
-
-
-def _check_environment(benchmark: Benchmark, harness: Harness) -> None:
-    """Refuse tasks that need a container where none can be built."""
-    for task in benchmark.tasks:
-        if "task_dir" in task.metadata:
-            refuse_container(task, harness.environment())
 
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:

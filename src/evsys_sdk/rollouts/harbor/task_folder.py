@@ -14,7 +14,7 @@ import math
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ TESTS = "harbor_tests"
 
 _CANARY = re.compile(r"(?:\s*(?:<!--[^\n]*canary[^\n]*-->|#[^\n]*canary[^\n]*)[ \t]*(?:\n|$))+", re.IGNORECASE)
 _LONGEST_TEXT = 1024 * 1024
+_DEEPEST = 32
 _BUILDS_A_CONTAINER = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _STUB_TEST = "#!/bin/sh\n# This row is verified in Python; its folder exists because a trial needs one.\nexit 1\n"
 
@@ -110,12 +111,27 @@ def _read_text(path: Path) -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
     try:
-        return tomllib.loads(_read_text(path))
+        config = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: cannot be read: {error}. Correct the file.") from error
     except (RecursionError, ValueError) as error:  # nested too deep, or a number with thousands of digits
         raise DataError(f"{path}: cannot be read: {type(error).__name__}. Write it flatter and shorter.") from None
+    if _depth(config) > _DEEPEST:
+        raise DataError(f"{path}: cannot be read: it is nested more than {_DEEPEST} levels deep. Write it flatter.")
+    return config
+
+
+def _depth(value: Any) -> int:
+    """How deep tables and lists are nested; without recursion, because that is what is to be avoided."""
+    depth, level = 0, [value]
+    while level:
+        tables = [list(cast("dict[str, Any]", one).values()) for one in level if isinstance(one, dict)]
+        lists = [cast("list[Any]", one) for one in level if isinstance(one, list)]
+        level = [one for values in (*tables, *lists) for one in values]
+        depth += 1
+    return depth
 
 
 def container_of(folder: Path) -> str | None:
@@ -135,6 +151,13 @@ def refuse_container(task: HarborTask, environment: Environment) -> None:
             f"{folder}: the task needs a container ({needed}), and environment {environment.name!r} cannot build one. "
             "Unpack its image and set environment.params.rootfs, or use harbor:docker."
         )
+
+
+def refuse_containers(tasks: Iterable[HarborTask], make_environment: Callable[[], Environment]) -> None:
+    """Refuse the first task of which `refuse_container` would."""
+    for task in tasks:
+        if "task_dir" in task.metadata:
+            refuse_container(task, make_environment())
 
 
 def folder_of(task: HarborTask) -> Path | None:
