@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evsys_sdk.experiment.journal import read_journal
 
 from evsys_sdk import ExperimentConfig, ExperimentResult
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.journal import read_journal
 
 type Config = Callable[..., ExperimentConfig]
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..backends.future import Operation
@@ -42,6 +43,8 @@ class RolloutRequest:
     policy: Policy
     harness: Harness
     verify: Verify
+    artifacts_dir: Path | None = None
+    """Where files that the task declares as its artifacts are kept; they are listed in `info` anyway."""
 
 
 @dataclass(frozen=True, slots=True)
