@@ -24,7 +24,7 @@ _OLDEST_KERNEL, _OLDEST_BWRAP = (5, 11), (0, 6)
 _LOOK = """
 awk '/^(NoNewPrivs|Seccomp|CapBnd):/ {print FILENAME ":" $1 $2}' /proc/self/status /proc/1/status
 echo descriptors:$(ls /proc/self/fd)
-echo devices:$(tail -n +3 /proc/net/dev | cut -d: -f1)
+echo devices:$(tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ')
 cat /proc/1/environ 2>/dev/null && echo readable
 """
 _NO_CAPABILITIES = "0" * 16
