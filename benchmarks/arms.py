@@ -162,7 +162,7 @@ def main() -> None:
         return
     print(machine())
     orchestration(options.arms)
-    own_code(max(options.arms // 10, 10))
+    own_code(max(options.arms // 10, 50))
     if options.ray_python is None:
         print("ray: not measured; give --ray-python")
         return
