@@ -161,7 +161,9 @@ def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: S
     if claim is None:
         yield "State a hypothesis: {claim, metric, min_effect, baseline} under metadata.hypothesis."
         return
-    if ruling.verdict == "supported":
+    if ruling.verdict == "supported" and claim.kind == "trend":
+        yield f"Go further along `{claim.axis}`: where the trend ends is where the best value is."
+    elif ruling.verdict == "supported":
         if analysis.question.shared:
             yield "Confirm it once on a sealed set: add a benchmark with `split: test`, and call this one `split: val`."
         elif ruling.judged is not None:
@@ -169,6 +171,8 @@ def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: S
     elif extremes and ruling.verdict != "refuted":
         easier = extremes[0].startswith("Floor") == (analysis.question.sign > 0)
         yield f"Score the runs on {'easier' if easier else 'harder'} tasks: on these, no change can show what it does."
+    elif ruling.verdict == "refuted" and claim.limits and ruling.reasons:
+        yield "Make the run cheaper, or claim the same at a higher limit in another experiment."
     elif ruling.verdict == "refuted":
         yield "Give this claim up, or claim a smaller effect; more seeds of these runs would hardly change the answer."
     elif ruling.judged is not None and analysis.comparison(ruling.judged) is not None:
