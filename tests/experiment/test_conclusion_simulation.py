@@ -110,10 +110,10 @@ def test_that_also_holds_where_seeds_matter_much_and_there_are_two() -> None:
 
 
 def test_tasks_from_ten_documents_are_ten_witnesses_however_many_they_are() -> None:
-    known = conclusions(200, clusters=10, tasks=200, runs=3, change=in_clusters(10))
-    unknown = conclusions(200, clusters=10, tasks=200, runs=3)
+    known = conclusions(150, clusters=10, tasks=500, change=in_clusters(10))
+    unknown = conclusions(60, clusters=10, tasks=500)
     assert supported(known) <= 0.06
-    assert supported(unknown) > 2 * 0.06  # what happens to those who do not say so
+    assert supported(unknown) > 0.12  # what happens to those who do not say so
 
 
 def test_shared_seeds_are_used_where_they_show() -> None:

@@ -114,8 +114,7 @@ def _about_clusters(analysis: Analysis) -> Iterator[str]:
         yield f"The tasks come from {report.n_clusters} clusters, which is little to know other ones by."
     if base is None or not report.by_task:
         return
-    candidates = [report.runs[name].values.mean(axis=0) for name in analysis.candidates]
-    gaps = [scores - base.values.mean(axis=0) for scores in candidates]
+    gaps = [report.runs[name].task_means - base.task_means for name in analysis.candidates] if report.labels else []
     for key, groups in report.labels.items():
         share = max((shared_within(gap, groups) for gap in gaps), default=0.0)
         if share > _CORRELATED:

@@ -27,8 +27,10 @@ from .two_level import Differences, charge_baseline, charge_run
 
 ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
-_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.024
+_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.021
 """How often it may pass where the baseline is erratic; two seeds hide that so well that less must be aimed at."""
+_ERROR_IF_ERRATIC_WITH_HISTORY, _ENOUGH_HISTORY = 0.05, 4
+"""Who lends the noise of earlier runs to these says that the baseline is one of their kind: less need be feared."""
 _KEPT = 0.9
 """Share of the error rate that is used; the rest is for not knowing the mixture of noise exactly."""
 _ERRATIC = 25.0
@@ -119,6 +121,8 @@ class Reference:
     def _allowed_if_erratic(self, share: float) -> float:
         few = self.design.baseline_seeds == _HIDING_SEEDS
         most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS if few else _ERROR_IF_ERRATIC
+        if self.design.lent_df >= _ENOUGH_HISTORY:
+            most = _ERROR_IF_ERRATIC_WITH_HISTORY
         return self.error * share * most / ERROR
 
     def _quantile(self, which: str, share: float) -> float:
