@@ -112,14 +112,15 @@ def test_a_killed_writer_loses_no_record(tmp_path: Path) -> None:
     assert [record["step"] for record in read_records(path)] == list(range(1, 501))
 
 
-def test_rewinding_keeps_records_without_a_step_and_damaged_lines(tmp_path: Path) -> None:
+def test_rewinding_keeps_records_without_a_step_and_sets_damaged_lines_aside(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n{"note": "kept"}\nnot json\n{"step": 3}\n{"step": 2}\n')
     file = JsonlFile(path)
     file.rewind(3)
     file.append({"step": 3, "again": True})
     file.close()
-    assert path.read_bytes() == b'{"step": 1}\n{"note": "kept"}\nnot json\n{"step": 2}\n{"step": 3, "again": true}\n'
+    assert path.read_bytes() == b'{"step": 1}\n{"note": "kept"}\n{"step": 2}\n{"step": 3, "again": true}\n'
+    assert (tmp_path / "m.jsonl.damaged").read_bytes() == b"not json\n"
 
 
 def test_rewinding_leaves_a_file_alone_that_has_nothing_to_drop(tmp_path: Path) -> None:
