@@ -84,7 +84,7 @@ def keep(project: Path, folder: Path, answers: dict[str, object]) -> None:
         last = json.loads((run / "checkpoints.jsonl").read_text(encoding="utf-8").splitlines()[-1])
         goes_on = run.parent.name in STOPPED and not last["final"]
         for saved in sorted((run / "checkpoints").glob("*/*")):
-            if not (goes_on and saved == project / last["state"]):
+            if not (goes_on and (saved == project / last["state"] or saved.name == "sampler")):
                 shutil.rmtree(saved)
     for name in FINISHED:
         for path in sorted((project / "outputs" / name).rglob("*")):
