@@ -94,6 +94,7 @@ _QUERY = re.compile(r"([?&;]|%3F|%26)([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)([^\s&
 _GIVEN = re.compile(r"(\\*[\"']?\s{0,3}[:=]\s{0,3}|\s)(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])")
 """What is given behind a name; what calls or looks up something is code, not a value."""
 _OPENED = re.compile(r"(\\*[\"']?)\s{0,3}[:=]\s{0,3}(?=[{\[])")
+_TEXT_INSIDE = re.compile(r"[:=\[]\s{0,3}\\*[\"']")
 _BRACKET = re.compile(r"[{}\[\]]")
 _LONGEST_CONTAINER = 20_000
 _NAME_END = re.compile(r"[A-Za-z0-9_.-]*")
@@ -262,11 +263,10 @@ def _names_in(text: str) -> list[tuple[int, int]]:
 
 def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
     """What is given to a name that ends at `end`: from where to where it stands, and what to write instead."""
-    if is_secret_name(name) or _words(name) == ["tokens"]:
+    if is_secret_name(name):
         opened = _OPENED.match(text, end)
         stop = _closing(text, opened.end()) if opened else 0
-        # Printed data holds texts; code holds names.
-        if opened and stop and _holds(text[opened.end() : stop], ('"', "'")):
+        if opened and stop and _TEXT_INSIDE.search(text, opened.end(), stop):  # code holds names, and counts numbers
             return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
     given = _GIVEN.match(text, end)
     if given is None or (given[1].isspace() and not name.startswith("--")):  # only a command line gives after a space
