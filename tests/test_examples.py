@@ -89,7 +89,7 @@ def test_the_quickstart_routes_requests_in_phrasings_it_has_not_seen(tmp_path: P
 @pytest.mark.usefixtures("in_root")
 def test_the_continual_example_measures_what_is_forgotten(tmp_path: Path) -> None:
     [run] = run_example(load_yaml("examples/continual/config.yaml"), tmp_path).runs
-    matrix = run.extras["retention"]
+    matrix = run.notes.retention
     assert matrix["first"]["first"]["exact_match"] >= 0.9
     assert matrix["second"]["second"]["exact_match"] >= 0.9
     assert matrix["second"]["first"]["exact_match"] < matrix["first"]["first"]["exact_match"]
@@ -254,4 +254,4 @@ def test_a_loss_written_for_torch_says_what_it_needs_where_there_is_none(
     assert run.status == "failed"
     assert "two_values returned no gradients" in run.error
     assert "@numpy_loss, or install torch" in run.error
-    assert "traceback" not in run.extras
+    assert run.notes.traceback is None

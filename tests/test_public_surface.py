@@ -15,7 +15,7 @@ from evsys_sdk.registry import KINDS, REGISTRIES
 
 CONFIG = """
     ExperimentConfig RunConfig DataConfig ModelConfig AlgorithmConfig BackendConfig EvalConfig
-    TransformSpec DataStoreSpec LogStoreSpec MetricSpec VerifierSpec InferenceSpec
+    TransformSpec DataStoreSpec LogStoreSpec MetricSpec VerifierSpec InferenceSpec Strict
     load_yaml dump_yaml validate_yaml
 """
 DATA = """
@@ -24,8 +24,14 @@ DATA = """
     detect_format from_dict to_dict iter_jsonl parse_rows Workspace
 """
 PROTOCOLS = """
-    Transform DataStore Backend InferenceClient Algorithm Verifier Metric LogStore
-    RunContext RunResult VerificationResult
+    Transform DataStore Backend InferenceClient Algorithm AlgorithmTraits Verifier Metric LogStore
+    RunContext RunNotes RunResult VerificationResult
+"""
+EXTENDING = """
+    TrainingClient SamplingClient Capabilities ModelSpec Datum AdamParams SamplingParams numpy_loss
+    Agent AgentResult Environment Message Policy Rollout Turn opening text_of
+    Callback EvalRecord RunControl RunInfo RunServices TrainingBatch
+    BaseAlgorithm TrainingConfig SFT RL
 """
 EXPERIMENT = "Experiment ExperimentResult ArmResult EvalResult Benchmark Sweep run_experiment"
 ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError"
@@ -41,7 +47,11 @@ REGISTRY = [
         for name in (f"register_{short}", f"get_{short}", f"list_{plural}")
     ),
 ]
-PROMISED = {"__version__", *f"{CONFIG} {DATA} {PROTOCOLS} {EXPERIMENT} {ERRORS} {LOGGING}".split(), *REGISTRY}
+PROMISED = {
+    "__version__",
+    *f"{CONFIG} {DATA} {PROTOCOLS} {EXTENDING} {EXPERIMENT} {ERRORS} {LOGGING}".split(),
+    *REGISTRY,
+}
 
 SOURCE = Path(evsys_sdk.__file__)
 LIGHT = ("pydantic", "numpy", "yaml", "httpx", "rich", "click", "torch", "asyncio")
@@ -127,7 +137,20 @@ def test_importing_the_package_imports_no_library_and_nothing_of_its_own() -> No
         ("RunContext", {"pydantic", "yaml", "numpy"}),
         ("get_logger", {"pydantic", "yaml", "numpy"}),
         ("load_yaml", {"numpy", "httpx", "rich", "torch"}),
+        ("BaseAlgorithm", {"torch", "transformers", "httpx", "rich"}),
+        ("Callback", {"numpy", "torch", "httpx"}),
+        ("Datum", {"torch", "pydantic"}),
     ],
 )
 def test_a_name_imports_only_what_it_needs(name: str, absent: set[str]) -> None:
     assert modules_after(f"from evsys_sdk import {name}").isdisjoint(absent)
+
+
+def test_the_fronts_of_the_rooms_have_the_same_names() -> None:
+    from evsys_sdk.algorithms import SFT, BaseAlgorithm
+    from evsys_sdk.training import Callback, TrainingBatch
+
+    assert (SFT, BaseAlgorithm) == (evsys_sdk.SFT, evsys_sdk.BaseAlgorithm)
+    assert (Callback, TrainingBatch) == (evsys_sdk.Callback, evsys_sdk.TrainingBatch)
+    with pytest.raises(ImportError, match=r"cannot import name 'Nothing' from 'evsys_sdk\.algorithms'"):
+        exec("from evsys_sdk.algorithms import Nothing")

@@ -462,3 +462,53 @@ def test_a_lookup_does_not_wait_for_an_import_that_registers(installed: Path, mo
     assert not first.is_alive()
     assert not second.is_alive()
     assert found[0].name == "curious"
+
+
+class TestParamsFromTheSignature:
+    """A class without `Config` takes what its `__init__` takes."""
+
+    def test_names_types_and_defaults_become_the_schema(self) -> None:
+        with REGISTRIES["transform"].isolated():
+
+            @evsys_sdk.register_transform("shouts")
+            class Shouts:  # pyright: ignore[reportUnusedClass]
+                """Shouts."""
+
+                def __init__(self, how="no", times: int = 2, *, where: str) -> None: ...
+
+            schema = evsys_sdk.schema_for("transform", "shouts")
+        assert schema["properties"]["how"]["default"] == "no"
+        assert schema["properties"]["times"] == {"default": 2, "title": "Times", "type": "integer"}
+        assert (schema["required"], schema["additionalProperties"]) == (["where"], False)
+        assert schema["description"] == "Shouts."
+
+    def test_a_wrong_name_and_a_wrong_type_are_said(self) -> None:
+        class Takes:
+            def __init__(self, how: str = "no", copy: bool = False) -> None: ...
+
+        model = config_model(Takes)
+        assert model is not None
+        assert model.model_validate({"how": "yes"}).how == "yes"
+        with pytest.raises(ValueError, match="Extra inputs are not permitted"):
+            model.model_validate({"hwo": "yes"})
+        with pytest.raises(ValueError, match="valid string"):
+            model.model_validate({"how": 3})
+
+    def test_what_cannot_be_checked_is_let_through(self) -> None:
+        class Strange: ...
+
+        class Takes:
+            def __init__(self, thing: Strange | None = None, **more: Any) -> None: ...
+
+        model = config_model(Takes)
+        assert model is not None
+        assert model.model_validate({"thing": 1, "anything": 2})
+        assert model.model_json_schema()["properties"]["thing"] == {"default": None, "title": "Thing"}
+
+    def test_a_class_that_takes_nothing_and_a_function_have_no_model(self) -> None:
+        class Plain: ...
+
+        class OnlySelf:
+            def __init__(self) -> None: ...
+
+        assert config_model(Plain) is config_model(OnlySelf) is config_model(lambda completion, expected: 1.0) is None

@@ -6,9 +6,7 @@ and runs with or without torch.
 
 import numpy as np
 
-from evsys_sdk import register_algorithm
-from evsys_sdk.algorithms.sft import SFT
-from evsys_sdk.backends.losses import numpy_loss
+from evsys_sdk import SFT, numpy_loss, register_algorithm
 
 GAMMA = 2.0
 

@@ -9,10 +9,7 @@ The whole conversation is shown at every turn. The same harness serves for train
 
 import hashlib
 
-from evsys_sdk import register_verifier
-from evsys_sdk.data.types import HarborTask
-from evsys_sdk.rollouts.environment import Environment
-from evsys_sdk.rollouts.rollout import Message, Policy, opening, text_of
+from evsys_sdk import Environment, HarborTask, Message, Policy, opening, register_verifier, text_of
 
 DRAWERS = {"open_upper": "spoon", "open_middle": "candle", "open_lower": "marble"}
 INSIDE = "Inside is "

@@ -12,6 +12,22 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the type checkers of those who use it
+    from .algorithms import (
+        RL as RL,
+        SFT as SFT,
+        BaseAlgorithm as BaseAlgorithm,
+        TrainingConfig as TrainingConfig,
+    )
+    from .backends import (
+        AdamParams as AdamParams,
+        Capabilities as Capabilities,
+        Datum as Datum,
+        ModelSpec as ModelSpec,
+        SamplingClient as SamplingClient,
+        SamplingParams as SamplingParams,
+        TrainingClient as TrainingClient,
+        numpy_loss as numpy_loss,
+    )
     from .config import (
         AlgorithmConfig as AlgorithmConfig,
         BackendConfig as BackendConfig,
@@ -30,6 +46,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         load_yaml as load_yaml,
         validate_yaml as validate_yaml,
     )
+    from .config.base import Strict as Strict
     from .data import (
         ChatMessagesRow as ChatMessagesRow,
         E2BVerifier as E2BVerifier,
@@ -76,12 +93,14 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
     )
     from .protocols import (
         Algorithm as Algorithm,
+        AlgorithmTraits as AlgorithmTraits,
         Backend as Backend,
         DataStore as DataStore,
         InferenceClient as InferenceClient,
         LogStore as LogStore,
         Metric as Metric,
         RunContext as RunContext,
+        RunNotes as RunNotes,
         RunResult as RunResult,
         Transform as Transform,
         VerificationResult as VerificationResult,
@@ -131,6 +150,25 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         register_verifier_fn as register_verifier_fn,
         schema_for as schema_for,
     )
+    from .rollouts import (
+        Agent as Agent,
+        AgentResult as AgentResult,
+        Environment as Environment,
+        Message as Message,
+        Policy as Policy,
+        Rollout as Rollout,
+        Turn as Turn,
+        opening as opening,
+        text_of as text_of,
+    )
+    from .training import (
+        Callback as Callback,
+        EvalRecord as EvalRecord,
+        RunControl as RunControl,
+        RunInfo as RunInfo,
+        RunServices as RunServices,
+        TrainingBatch as TrainingBatch,
+    )
 
 _SURFACE: dict[str, tuple[str, ...]] = {
     "config": (
@@ -151,6 +189,7 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "dump_yaml",
         "validate_yaml",
     ),
+    "config.base": ("Strict",),
     "data": (
         "TargetFormat",
         "ChatMessagesRow",
@@ -172,6 +211,41 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "parse_rows",
         "Workspace",
     ),
+    "backends": (
+        "TrainingClient",
+        "SamplingClient",
+        "Capabilities",
+        "ModelSpec",
+        "Datum",
+        "AdamParams",
+        "SamplingParams",
+        "numpy_loss",
+    ),
+    "rollouts": (
+        "Agent",
+        "AgentResult",
+        "Environment",
+        "Message",
+        "Policy",
+        "Rollout",
+        "Turn",
+        "opening",
+        "text_of",
+    ),
+    "training": (
+        "Callback",
+        "EvalRecord",
+        "RunControl",
+        "RunInfo",
+        "RunServices",
+        "TrainingBatch",
+    ),
+    "algorithms": (
+        "BaseAlgorithm",
+        "TrainingConfig",
+        "SFT",
+        "RL",
+    ),
     "eval": (
         "Benchmark",
         "EvalResult",
@@ -192,7 +266,9 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "Verifier",
         "Metric",
         "LogStore",
+        "AlgorithmTraits",
         "RunContext",
+        "RunNotes",
         "RunResult",
         "VerificationResult",
     ),

@@ -23,7 +23,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "openai": (),
     "ray": ("ray",),
     "plot": ("matplotlib",),
-    "server": ("tinker", "uvicorn"),
+    "server": ("starlette", "tinker", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
     "wandb": ("wandb",),

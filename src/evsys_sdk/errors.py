@@ -52,6 +52,21 @@ def show(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
 
 
+def place_in_user_code(error: BaseException) -> str:
+    """Where in the user's own code an error comes from, as `folder/file.py:12`; empty where it passed none of it."""
+    import os
+    import sys
+    import traceback
+
+    others = (os.path.dirname(__file__), sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))
+    not_theirs = tuple(os.path.join(folder, "") for folder in others)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if os.path.isabs(frame.filename) and not frame.filename.startswith(not_theirs):
+            near = os.path.relpath(frame.filename)
+            return f"{frame.filename if near.startswith('..') else near}:{frame.lineno}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong in a config, and what to do about it."""

@@ -1,7 +1,9 @@
-"""Importing what is optional, when it is first needed."""
+"""Importing what is optional or heavy, when it is first needed."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -18,3 +20,20 @@ def import_extra(module: str, *, extra: str, needed_by: str) -> Any:
         raise EvsysError(f"{needed_by} cannot import {module}: {error}. Reinstall the extra '{extra}'.") from error
     except ImportError as error:
         raise EvsysError(f"{needed_by} cannot import {module}: {error}. Reinstall the extra '{extra}'.") from error
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package's front: each name is loaded from its module on first use.
+
+    `modules` has the names of each module below the package, separated by spaces.
+    """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load

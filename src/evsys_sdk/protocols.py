@@ -6,13 +6,16 @@ when it takes params, `Config` (a pydantic model); it is built as `cls(**params)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from .config import ExperimentConfig
+    from .config.specs import AgentSpec, EnvironmentSpec
+    from .rollouts.harness import Harness
+    from .training.services import RunServices
 
 type Row = dict[str, Any]
 """One raw row: what a JSONL line holds before it becomes a typed row."""
@@ -31,7 +34,50 @@ class RunContext:
     log_store: LogStore
     backend: Backend
     extras: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Free bag: `train_rows`, `n_train_rows`, `backend_handles`, `model_name`, `tags` ..."""
+    """`train_rows`, `n_train_rows`, `backend_handles`, `model_name`, `tags`, and whatever else you put there."""
+    services: RunServices | None = None
+    """What the run offers a recipe beside these, typed: observers, a scorer, a loader of more rows ..."""
+
+
+@dataclass(slots=True)
+class RunNotes:
+    """What the SDK itself notes about how a run went; None where there is nothing to note.
+
+    In `run_result.json` each note is a key of `extras`.
+    """
+
+    unscored: str | None = None
+    """Why a run that should have scores lacks some; it cannot win."""
+    stop_reason: str | None = None
+    """Why it ended before its planned end."""
+    stopped_by_search: str | None = None
+    """Why a search left it where it was."""
+    untrained_stages: list[str] | None = None
+    retryable: bool | None = None
+    """Whether the same arm may succeed when it is tried again."""
+    traceback: str | None = None
+    """Of an error that nobody expected."""
+    spend: dict[str, Any] | None = None
+    tokens: dict[str, int] | None = None
+    """How many were `trained` on and `sampled`, steps that a killed run repeated counted once."""
+    renderer: str | None = None
+    trainer: str | None = None
+    """The class that trained, where it was not the SDK's own loop."""
+    selection_metric: str | None = None
+    """What chose the best checkpoint ..."""
+    selection_mode: str | None = None
+    """... and whether less (`min`) or more (`max`) of it is better."""
+    selection: str | None = None
+    """What is to be said about that choice."""
+    scoring_problems: list[str] | None = None
+    """Everything that went wrong with a scoring, also where a later one went well."""
+    retention: dict[str, dict[str, dict[str, float]]] | None = None
+    """After which stage, on which stage, metric -> value."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What there is to note."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -44,6 +90,8 @@ class RunResult:
     artifacts: dict[str, str] = field(default_factory=dict[str, str])
     error: str | None = None
     extras: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Whatever else the algorithm wants in the record."""
+    notes: RunNotes = field(default_factory=RunNotes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +163,82 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A training recipe."""
+    """A training recipe.
+
+    It may also have `traits()`, see `DeclaresTraits`, and `check_params(params)`, see `ChecksParams`. One that insists
+    on a backend says so on its class: `pinned_backend = "mock"`.
+    """
 
     name: ClassVar[str]
 
     def train(self, ctx: RunContext) -> RunResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTraits:
+    """How a recipe lets its policy act, so that it can be scored the same way."""
+
+    harness: Callable[[], Harness]
+    """Agent and environment, as training has them ..."""
+    agent: AgentSpec | None = None
+    agent_import_path: str | None = None
+    environment: EnvironmentSpec | None = None
+    """... and what the config names of them, for a benchmark that names the rest."""
+    engine: str = "inline"
+    max_tokens: int | None = None
+    """Longest answer, per turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmTraits:
+    """What is known about a recipe before it trains; the defaults hold for one that says nothing."""
+
+    pinned_backend: str | None = None
+    """The backend it insists on, whatever the run names."""
+    lora_rank: int = 32
+    """Rank of the adapter it trains."""
+    max_steps: int | None = None
+    """How many steps it takes where that does not depend on the rows."""
+    planned_steps: Callable[[Sequence[Row]], int | None] | None = None
+    """How many it will take on these rows; None where that shows only during training."""
+    updates_per_batch: int = 1
+    """Steps that belong together: the run can pause after each so many."""
+    stages: tuple[Algorithm, ...] = ()
+    """The recipes it trains one after another, where it is made of several."""
+    rollouts: RolloutTraits | None = None
+    """Set where the policy is trained as an agent."""
+    selection_metric: str = "loss"
+    """What chooses the best checkpoint unless the config or a validation set does ..."""
+    selection_mode: Literal["min", "max"] = "min"
+    """... and whether less or more of it is better."""
+
+
+@runtime_checkable
+class DeclaresTraits(Protocol):
+    """An algorithm that says more about itself than its name."""
+
+    def traits(self) -> AlgorithmTraits: ...
+
+
+@runtime_checkable
+class ChecksParams(Protocol):
+    """An extension that refuses, before anything is spent, what the schema of its params cannot rule out."""
+
+    @classmethod
+    def check_params(cls, params: Any) -> None: ...
+
+
+def traits_of(algorithm: Algorithm) -> AlgorithmTraits:
+    """What an algorithm declares; of one that declares nothing, what its params (`cfg`) and its class say."""
+    if isinstance(algorithm, DeclaresTraits):
+        return algorithm.traits()
+    cfg, defaults = getattr(algorithm, "cfg", None), AlgorithmTraits()
+    rank, steps = getattr(cfg, "lora_rank", None), getattr(cfg, "max_steps", None)
+    return AlgorithmTraits(
+        pinned_backend=getattr(algorithm, "pinned_backend", None),
+        lora_rank=rank if isinstance(rank, int) else defaults.lora_rank,
+        max_steps=steps if isinstance(steps, int) else None,
+    )
 
 
 @runtime_checkable

@@ -13,10 +13,12 @@ A registry knows three sources, looked at in this order:
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .builtins import BUILTINS, EXTRA_MODULES, Builtin
@@ -24,6 +26,7 @@ from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, clo
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+    from types import FrameType
 
 type Extension = Any
 """A registered class (or, for verifiers, a function); its protocol depends on the kind."""
@@ -56,6 +59,8 @@ class Registry:
         self._builtins = builtins
         self._registered: dict[str, Extension] = {}
         self._packages: dict[str, str] = {}
+        self._later: set[str] = set()
+        """Names that were not registered by the import of a module, so that importing it elsewhere does not help."""
         self._broken: dict[str, Entry] = {}
         self._entry_points_loaded = False
         self._loading = threading.local()
@@ -111,16 +116,25 @@ class Registry:
         self._load_entry_points()
         return name in self._registered
 
-    def modules_of_projects(self) -> set[str]:
-        """Modules whose extensions are here because this process imported them, and not by themselves."""
+    def extensions_of_projects(self) -> list[Extension]:
+        """Extensions that are here because this process imported their modules, and not by themselves."""
         with self._lock:
-            found = {
-                name: extension
+            return [
+                extension
                 for name, extension in self._registered.items()
                 if name not in self._packages
                 and not ((builtin := self._builtin(name)) and builtin.is_import_path_of(extension))
-            }
-        return {extension.__module__ for extension in found.values()}
+            ]
+
+    def names_registered_later(self) -> set[str]:
+        """Extensions of a project that importing their module does not register."""
+        with self._lock:
+            return self._later - self._packages.keys()
+
+    def names_of_packages(self) -> set[str]:
+        """Extensions of installed packages that were loaded."""
+        with self._lock:
+            return set(self._packages)
 
     def schema(self, name: str) -> dict[str, Any]:
         """JSON schema of the `params` block that `name` takes: the legal mutation space."""
@@ -134,11 +148,13 @@ class Registry:
         """Forget, on exit, everything registered inside the block. For tests."""
         with self._lock:
             saved = (self._registered.copy(), self._packages.copy(), self._broken.copy(), self._entry_points_loaded)
+            later = self._later.copy()
         try:
             yield self
         finally:
             with self._lock:
                 self._registered, self._packages, self._broken, self._entry_points_loaded = saved
+                self._later = later
 
     def _add(self, name: str, extension: Extension, *, may_replace: bool = True) -> None:
         with self._lock:
@@ -152,6 +168,9 @@ class Registry:
                     f"must use another name, for instance '{_package_of(extension)}/{name}'."
                 )
             self._registered[name] = extension
+            self._later.discard(name)
+            if not _is_being_imported(extension.__module__):
+                self._later.add(name)
 
     def _builtin(self, name: str) -> Builtin | None:
         """The built-in of this name, or the family it belongs to: `pass@3` is one of `pass@k`."""
@@ -218,10 +237,67 @@ class Registry:
         )
 
 
+def _is_being_imported(module: str) -> bool:
+    """Whether the code of a module is running that runs when it is imported; that of a script does not count."""
+    frame: FrameType | None = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == module != "__main__":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def config_model(extension: Extension) -> Any | None:
-    """The pydantic model that validates an extension's params, or None when it takes none."""
+    """The pydantic model that validates an extension's params, or None when it takes none.
+
+    It is the extension's own `Config`; a class without one is asked what its `__init__` takes.
+    """
     config = getattr(extension, "Config", None)
-    return config if hasattr(config, "model_validate") else None
+    if hasattr(config, "model_validate"):
+        return config
+    return _signature_model(extension) if isinstance(extension, type) else None
+
+
+@cache
+def _signature_model(cls: type) -> Any | None:
+    """The params of a class, from the signature of its `__init__`: names, defaults, and types where they are given."""
+    import inspect
+    import typing
+    import warnings
+
+    if cls.__init__ is object.__init__:
+        return None
+    taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+    except Exception:  # a name that exists for type checkers only: the param is then checked by its name alone
+        hints = {}
+    named = [one for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in taken)
+    if not named and not takes_any:
+        return None
+    from pydantic import ConfigDict, create_model
+
+    fields: dict[str, Any] = {
+        one.name: (_plain_type(hints.get(one.name, Any)), ... if one.default is one.empty else one.default)
+        for one in named
+    }
+    settings = ConfigDict(extra="allow" if takes_any else "forbid", protected_namespaces=())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a param may be called `copy`, as one of pydantic's own methods is
+        return create_model(cls.__name__, __config__=settings, __doc__=cls.__doc__, **fields)
+
+
+def _plain_type(hint: Any) -> Any:
+    """A type that YAML can hold; of any other, nothing is known that could be checked."""
+    from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        TypeAdapter(hint).json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError, PydanticInvalidForJsonSchema):
+        return Any
+    return hint
 
 
 def summary_of(extension: Extension) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
-from evsys_sdk.training.callback import RunControl
+from evsys_sdk.training.callback import Observers, RunControl
+from evsys_sdk.training.services import RunServices
 
 WORDS = ["amber", "birch", "cedar", "dune", "ember", "frost", "grove", "heron", "iris", "jade", "kelp", "lark"]
 
@@ -50,7 +51,8 @@ def set_up(tmp_path: Path) -> Iterator[SetUp]:
     async def bound[A: BaseAlgorithm](
         algorithm: A, client: TrainingClient, rows: Sequence[dict[str, Any]], *, seed: int = 0, **services: Any
     ) -> A:
-        offered: Mapping[str, Any] = {"verify": verify_with(), "control": RunControl(), **services}
+        given: dict[str, Any] = {"verify": verify_with(), "control": RunControl(), "seed": seed, **services}
+        offered = RunServices(observers=Observers([]), load_rows=lambda _: [], client=client, **given)
         algorithm.bind(
             client=client,
             renderer=get_renderer(client.tokenizer),

@@ -86,8 +86,8 @@ def test_a_stop_ends_the_run_and_names_the_phases_that_were_not_trained(
     stopping = {"kind": "early_stopping", "params": {"metric": "epoch", "mode": "min", "patience": 2}}
     combo = train("combo", chats, params={"phases": [SFT_PHASE, dpo_phase]}, callbacks=[stopping])
     assert combo.result.status == "completed"
-    assert combo.result.extras["untrained_stages"] == ["phase1_dpo"]
-    assert combo.result.extras["stop_reason"].startswith("early_stopping: epoch")
+    assert combo.result.notes.untrained_stages == ["phase1_dpo"]
+    assert combo.result.notes.stop_reason.startswith("early_stopping: epoch")
     assert {found.stage for found in combo.checkpoints} == {0}
     assert combo.result.artifacts["final_checkpoint"] == combo.checkpoints[-1].state
 
@@ -150,7 +150,7 @@ def test_an_algorithm_with_a_train_of_its_own_cannot_be_a_phase(kind: str) -> No
 
 
 def test_the_adapter_and_a_pinned_backend_are_those_of_the_whole_run() -> None:
-    assert Combo(phases=[{"kind": "sft"}, {"kind": "mock_sft"}]).pinned_backend == "mock"
-    assert Combo(phases=[{"kind": "sft"}]).pinned_backend is None
+    assert Combo(phases=[{"kind": "sft"}, {"kind": "mock_sft"}]).traits().pinned_backend == "mock"
+    assert Combo(phases=[{"kind": "sft"}]).traits().pinned_backend is None
     assert Combo(phases=[{"kind": "sft"}], lora_rank=4).cfg.lora_rank == 4
     assert SFT().cfg.lora_rank == 32

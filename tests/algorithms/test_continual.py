@@ -38,7 +38,7 @@ def test_each_stage_learns_its_own_and_the_matrix_says_what_is_left_of_the_earli
 ) -> None:
     trained = train("sft", continual={"stages": STAGES}, params=PARAMS, eval=EVAL)
     assert trained.result.status == "completed", trained.result.error
-    matrix = trained.result.extras["retention"]
+    matrix = trained.result.notes.retention
     assert list(matrix) == ["colours", "sounds"]
     assert list(matrix["colours"]) == ["colours"]  # the later stage has not been seen yet
     assert list(matrix["sounds"]) == ["colours", "sounds"]
@@ -46,7 +46,7 @@ def test_each_stage_learns_its_own_and_the_matrix_says_what_is_left_of_the_earli
     assert matrix["sounds"]["sounds"]["exact_match"] == 1.0
     assert 0.0 <= matrix["sounds"]["colours"]["exact_match"] <= 1.0
     assert trained.result.metrics["retention/sounds/sounds/exact_match"] == 1.0
-    assert "unscored" not in trained.result.extras
+    assert trained.result.notes.unscored is None
     recorded = json.loads((trained.run_dir / "run_result.json").read_text(encoding="utf-8"))
     assert recorded["extras"]["retention"] == matrix
 
@@ -89,8 +89,8 @@ def test_a_stage_that_cannot_be_scored_is_trained_and_reported_as_unscored(train
     trained = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 2}, eval=EVAL)
     assert trained.result.status == "completed"
     assert trained.result.metrics["steps"] == 4
-    assert "nowhere.jsonl" in trained.result.extras["unscored"]
-    assert list(trained.result.extras["retention"]["sounds"]) == ["colours"]
+    assert "nowhere.jsonl" in trained.result.notes.unscored
+    assert list(trained.result.notes.retention["sounds"]) == ["colours"]
 
 
 def test_a_hole_in_the_matrix_is_reported_also_when_a_later_scoring_works(train: Callable[..., Any]) -> None:
@@ -111,16 +111,16 @@ def test_a_hole_in_the_matrix_is_reported_also_when_a_later_scoring_works(train:
         eval={"metrics": [{"kind": "fails_once"}]},
     )  # fmt: skip
     assert trained.result.status == "completed"
-    assert trained.result.extras["unscored"] == "the retention matrix has no score for colours after colours"
+    assert trained.result.notes.unscored == "the retention matrix has no score for colours after colours"
 
 
 def test_metrics_without_rows_to_compute_them_on_leave_the_run_unscored(train: Callable[..., Any]) -> None:
     stages = [{key: value for key, value in stage.items() if key != "eval_data"} for stage in STAGES]
     trained = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 1}, eval=EVAL)
     assert trained.result.status == "completed"
-    assert "no stage has eval_data" in trained.result.extras["unscored"]
+    assert "no stage has eval_data" in trained.result.notes.unscored
     without = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 1})
-    assert "unscored" not in without.result.extras
+    assert without.result.notes.unscored is None
 
 
 def run_config(**more: Any) -> RunConfig:
@@ -129,7 +129,8 @@ def run_config(**more: Any) -> RunConfig:
 
 def test_adapter_rank_and_pinned_backend_are_those_of_the_recipe() -> None:
     continual = Continual(run_config(algorithm={"kind": "mock_sft", "params": {"lora_rank": 8}}))
-    assert (continual.cfg.lora_rank, continual.pinned_backend) == (8, "mock")
+    traits = continual.traits()
+    assert (traits.lora_rank, traits.pinned_backend) == (8, "mock")
 
 
 def test_stages_cannot_have_adapters_of_their_own() -> None:

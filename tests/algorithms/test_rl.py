@@ -160,17 +160,29 @@ async def test_a_run_whose_rewards_never_differ_is_stopped_with_a_diagnosis(
 async def test_failures_are_said_with_their_reason(
     make_client: MakeClient, set_up: SetUp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def verify(*_: Any) -> VerificationResult:
-        raise OSError("the judge is asleep")
+    async def verify(task: Any, rollout: Rollout, _: Any) -> VerificationResult:
+        if rollout.sample:
+            raise OSError("the judge is asleep")
+        return VerificationResult(1.0)
 
     algorithm = await set_up(RL(**SMALL), make_client(), TASKS, verify=verify)
     with caplog.at_level(logging.WARNING):
         batch = await algorithm.build_batch(0)
-    assert not batch.data
-    assert batch.metrics["rollouts/infra"] == 16
-    assert "reward/mean" not in batch.metrics
-    assert "16 of 16 rollouts failed" in caplog.text
+    assert not batch.data, "one attempt has nothing to be compared with"
+    assert (batch.metrics["rollouts/infra"], batch.metrics["reward/mean"]) == (14, 1.0)
+    assert "14 of 16 rollouts failed" in caplog.text
     assert "the judge is asleep" in caplog.text
+
+
+async def test_a_step_without_a_single_rollout_ends_the_run_with_the_first_cause(
+    make_client: MakeClient, set_up: SetUp
+) -> None:
+    async def verify(*_: Any) -> VerificationResult:
+        raise OSError("the judge is asleep")
+
+    algorithm = await set_up(RL(**SMALL), make_client(), TASKS, verify=verify)
+    with pytest.raises(TrainingError, match=r"all 16 rollouts of a step failed.*task 't\d': .*the judge is asleep"):
+        await algorithm.build_batch(0)
 
 
 def test_mastery_is_every_attempt_at_the_top_several_times_in_a_row() -> None:

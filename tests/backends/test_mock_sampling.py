@@ -6,12 +6,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from evsys_sdk.backends.client import SamplingParams
+from evsys_sdk.backends.client import Sample, SamplingParams
 from evsys_sdk.backends.mock.client import MockTrainingClient
-from evsys_sdk.backends.mock.sampling import Request, choose, generate
-from evsys_sdk.backends.mock.weights import base_weights
+from evsys_sdk.backends.mock.sampling import Request, Sampling, advance, choose
+from evsys_sdk.backends.mock.weights import Weights, base_weights
 
 type MakeClient = Callable[..., MockTrainingClient]
+
+
+def generate(weights: Weights, requests: list[Request], tokens: int = 1000) -> list[list[Sample]]:
+    """All samples, so many tokens in a row."""
+    many = [Sampling(request) for request in requests]
+    while not all(sampling.done for sampling in many):
+        advance(weights, many, tokens)
+    return [sampling.samples() for sampling in many]
 
 
 def test_a_sample_does_not_depend_on_what_it_is_batched_with() -> None:
@@ -23,6 +31,7 @@ def test_a_sample_does_not_depend_on_what_it_is_batched_with() -> None:
     ]
     together = generate(weights, requests)
     assert together == [generate(weights, [request])[0] for request in requests]
+    assert together == generate(weights, requests, tokens=3), "nor on when it had to wait"
 
 
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:

@@ -85,6 +85,60 @@ def test_results_are_on_stdout_and_progress_on_stderr(capsys: pytest.CaptureFixt
     assert "letters: 3/3" not in shown.out
 
 
+AGENT = """
+from pydantic import BaseModel
+
+
+class Polite:
+    class Config(BaseModel, extra="forbid"):
+        word: str = "a"
+        times: int = 1
+
+    def __init__(self, **params):
+        self.cfg = self.Config(**params)
+
+    async def run(self, task, policy, environment):
+        messages = [{"role": "user", "content": " ".join([self.cfg.word] * self.cfg.times)}]
+        turn = await policy.act(messages)
+        return [*messages, turn.message]
+"""
+
+
+def test_an_agent_of_ones_own_gets_its_params(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "polite_agent.py").write_text(AGENT, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(project))
+    agent = ["--agent", "polite_agent:Polite", "--agent-param", "word=b", "--agent-param", "times=2"]
+    found = answer(capsys, "letters", *agent)
+    assert Parrot.asked == ["b", "b", "b"]
+    assert found["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3)
+    assert found["settings"]["harness"]["agent"]["params"] == {"word": "b", "times": 2}
+    assert main(["benchmark", "run", "letters", "--inference", "parrot", *agent[:-1], "times=x"]) == 1
+    assert "agent.params.times" in capsys.readouterr().err
+
+
+def test_the_record_says_what_was_scored_and_when(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "letters", "--output-dir", "somewhere")
+    written = json.loads(Path("somewhere/result.json").read_text(encoding="utf-8"))
+    assert written == found
+    assert (written["record"], written["kind"], written["model"]) == (1, "benchmark run", "parrot")
+    assert Path("somewhere/predictions.jsonl").exists()
+
+
+def test_what_can_be_run_can_be_added(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = project / "suite" / "one"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.toml").write_text("[metadata]\n", encoding="utf-8")
+    (folder / "instruction.md").write_text("Do it.\n", encoding="utf-8")
+    (folder / "tests" / "test.sh").write_text("exit 0\n", encoding="utf-8")
+    for number, path in enumerate(
+        ("suite", "suite/one", "data/benchmark/letters", "data/benchmark/letters/tasks.jsonl")
+    ):
+        assert main(["benchmark", "add", path, "--name", f"b{number}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"] == (1 if path.startswith("suite") else 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,6 +148,15 @@ def test_results_are_on_stdout_and_progress_on_stderr(capsys: pytest.CaptureFixt
         (["letters", "--inference", "parrot", "--params", "[]"], "write an object"),
         (["letters", "--inference", "parrot", "--metrics", "pas@1"], "not registered"),
         (["letters", "--inference", "parrot", "--engine", "warp"], "no rollout engine 'warp'"),
+        (["letters", "--inference", "parrot", "--metrics", "pass@3"], "pass@3 needs at least 3 attempts"),
+        (["letters", "--inference", "parrot", "--params", '{"colour": 1}'], "inference client 'parrot' cannot be made"),
+        (
+            ["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "max_turns=0"],
+            "agent.params.max_turns",
+        ),
+        (["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "turns"], "is not KEY=VALUE"),
+        (["letters", "--inference", "parrot", "--agent-param", "turns=1"], "there is no agent to give them to"),
+        (["letters", "--inference", "parrot", "--agent", "nowhere.to:Find"], "cannot import the agent"),
     ],
 )
 def test_bad_input_is_a_sentence_and_nothing_is_asked(

@@ -78,6 +78,7 @@ def test_the_example_runs_on_mock(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         ".lock",
         "predictions.jsonl",
+        "result.json",
         "summary.json",
         "summary.md",
     }
@@ -113,9 +114,23 @@ def test_failures_are_said_and_decide_the_exit_code_only_where_asked(capsys: pyt
     assert main(arguments(model="shaky")) == 0
     out, err = capsys.readouterr()
     assert "3 rows, 1 attempt each; 1 attempt failed." in out
-    assert "1 without an answer, first row 'row-1', attempt 1: ValueError: cannot phone" in err
+    assert "1 without an answer, first task 'row-1', sample 1: ValueError: cannot phone" in err
     assert main(arguments("--fail-on-retries", model="shaky")) == 2
     assert main(arguments("--fail-on-retries")) == 0
+
+
+@pytest.mark.usefixtures("project")
+def test_an_adapter_is_what_the_mock_model_answers_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from evsys_sdk.backends.client import ModelSpec
+    from evsys_sdk.backends.mock.backend import MockBackend
+
+    backend = MockBackend()
+    handles = backend.prepare(model=ModelSpec("tiny", seed=3), run_dir=tmp_path)
+    ref = handles["training_client"].sampler("adapter").result().ref
+    backend.teardown(handles)
+    asked = ["--max-tokens", "8", "--adapter-path", ref, "--json", "--quiet"]
+    assert main(arguments(*asked, kind="mock", model="tiny")) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == f"mock:tiny adapter {ref}"
 
 
 def test_a_client_with_one_model_takes_the_name_as_a_label(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,8 +154,8 @@ def test_nothing_scored_is_never_a_success(capsys: pytest.CaptureFixture[str]) -
         (["--aliases", "eval.jsonl"], "eval.jsonl: this is not JSON"),
         (["--inference-kind", "mokc"], "inference_client 'mokc' is not registered; did you mean 'mock'?"),
         (
-            ["--inference-kind", "mock", "--adapter-path", "a"],
-            "--adapter-path: inference client 'mock' has no use for it",
+            ["--inference-kind", "mock", "--adapter-path", "a", "--checkpoint-path", "b"],
+            "--checkpoint-path: 'mock' loads one set of weights, and --adapter-path names one already",
         ),
         (["--inference-kind", "mock", "--checkpoint-path", "none"], "none"),
         (["--inference-params", "[1]"], "--inference-params must be a JSON object, not [1]"),
@@ -149,7 +164,7 @@ def test_nothing_scored_is_never_a_success(capsys: pytest.CaptureFixture[str]) -
             ["--inference-params", '{"sed": 1}', "--inference-kind", "mock"],
             "inference-params.sed: unknown key 'sed'. Did you mean 'seed'?",
         ),
-        (["--inference-params", '{"sed": 1}'], "inference client 'routes' cannot be made"),
+        (["--inference-params", '{"sed": 1}'], "unknown key 'sed'. Known keys here: checkpoint_path, model."),
         (["--temperature", "nan"], "--temperature: should be a finite number"),
         (["--max-attempts", "0"], "'--max-attempts': 0 is not in the range x>=1"),
     ],

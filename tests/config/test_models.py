@@ -182,7 +182,14 @@ def test_a_name_that_cannot_be_one_folder_is_refused(name: str) -> None:
 
 def test_a_benchmark_may_be_a_mapping_or_a_list() -> None:
     one = {"name": "val", "id": "b1"}
-    assert experiment(metadata={"benchmark": one}) == experiment(metadata={"benchmark": [one]})
+    for label in ({"split": "val"}, {"tags": ["test"]}):
+        labelled = {**one, **label}
+        assert experiment(metadata={"benchmark": labelled}) == experiment(metadata={"benchmark": [labelled]})
+
+
+def test_a_mapping_without_a_label_is_the_test_set() -> None:
+    [entry] = experiment(metadata={"benchmark": {"name": "b", "id": "b1", "tags": ["big"]}}).metadata.benchmark
+    assert entry.role == "test"
 
 
 @pytest.mark.parametrize(

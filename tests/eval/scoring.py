@@ -28,7 +28,7 @@ async def reward(name: str, completion: str, expected: Any = None, /, **params: 
 class FolderEnvironment:
     """A stand-in for a sandbox: commands run on this machine, in a folder of the test, and only the test's own code."""
 
-    name: ClassVar[str] = "folder"
+    name: ClassVar[str] = "unsafe_host"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,6 +55,7 @@ class FolderEnvironment:
         return ExecResult(out.decode(), err.decode(), code, timed_out=bool(unfinished))
 
     async def write_file(self, path: str, data: bytes | str) -> None:
+        (self.folder / path).parent.mkdir(exist_ok=True)
         (self.folder / path).write_bytes(data.encode() if isinstance(data, str) else data)
 
     async def read_file(self, path: str) -> bytes:

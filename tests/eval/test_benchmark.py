@@ -73,6 +73,7 @@ def test_a_task_with_one_sample_left_is_scored_on_it() -> None:
     assert result.unscored == {}
     assert result.n_failed == 1
     assert result.task_rewards[0] == [1.0]
+    assert sorted(map(str, result.per_task()["samples"][0])) == ["1.0", "None"]
 
 
 def test_a_metric_that_cannot_be_computed_is_a_problem_and_not_a_number() -> None:
@@ -124,21 +125,29 @@ def test_a_journal_of_only_a_half_written_first_line_starts_again(tmp_path: Path
     assert "scoring" in json.loads(journal.read_text(encoding="utf-8").splitlines()[0])
 
 
-@pytest.mark.parametrize("what", ["temperature", "tasks", "model"])
+@pytest.mark.parametrize("what", ["temperature", "model"])
 def test_another_scoring_never_reuses_predictions_and_keeps_the_old_ones(what: str, tmp_path: Path) -> None:
     journal = tmp_path / "predictions.jsonl"
     BENCHMARK.score(Parrot(), journal=journal)
     old = journal.read_bytes()
-    client, benchmark, settings = Parrot(), BENCHMARK, ScoreSettings()
+    client, settings = Parrot(), ScoreSettings()
     if what == "temperature":
         settings = ScoreSettings(sampling=Sampling(temperature=0.5))
-    elif what == "tasks":
-        benchmark = Benchmark.of([*TASKS[:3], task("e")], name="letters")
     else:
         client.name = "cockatoo"  # pyright: ignore[reportAttributeAccessIssue]
-    benchmark.score(client, settings, journal=journal)
+    BENCHMARK.score(client, settings, journal=journal)
     assert len(client.asked) == 4
     assert (tmp_path / "predictions.1.jsonl").read_bytes() == old
+
+
+def test_only_tasks_whose_content_changed_are_attempted_again(tmp_path: Path) -> None:
+    journal = tmp_path / "predictions.jsonl"
+    BENCHMARK.score(Parrot(), journal=journal)
+    client = Parrot()
+    changed = Benchmark.of([*TASKS[:2], task("c", "c", size="large"), task("e")], name="letters")
+    result = changed.score(client, journal=journal)
+    assert client.asked == ["say c", "say e"]
+    assert result.metrics["pass@1"].value == 1.0
 
 
 def test_more_samples_add_to_those_that_are_there(tmp_path: Path) -> None:
@@ -238,8 +247,11 @@ def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:
 
 def test_a_journal_in_memory_needs_no_file() -> None:
     journal = PredictionJournal.open(None, {})
-    journal.append(Prediction("t", 0, "ok", 1.0))
-    assert journal.finished["t", 0].reward == 1.0
+    journal.append(Prediction("t", 0, "ok", 1.0, task="d"))
+    kept = journal.find("t", "d", 0)
+    assert kept is not None
+    assert kept.reward == 1.0
+    assert journal.find("t", "another content", 0) is None
 
 
 def test_a_folder_of_harbor_tasks_is_a_benchmark(tmp_path: Path) -> None:

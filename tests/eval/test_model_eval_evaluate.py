@@ -140,12 +140,12 @@ def test_a_chat_client_is_not_given_a_formatted_text() -> None:
 def test_a_tool_call_beside_the_text_is_the_prediction() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "send_it", "arguments": "{}"}}
     artifacts = evaluate_model(Chats(lambda *_: said("", tool_calls=[call])), ROWS[:1])
-    assert artifacts.results[0].attempts[0].predicted == "send_it"
+    assert artifacts.results[0].attempts[0].info["predicted"] == "send_it"
 
 
 def test_half_a_character_in_an_answer_does_not_end_the_evaluation(tmp_path: Path) -> None:
     artifacts = evaluate_model(Generates(lambda prompt: right(prompt) + "\ud83d"), ROWS, output_dir=tmp_path)
-    assert (value(artifacts), lines(tmp_path)[1]["completion"]) == (1.0, "<answer>send_it</answer>?")
+    assert (value(artifacts), lines(tmp_path)[1]["text"]) == (1.0, "<answer>send_it</answer>\\ud83d")
 
 
 def test_an_error_that_passes_is_tried_again_and_is_no_failure() -> None:
@@ -174,11 +174,12 @@ def test_a_question_that_never_gets_an_answer_is_a_failure_and_not_a_wrong_answe
     assert (value(artifacts), summary.n_failed_attempts, summary.n_unscored_rows) == (1.0, 1, 1)
     [failure] = summary.retry_report.failures
     assert (failure.what, failure.attempts, failure.last_error) == (
-        "row 'call', attempt 1",
+        "task 'call', sample 1",
         3,
         "TimeoutError: too late",
     )
-    assert [line["error"] for line in lines(tmp_path)[1:]] == [None, "TimeoutError: too late", None]
+    failed = "the agent failed: TimeoutError: too late"
+    assert [line["error"] for line in lines(tmp_path)[1:]] == [None, failed, None]
     assert "1 attempt failed, in no score." in summary.notes[0]
     assert json.loads((tmp_path / "summary.json").read_text("utf-8"))["retry_report"]["total_failures"] == 1
     again = Generates(right)
@@ -208,42 +209,50 @@ def test_keys_do_not_reach_the_record(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "[redacted]" in written
 
 
-class Dying(ChatClient):
-    """The mock model, until the process is stopped at one of its calls."""
+class Counting(ChatClient):
+    """The mock model, counting its calls."""
 
-    name: ClassVar[str] = "dying"
+    name: ClassVar[str] = "counting"
 
-    def __init__(self, *, at: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.model, self.at, self.calls = MockClient(), at, 0
+        self.model, self.calls = MockClient(), 0
 
     async def complete(self, messages: Sequence[Any], **options: Any) -> list[Completion]:
         self.calls += 1
-        if self.calls == self.at:
-            raise KeyboardInterrupt
         return await self.model.complete(messages, **options)
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"id": "book", "att'])
+def stop_after(answers: int) -> Callable[[int, int, int], None]:
+    """Ends the process, as Ctrl-C does, once so many answers are there."""
+
+    def tell(done: int, total: int, failed: int) -> None:
+        if done == answers:
+            raise KeyboardInterrupt
+
+    return tell
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"task_id": "book", "sam'])
 def test_a_killed_evaluation_goes_on_where_it_was(torn: bytes, tmp_path: Path) -> None:
     config = ModelEvalConfig(max_attempts=2, temperature=1.0, batch_size=1, max_tokens=16)
-    whole = evaluate_model(Dying(), ROWS, config=config)
+    whole = evaluate_model(Counting(), ROWS, config=config)
     with pytest.raises(KeyboardInterrupt):
-        evaluate_model(Dying(at=4), ROWS, config=config, output_dir=tmp_path, model="m")
+        evaluate_model(Counting(), ROWS, config=config, output_dir=tmp_path, model="m", progress=stop_after(3))
     assert not (tmp_path / "summary.json").exists()
     with (tmp_path / "predictions.jsonl").open("ab") as file:
         file.write(torn)
-    again = Dying()
+    again = Counting()
     resumed = evaluate_model(again, ROWS, config=config, output_dir=tmp_path, model="m")
     assert again.calls == 3
     assert answers_of(resumed) == answers_of(whole)
-    assert [(line["id"], line["attempt"]) for line in lines(tmp_path)[1:]] == [
-        (row["id"], attempt) for row in ROWS for attempt in (1, 2)
+    assert [(line["task_id"], line["sample"]) for line in lines(tmp_path)[1:]] == [
+        (row["id"], sample) for row in ROWS for sample in (0, 1)
     ]
 
 
 def answers_of(artifacts: EvalArtifacts) -> list[list[str | None]]:
-    return [[attempt.completion for attempt in result.attempts] for result in artifacts.results]
+    return [[attempt.text for attempt in result.attempts] for result in artifacts.results]
 
 
 def test_more_attempts_more_rows_or_other_aliases_keep_the_answers_that_are_there(tmp_path: Path) -> None:
@@ -257,19 +266,27 @@ def test_more_attempts_more_rows_or_other_aliases_keep_the_answers_that_are_ther
     assert (len(client.prompts), value(fewer), fewer.summary.n_attempts) == (6, 1.0, 1)
     records = lines(tmp_path)[1:]
     assert len(records) == 6
-    assert (records[0]["target"], records[0]["match"]) == ("other", "alias")
+    assert (records[-1]["info"]["target"], records[-1]["info"]["match"]) == ("other", "alias")
 
 
-@pytest.mark.parametrize("change", ["model", "temperature", "question"])
+@pytest.mark.parametrize("change", ["model", "temperature"])
 def test_another_evaluation_in_the_same_folder_puts_the_old_one_aside(change: str, tmp_path: Path) -> None:
     client = Generates(right)
     evaluate_model(client, ROWS, output_dir=tmp_path, model="one")
     before = (tmp_path / "predictions.jsonl").read_bytes()
     config = ModelEvalConfig(temperature=0.5 if change == "temperature" else 0.0)
-    rows = [{**row, "query": f"now please {row['id']}"} for row in ROWS] if change == "question" else ROWS
-    evaluate_model(client, rows, config=config, output_dir=tmp_path, model="two" if change == "model" else "one")
+    evaluate_model(client, ROWS, config=config, output_dir=tmp_path, model="two" if change == "model" else "one")
     assert len(client.prompts) == 6
     assert (tmp_path / "predictions.1.jsonl").read_bytes() == before
+
+
+def test_another_question_under_the_same_id_is_asked(tmp_path: Path) -> None:
+    client = Generates(right)
+    evaluate_model(client, ROWS, output_dir=tmp_path)
+    rows = [{**ROWS[0], "query": "now please send"}, *ROWS[1:]]
+    evaluate_model(client, rows, output_dir=tmp_path)
+    assert len(client.prompts) == 4
+    assert "now please send" in client.prompts[-1]
 
 
 def test_a_damaged_line_is_asked_again_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -308,7 +325,7 @@ def test_notes_warn_of_what_makes_numbers_mean_less() -> None:
     matcher = AliasMatcher({"ELSEWHERE": ["B"]})
     config = ModelEvalConfig(max_attempts=2, max_tokens=7)
     notes = evaluate_model(Chats(lambda *_: long), ROWS, matcher, config=config).summary.notes
-    assert [note.split()[0] for note in notes] == ["Cut", "Temperature", "No"]
+    assert [note.split()[0] for note in notes] == ["Cut", "Temperature", "No", "Every"]
     assert "max_tokens (7): 6 of 6 answers" in notes[0]
 
 

@@ -109,9 +109,9 @@ async def test_what_the_policy_left_behind_can_be_tested(place: FolderEnvironmen
     assert (await judged(place, "I wrote calculator.py", tests, code="none", cwd="work")).reward == 1.0
 
 
-async def test_the_job_with_its_secret_is_gone_when_the_code_runs(place: FolderEnvironment) -> None:
-    await judged(place, ADD, TESTS)
-    assert [path.suffix for path in place.folder.iterdir()] == [".py"]
+async def test_nothing_of_the_tests_is_left_when_the_code_runs(place: FolderEnvironment) -> None:
+    spy = "```python\nimport os\ndef add(a, b):\n    return a + b if os.listdir('.') == [] else 0\n```"
+    assert (await judged(place, spy, TESTS)).reward == 1.0
 
 
 async def test_without_a_sandbox_nothing_is_run() -> None:
@@ -124,7 +124,7 @@ async def test_without_a_sandbox_nothing_is_run() -> None:
 
 
 async def test_a_sandbox_without_python_is_an_error_and_no_zero(place: FolderEnvironment) -> None:
-    with pytest.raises(EvalError, match=r"the tests did not start: 'python9000' ended with 127 .*not found"):
+    with pytest.raises(EvalError, match=r"the tests did not start: 'python9000' ended with 12[67] .*not found"):
         await judged(place, ADD, TESTS, python="python9000")
 
 

@@ -231,7 +231,7 @@ def test_an_unknown_name_suggests_the_closest() -> None:
 )
 def test_what_does_not_fit_together_is_refused_before_anything_is_scored(shape: Any, params: Any, message: str) -> None:
     register_verifier("mine")(shape)
-    with pytest.raises(EvalError, match=message):
+    with pytest.raises((EvalError, ConfigError), match=message):
         build_verifier(InProcessVerifier("mine", None, params))
 
 

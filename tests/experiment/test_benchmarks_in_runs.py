@@ -20,6 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 from evsys_sdk import (
+    AgentResult,
     ConfigError,
     Experiment,
     ExperimentConfig,
@@ -123,8 +124,8 @@ def test_val_is_scored_during_training_and_test_after_it() -> None:
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert {"val/words/pass@1", "val/words/pass@1/stderr", "test/words/pass@1"} <= set(trained.metrics)
-    assert trained.extras["selection_metric"] == "val/words/pass@1"
-    assert "selection" not in trained.extras
+    assert trained.notes.selection_metric == "val/words/pass@1"
+    assert trained.notes.selection is None
     [described, _] = json.loads(Path("outputs/e/r/benchmarks.json").read_text(encoding="utf-8"))
     assert described["sha256"]
     assert described["tasks"] == 5
@@ -142,14 +143,14 @@ def test_every_scored_step_has_a_checkpoint_and_the_best_of_them_is_chosen_by_va
 def test_a_test_entry_never_selects_even_when_it_runs_in_the_loop() -> None:
     [trained] = run({**TEST, "run_every": 4}).runs
     assert scored_steps("test") == [4, 8, 10]
-    assert trained.extras["selection_metric"] == "loss"
-    assert "no benchmark has split val" in trained.extras["selection"]
+    assert trained.notes.selection_metric == "loss"
+    assert "no benchmark has split val" in trained.notes.selection
 
 
 def test_a_metric_of_which_less_is_better_selects_the_least() -> None:
     success = {"name": "tokens_per_task", "mode": "min"}
     [trained] = run({**VAL, "metrics": ["pass@1", "tokens_per_task"]}, metadata={"success_metric": success}).runs
-    assert trained.extras["selection_metric"] == "val/words/tokens_per_task"
+    assert trained.notes.selection_metric == "val/words/tokens_per_task"
     scores = json.loads(Path("outputs/e/r/scores.json").read_text(encoding="utf-8"))
     least = min(scores, key=lambda step: (scores[step]["val/words/tokens_per_task"], int(step)))
     assert f"step{int(least):06d}" in trained.artifacts["best_checkpoint"]
@@ -186,12 +187,12 @@ def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> Non
     [trained] = result.runs
     assert trained.status == "completed"
     assert result.exit_code == 2
-    assert "val/words: 1 of 2 tasks could not be scored" in trained.extras["unscored"]
-    assert "not today" in trained.extras["unscored"]
-    assert "test/words" in trained.extras["unscored"]
+    assert "val/words: 1 of 2 tasks could not be scored" in trained.notes.unscored
+    assert "not today" in trained.notes.unscored
+    assert "test/words" in trained.notes.unscored
     assert "val/words/pass@1" not in trained.metrics
     assert not Path("outputs/e/r/scores.json").exists()
-    assert len(trained.extras["scoring_problems"]) == 4
+    assert len(trained.notes.scoring_problems) == 4
 
 
 def test_training_that_fails_does_not_wait_for_a_scoring() -> None:
@@ -266,8 +267,8 @@ def test_baselines_are_scored_once_for_all_runs_and_never_chosen() -> None:
 def test_a_baseline_that_fails_harms_nobody_and_is_reported() -> None:
     result = run({**TEST, "models": ["openai:gpt"]})
     [trained] = result.runs
-    assert "unscored" not in trained.extras
-    assert "baseline/test/words/openai:gpt" in trained.extras["scoring_problems"][0]
+    assert trained.notes.unscored is None
+    assert "baseline/test/words/openai:gpt" in trained.notes.scoring_problems[0]
 
 
 def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
@@ -283,9 +284,10 @@ def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
         def __init__(self, **params: Any) -> None:
             self.label = self.Config(**params).label
 
-        async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
+        async def run(self, task: HarborTask, policy: Any, environment: Any) -> AgentResult:
             used.append(f"{self.label} {task.task_id}")
-            return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
+            reward = len(used) % 2  # two attempts must differ, or nothing is learned from them
+            return AgentResult([(await policy.act([{"role": "user", "content": task.instruction}])).message], reward)
 
     given = config({**TEST, "n_tasks": 1})
     assert given.run is not None

@@ -65,7 +65,7 @@ def test_a_higher_budget_finishes_the_sweep_as_if_nothing_had_happened(config: C
     assert (done.status, spent(done)) == ("completed", 24 * step)
     for arm in ("a", "b", "c", "d"):
         assert losses(done, arm) == losses(whole, arm)
-    assert done.arms[0].result.extras["spend"]["tokens_trained"] == 6 * step
+    assert done.arms[0].result.notes.spend["tokens_trained"] == 6 * step
 
 
 def test_arms_at_the_same_time_share_the_budget(config: Config) -> None:

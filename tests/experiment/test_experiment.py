@@ -89,7 +89,7 @@ def test_runs_whose_folders_would_clash_are_refused(names: tuple[str, str], run:
 def test_one_arm_that_stops_early_does_not_stop_the_next(run: Run) -> None:
     stopping = {"kind": "early_stopping", "params": {"metric": "epoch", "mode": "min", "patience": 2}}
     result = run(runs=[{"name": "a"}, {"name": "b"}], callbacks=[stopping])
-    assert [found.extras["stop_reason"].split(":")[0] for found in result.runs] == ["early_stopping"] * 2
+    assert [found.notes.stop_reason.split(":")[0] for found in result.runs] == ["early_stopping"] * 2
     assert [found.metrics["steps"] for found in result.runs] == [4, 4]
     assert result.exit_code == 0
 

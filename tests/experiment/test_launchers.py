@@ -154,7 +154,7 @@ def test_an_arm_that_does_not_react_is_killed(config: Config, tmp_path: Path, mo
     monkeypatch.setattr("evsys_sdk.experiment.scheduler._GRACE_S", 0.1)
     result = Experiment(config(launcher={"kind": "stubborn"}, arm_timeout_s=0.1)).run()
     assert Stubborn.killed == ["r"]
-    assert (result.arms[0].status, result.arms[0].result.error) == ("failed", "WorkerLost: it was ended")
+    assert (result.arms[0].status, result.arms[0].result.error) == ("failed", "it was ended")
     assert json.loads((tmp_path / "outputs" / "e" / "r" / "run_result.json").read_text(encoding="utf-8"))
 
 
@@ -237,9 +237,28 @@ def test_an_experiment_is_run_by_one_process_at_a_time(config: Config, tmp_path:
     assert experiment.run(fresh=True).path.name == "e.3"
 
 
-def test_arms_of_remote_backends_share_a_process() -> None:
-    launcher = LocalLauncher()
-    assert launcher._uses_threads(remote=True)  # pyright: ignore[reportPrivateUsage]
+@pytest.mark.parametrize(
+    ("change", "remote", "slots", "where"),
+    [
+        ({}, False, 1, "here"),
+        ({}, True, 3, "threads"),
+        ({}, False, 3, "processes"),
+        ({"arm_timeout_s": 9.0}, False, 1, "processes"),
+        ({"arm_timeout_s": 9.0}, True, 3, "processes"),
+    ],
+)
+def test_built_ins_run_where_they_start_fastest_and_can_be_ended_in_time(
+    config: Config, change: dict[str, Any], remote: bool, slots: int, where: str
+) -> None:
+    launch = Launch(config(**change), Path(), slots)
+    assert LocalLauncher()._plan(launch, slots, remote).where == where  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("remote", [False, True])
+def test_code_of_the_user_never_shares_this_process(config: Config, project: Path, remote: bool, slots: int) -> None:
+    plan = LocalLauncher()._plan(Launch(config(), Path(), slots), slots, remote)  # pyright: ignore[reportPrivateUsage]
+    assert plan.where == "processes"
 
 
 def test_every_process_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ def load_yaml_text(text: str) -> Any:
 def test_the_parent_is_the_latest_attempt_on_record(base: str, tmp_path: Path) -> None:
     for folder, known in (("parent", "parent-aaaaaaaa"), ("parent.2", "parent.2-bbbbbbbb"), ("parent.x", "no")):
         (tmp_path / "outputs" / folder).mkdir(parents=True)
+        (tmp_path / "outputs" / folder / "config.json").write_text("{}", encoding="utf-8")
         with Journal.of(tmp_path / "outputs" / folder) as journal:
             journal.append(Kind.STARTED, experiment_id=known)
     (tmp_path / "outputs" / "parent.10").mkdir()  # an attempt that never started

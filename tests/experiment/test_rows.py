@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evsys_sdk import DataConfig, ExperimentConfig, Workspace
+from evsys_sdk import DataConfig, ExperimentConfig, Workspace, register_transform
 from evsys_sdk.data.stores.local import LocalDataStore
 from evsys_sdk.errors import DataError, WorkspaceError
 from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.estimate import estimate_run
 from evsys_sdk.experiment.rows import RowLoader, content_hash
+from evsys_sdk.registry import REGISTRIES
 
 ROWS = [{"query": "weather in Oslo", "tool": "weather"}, {"query": "call Ada", "tool": "phone"}]
 
@@ -90,3 +92,74 @@ def test_a_run_notes_what_it_trained_and_was_scored_on(config: Callable[..., Exp
     result = Experiment(config({"eval": evaluation}, params={"max_steps": 1})).run()
     noted = json.loads((result.path / "r" / "datasets.json").read_text(encoding="utf-8"))
     assert [(note["rows"], note["sha256"]) for note in noted] == [(6, content_hash(rows)), (2, content_hash(rows[:2]))]
+
+
+class _Counted:
+    """Shouts, and counts how many rows it was asked for."""
+
+    seen = 0
+
+    def __call__(self, rows: Any) -> Any:
+        for row in rows:
+            type(self).seen += 1
+            yield {**row, "query": row["query"].upper()}
+
+
+@pytest.fixture
+def counted(tmp_path: Path, loader: RowLoader) -> Iterator[DataConfig]:
+    """A dataset of the workspace with a transform that counts."""
+    Workspace().add("dataset", tmp_path / "rows.jsonl", name="tools")
+    _Counted.seen = 0
+    with REGISTRIES["transform"].isolated():
+        register_transform("counted")(_Counted)
+        yield data(dataset_name="tools", transforms=[{"kind": "counted"}])
+
+
+def test_what_transforms_make_of_a_dataset_is_made_once(loader: RowLoader, counted: DataConfig, tmp_path: Path) -> None:
+    first = loader(counted)
+    assert loader(counted) == first == [{**row, "query": row["query"].upper()} for row in ROWS]
+    assert _Counted.seen == len(ROWS)
+    [note] = notes(tmp_path)
+    made = Workspace().pull_dataset(id=note["derived_id"])
+    assert (list(made.rows()), made.manifest.lineage.parent) == (first, note["id"])
+
+
+def test_other_params_or_another_dataset_are_other_rows(loader: RowLoader, counted: DataConfig, tmp_path: Path) -> None:
+    loader(counted)
+    (tmp_path / "more.jsonl").write_text(json.dumps({"query": "ring Bo", "tool": "phone"}) + "\n", encoding="utf-8")
+    Workspace().add("dataset", tmp_path / "more.jsonl", name="tools")
+    assert [row["query"] for row in loader(counted)] == ["RING BO"]
+    assert len({note["derived_id"] for note in notes(tmp_path)}) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_a_warning(
+    loader: RowLoader,
+    counted: DataConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise WorkspaceError(".evsys/datasets: rows could not be written there: no space left on device")
+
+    monkeypatch.setattr(Workspace, "materialise", refuse)
+    with caplog.at_level("WARNING"):
+        assert [row["query"] for row in loader(counted)] == [row["query"].upper() for row in ROWS]
+    assert "no space left on device" in caplog.text
+    assert "derived_id" not in notes(tmp_path)[0]
+
+
+@pytest.mark.usefixtures("loader")
+def test_the_plan_of_a_run_reads_the_same_rows(tmp_path: Path) -> None:
+    Workspace().add("dataset", tmp_path / "rows.jsonl", name="tools")
+    chat = {"kind": "jsonl_to_chat", "params": {"user_template": "{query}", "assistant_template": "{tool}"}}
+    run = {
+        "name": "r",
+        "data": {"dataset_name": "tools", "transforms": [chat]},
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "sft", "params": {"batch_size": 1, "num_epochs": 3}},
+        "backend": {"kind": "mock"},
+    }
+    planned = ExperimentConfig.model_validate({"name": "e", "run": run})
+    assert planned.run is not None
+    assert estimate_run(planned.run, planned).steps == 3 * len(ROWS)

@@ -118,7 +118,7 @@ def test_a_missing_file_is_named(run: Run) -> None:
     [failed] = run({"data": {"path": "nowhere.jsonl"}}).runs
     assert failed.status == "failed"
     assert "nowhere.jsonl" in str(failed.error)
-    assert "traceback" not in failed.extras
+    assert failed.notes.traceback is None
 
 
 def test_a_bug_in_a_recipe_keeps_its_traceback(run: Run) -> None:
@@ -129,7 +129,7 @@ def test_a_bug_in_a_recipe_keeps_its_traceback(run: Run) -> None:
 
     [failed] = run({"algorithm": {"kind": "buggy"}}).runs
     assert failed.error == "ZeroDivisionError: one over nothing"
-    assert "in build_batch" in failed.extras["traceback"]
+    assert "in build_batch" in failed.notes.traceback
 
 
 @pytest.mark.parametrize("returned", [None, {"status": "completed"}])
@@ -541,7 +541,7 @@ def test_a_checkpoint_that_is_not_there_fails_before_training(key: str, run: Run
     [failed] = run({"model": {"name": "tiny", key: str(tmp_path / "nothing")}}).runs
     assert failed.status == "failed"
     assert "nothing" in str(failed.error)
-    assert "traceback" not in failed.extras
+    assert failed.notes.traceback is None
 
 
 def test_a_run_that_fails_again_and_again_can_still_be_resumed(run: Run, result_of: ResultOf) -> None:

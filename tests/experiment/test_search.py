@@ -124,7 +124,7 @@ def test_halving_trains_few_to_the_end_and_says_why_it_stopped_the_others(make: 
         assert part == {step: whole[step] for step in part}
     loser = next(arm for arm in result.arms if arm.name == first["stopped"][0])
     score = first["scores"][loser.name]
-    assert loser.result.extras["stopped_by_search"] == (
+    assert loser.result.notes.stopped_by_search == (
         f"after step 3 its val/v/mean_reward of {score:.4g} was not among the best 2 of 4"
     )
 
@@ -156,7 +156,7 @@ def test_an_arm_without_a_score_is_stopped_as_unscored_and_the_rest_goes_on(make
     result = run(config)
     assert (result.status, result.exit_code) == ("failed", 2)
     assert set(steps(result).values()) == {3}
-    assert all("it has no val/v/mean_reward after step 3" in one.extras["unscored"] for one in result.runs)
+    assert all("it has no val/v/mean_reward after step 3" in one.notes.unscored for one in result.runs)
     assert decisions(result.path)[0]["why"] == "none of 4 has a score, so none goes on"
 
 

@@ -17,6 +17,7 @@ from evsys_sdk.experiment.results import ArmResult
 from evsys_sdk.experiment.search.halving import Halving
 from evsys_sdk.experiment.search.objective import Objective
 from evsys_sdk.experiment.search.rungs import rungs_of, survivors
+from evsys_sdk.protocols import RunNotes
 
 LENGTH, EVERY = 90, 10
 type Curves = Mapping[str, Mapping[int, float]]
@@ -41,16 +42,16 @@ def halving(curves: Curves, *, eta: int = 3, keep: int = 1, mode: Any = "max", l
     return Halving(arms, rungs, Objective("pass@1", "v", mode, EVERY), lambda arm: curves[arm.name], eta, keep)
 
 
-def paused(request: ArmRequest, **extras: Any) -> Outcome:
+def paused(request: ArmRequest, **notes: Any) -> Outcome:
     """How a request ends where nothing goes wrong."""
-    result = RunResult(request.arm.name, "completed", extras=extras)
+    result = RunResult(request.arm.name, "completed", notes=RunNotes(**notes))
     if request.until_step is not None:
-        result.status, result.extras["stop_reason"] = "cancelled", f"paused after step {request.until_step}"
+        result.status, result.notes.stop_reason = "cancelled", f"paused after step {request.until_step}"
     return Outcome(request, ArmResult(request.arm, result))
 
 
-def ended(request: ArmRequest, status: Any, **extras: Any) -> Outcome:
-    return Outcome(request, ArmResult(request.arm, RunResult(request.arm.name, status, extras=extras)))
+def ended(request: ArmRequest, status: Any, **notes: Any) -> Outcome:
+    return Outcome(request, ArmResult(request.arm, RunResult(request.arm.name, status, notes=RunNotes(**notes))))
 
 
 def play(search: Halving, how: Mapping[str, Any] | None = None) -> tuple[Decision, dict[str, int | None]]:

@@ -16,6 +16,7 @@ from evsys_sdk.experiment.arms import Arm
 from evsys_sdk.experiment.results import ArmResult
 from evsys_sdk.experiment.search.objective import Objective
 from evsys_sdk.experiment.search.racing import Racing, RacingRules, gaps_behind
+from evsys_sdk.protocols import RunNotes
 
 type Scores = Callable[[str, int], Mapping[str, float]]
 
@@ -148,7 +149,7 @@ def test_nobody_is_declared_ahead_while_a_seed_is_interrupted() -> None:
     outcomes = [finished(request) for request in search.decide([]).requests]
     new = [one for one in search.decide(outcomes).requests if one.key not in {done.request.key for done in outcomes}]
     outcomes += [finished(request) for request in new[:-1]]
-    stopped = RunResult(new[-1].arm.name, "cancelled", extras={"stop_reason": "interrupted"})
+    stopped = RunResult(new[-1].arm.name, "cancelled", notes=RunNotes(stop_reason="interrupted"))
     decision = search.decide([*outcomes, Outcome(new[-1], ArmResult(new[-1].arm, stopped))])
     assert len(decision.notes) == 1
 

@@ -7,10 +7,23 @@ import math
 import numpy as np
 import pytest
 
-from evsys_sdk.experiment.statistics.multiplicity import max_t
-from evsys_sdk.experiment.statistics.noise import Plan, noise_floor, smallest_detectable
-from evsys_sdk.experiment.statistics.student_t import t_cdf, t_quantile
-from evsys_sdk.experiment.statistics.two_level import Differences, RunScores, SeedNoise, compare, run_mean, seed_noise
+from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors, pool_attempts, spent_error
+from evsys_sdk.experiment.statistics.noise import noise_floor
+from evsys_sdk.experiment.statistics.power import Prospect
+from evsys_sdk.experiment.statistics.reference import Design, Reference
+from evsys_sdk.experiment.statistics.student_t import chi2_quantile, f_above, t_cdf, t_quantile
+from evsys_sdk.experiment.statistics.two_level import (
+    Differences,
+    RunScores,
+    SeedNoise,
+    are_paired,
+    charge_baseline,
+    charge_run,
+    compare,
+    contrast,
+    run_mean,
+    seed_noise,
+)
 from evsys_sdk.experiment.statistics.winner import shrunk
 
 
@@ -51,6 +64,10 @@ class TestStudentT:
         assert t_cdf(0.3, 1) == pytest.approx(0.5 + math.atan(0.3) / math.pi, rel=1e-13)
         assert (t_cdf(math.inf, 3), t_cdf(-math.inf, 3)) == (1.0, 0.0)
 
+    def test_other_distributions_are_those_of_the_tables(self) -> None:
+        assert chi2_quantile(0.5, 10) == pytest.approx(9.342, rel=0.002)
+        assert f_above(3.885, 2, 12) == pytest.approx(0.05, rel=1e-3)
+
     @pytest.mark.parametrize(("p", "df"), [(0.0, 3), (1.0, 3), (0.5, 0), (math.nan, 3)])
     def test_what_has_no_quantile_is_refused(self, p: float, df: float) -> None:
         with pytest.raises(ValueError, match="0 < p < 1"):
@@ -79,8 +96,8 @@ class TestTwoLevel:
         assert found.estimates[0] == pytest.approx(0.4)
         # By task: 0.6 - 0.1 and 0.8 - 0.5, that is 0.5 and 0.3: variance 0.02, over 2 tasks.
         assert found.task_variance[0] == pytest.approx(0.01)
-        # The baseline's own seeds lie further apart (0.02) than the pooled 0.01, so it is taken at its word.
-        assert found.covariance[0, 0] == pytest.approx(0.01 + 0.01 / 2 + 0.02 / 2)
+        # The seeds of both lie equally far apart, so both are charged the pooled component of 0.01.
+        assert found.covariance[0, 0] == pytest.approx(0.01 + 0.01 / 2 + 0.01 / 2)
 
     def test_the_degrees_of_freedom_come_from_the_seeds(self) -> None:
         found = compare(self.base, [self.better])
@@ -145,82 +162,187 @@ class TestTwoLevel:
         assert run_mean(scores([0.5], by_task=False), None) is None
 
 
-class TestMaxT:
-    def test_a_single_difference_needs_no_correction(self) -> None:
-        found = max_t(differences([0.1], [[0.01]], df=7))
-        assert found.critical() == pytest.approx(t_quantile(0.975, 7))
-        assert found.p_value(found.critical()) == pytest.approx(0.05)
+class TestClusters:
+    def test_tasks_of_one_cluster_count_as_one(self) -> None:
+        """Three clusters of two tasks; their sums of d - D are what varies."""
+        clusters = np.array([0, 0, 1, 1, 2, 2])
+        base = RunScores(np.zeros((1, 6)), trained=False, clusters=clusters)
+        run = RunScores(np.array([[0.1, 0.1, 0.4, 0.6, 0.9, 0.9]]), clusters=clusters)
+        found = compare(base, [run])
+        assert found is not None
+        sums = np.array([0.2 - 1.0, 1.0 - 1.0, 1.8 - 1.0])  # D is 0.5, so that each pair should sum to 1.0
+        assert found.covariance[0, 0] == pytest.approx(3 / 2 * (sums**2).sum() / 6**2)
+        assert (found.tasks_df, found.df[0]) == (2, 2)
 
-    @pytest.mark.parametrize(
-        ("size", "df", "expected"),
-        [
-            # Dunnett's two-sided 5 % points: comparisons with one control, equal numbers, correlation one half.
-            (2, 10, 2.57),
-            (6, 14, 2.97),
-            (6, 30, 2.72),
-            (9, 60, 2.75),
-        ],
-    )
-    def test_comparisons_with_one_baseline_give_the_table_of_dunnett(
-        self, size: int, df: float, expected: float
-    ) -> None:
-        covariance = np.full((size, size), 0.5) + np.eye(size) / 2
-        found = max_t(differences([0.0] * size, covariance.tolist(), df=df))
-        assert found.critical() == pytest.approx(expected, abs=0.05)
+    def test_clusters_of_one_task_change_nothing(self) -> None:
+        draw = np.random.default_rng(0)
+        values = draw.random((2, 3, 20))
+        plain = compare(*(lambda one: (one[0], one[1:]))([RunScores(each) for each in values]))
+        own = compare(*(lambda one: (one[0], one[1:]))([RunScores(each, clusters=np.arange(20)) for each in values]))
+        assert plain is not None
+        assert own is not None
+        assert own.covariance == pytest.approx(plain.covariance)
+        assert own.df == pytest.approx(plain.df)
 
-    def test_runs_that_were_dropped_before_they_had_a_difference_count_as_well(self) -> None:
-        alone = differences([0.0], [[0.01]], df=30)
-        assert max_t(alone, unseen=5).critical() == pytest.approx(2.72, abs=0.05)  # as for six comparisons
-        two = differences([0.0, 0.0], [[0.01, 0.005], [0.005, 0.01]], df=30)
-        assert max_t(two, unseen=4).critical() == pytest.approx(2.72, abs=0.05)
+    def test_clusters_of_very_different_size_tell_less_than_their_number(self) -> None:
+        clusters = np.array([0] * 18 + [1, 2])
+        assert RunScores(np.zeros((1, 20)), clusters=clusters).tasks_df == pytest.approx(400 / 326 - 1)
+        assert RunScores(np.zeros((1, 20)), clusters=np.zeros(20, dtype=int)).tasks_df == 0
 
-    def test_copies_of_one_run_count_once(self) -> None:
-        found = max_t(differences([0.1, 0.1, 0.1], [[0.01] * 3] * 3, df=12))
-        assert found.critical() == pytest.approx(t_quantile(0.975, 12), abs=0.06)
 
-    def test_hundreds_of_runs_need_no_more_memory_than_they_should(self) -> None:
-        size = 400
-        covariance = np.full((size, size), 0.5) + np.eye(size) / 2
-        found = max_t(differences([0.0] * size, covariance.tolist(), df=800))
-        assert 3.3 < found.critical() < 3.8
+class TestSeeds:
+    def test_a_run_is_charged_its_own_noise_only_where_that_is_striking(self) -> None:
+        ratios = np.array([0.5, 1.0, 1.9, 3.0])
+        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.0, 3.0])
+        assert charge_baseline(ratios) == pytest.approx([1.0, 1.0, 1.9, 3.0 * 1.5**4])
+
+    def test_luck_that_all_runs_share_by_their_seed_is_in_no_difference(self) -> None:
+        draw = np.random.default_rng(1)
+        luck = draw.normal(0, 0.1, (4, 1))
+        runs = [RunScores(0.5 + luck + draw.normal(0, 0.05, (4, 50)), seeds=(1, 2, 3, 4)) for _ in range(5)]
+        assert are_paired(runs)
+        paired = compare(runs[0], runs[1:])
+        apart = compare(*(lambda one: (one[0], one[1:]))([RunScores(run.values) for run in runs]))
+        assert paired is not None
+        assert apart is not None
+        assert paired.stderr[0] < 0.3 * apart.stderr[0]
+
+    def test_the_same_numbers_alone_do_not_make_pairs(self) -> None:
+        draw = np.random.default_rng(2)
+        runs = [
+            RunScores(0.5 + draw.normal(0, 0.1, (4, 1)) + draw.normal(0, 0.05, (4, 50)), seeds=(1, 2, 3, 4))
+            for _ in range(5)
+        ]
+        assert not are_paired(runs)
+        assert not are_paired(runs[:3])
+
+    def test_seeds_of_other_experiments_lend_certainty(self) -> None:
+        draw = np.random.default_rng(3)
+        runs = [RunScores(draw.random((2, 30))) for _ in range(2)]
+        alone, helped = compare(runs[0], runs[1:]), compare(runs[0], runs[1:], pool=[RunScores(draw.random((9, 30)))])
+        assert alone is not None
+        assert helped is not None
+        assert alone.noise is not None
+        assert helped.noise is not None
+        assert (alone.noise.df, helped.noise.df, helped.lent_df) == (2, 10, 8)
+
+    def test_a_contrast_of_two_runs_is_their_difference(self) -> None:
+        draw = np.random.default_rng(4)
+        runs = [RunScores(draw.random((3, 40))) for _ in range(2)]
+        found, pair = contrast(runs, np.array([-1.0, 1.0])), compare(runs[0], runs[1:])
+        assert found is not None
+        assert pair is not None
+        assert found[0] == pytest.approx(pair.estimates[0])
+        assert found[1] <= pair.stderr[0] * (1 + 1e-9)  # the baseline of a comparison may be charged more
+
+
+class TestReference:
+    def test_one_run_and_its_seeds_alone_are_students_t(self) -> None:
+        found = Reference(Design((8,), seed_share=10))
+        assert found.critical() == pytest.approx(t_quantile(1 - 0.025 * 0.9, 7), rel=0.04)
+        assert found.plain == found.critical()
+        assert found.p_value(found.critical()) == pytest.approx(0.05, rel=0.02)
+
+    def test_more_comparisons_need_more(self) -> None:
+        sizes = [Reference(Design((3,) * size, 3, 99, seed_share=5, task_share=1)).critical() for size in (1, 6, 19)]
+        assert sizes == sorted(sizes)
+        alone = Reference(Design((3,), 3, 99, seed_share=5, task_share=1))
+        among = Reference(Design((3,), 3, 99, unseen=5, seed_share=5, task_share=1))
+        assert among.critical() > alone.critical()
+        assert among.plain == pytest.approx(alone.plain, rel=0.1)
+
+    def test_what_is_known_from_few_clusters_or_seeds_needs_more(self) -> None:
+        def critical(seeds: int, clusters: int) -> float:
+            return Reference(Design((seeds,) * 2, seeds, clusters - 1, seed_share=3, task_share=4)).critical()
+
+        assert critical(3, 5) > critical(3, 10) > critical(3, 100)
+        assert critical(2, 100) > critical(3, 100) > critical(5, 100)
+
+    def test_the_run_that_validation_prefers_needs_less_than_any_other(self) -> None:
+        found = Reference(Design((3,) * 19, 3, 49, seed_share=5, task_share=1, validation=10))
+        assert (
+            found.critical(preferred=True) < Reference(Design((3,) * 19, 3, 49, seed_share=5, task_share=1)).critical()
+        )
+        assert found.critical(preferred=True) < found.critical()
+
+    def test_a_smaller_error_rate_needs_more(self) -> None:
+        design = Design((3,) * 6, 3, 99, seed_share=5)
+        assert Reference(design, 0.001).critical() > Reference(design, 0.01).critical() > Reference(design).critical()
+        assert Reference(design, 0.001).p_value(3.0) > Reference(design).p_value(3.0)
 
     def test_it_is_the_same_every_time(self) -> None:
-        given = differences([0.1, 0.2], [[0.01, 0.004], [0.004, 0.02]])
-        assert max_t(given).critical() == max_t(given).critical()
-        assert max_t(given).p_value(2.0) == max_t(given).p_value(-2.0)
-        assert 0 < max_t(given).p_value(100) < 0.001
+        design = Design((3, 3), 3, 20, seed_share=4)
+        assert Reference(design).critical() == Reference(Design((3, 3), 3, 20, seed_share=4)).critical()
 
 
 class TestNoise:
     def test_the_floor_is_that_of_two_equal_recipes(self) -> None:
-        base = scores([0.4], [0.5], [0.6], by_task=False)
-        floor = noise_floor(base, None, seeds=3)
+        floor = noise_floor(SeedNoise(0.01, 0.0, 2), seeds=3)
         assert floor is not None
         assert floor.seed_sd == pytest.approx(0.1)
         assert floor.difference == pytest.approx(4.302653 * 0.1 * math.sqrt(2 / 3), rel=1e-6)
-        assert floor.of_baseline
 
-    def test_a_baseline_of_one_seed_borrows_the_noise_of_the_others(self) -> None:
-        floor = noise_floor(scores([0.5, 0.6]), SeedNoise(0.04, 0.0, 6), seeds=2)
+    def test_seeds_that_agree_by_chance_do_not_make_it_zero(self) -> None:
+        floor = noise_floor(SeedNoise(0.0, 0.0004, 1), seeds=2)
         assert floor is not None
-        assert (floor.seed_sd, floor.df, floor.of_baseline) == (pytest.approx(0.2), 6, False)
-        assert noise_floor(scores([0.5, 0.6]), None, seeds=1) is None
+        assert floor.seed_sd == pytest.approx(0.02)
+        assert noise_floor(SeedNoise(0.0, 0.0, 1), seeds=2) is None
+        assert noise_floor(None, seeds=2) is None
 
-    def test_the_smallest_detectable_effect_is_seen_four_times_in_five(self) -> None:
-        draw = np.random.default_rng(3)
-        stderr, df, effect = 0.02, 14, smallest_detectable(0.02, t_quantile(0.975, 14), 14)
-        means = draw.normal(effect, stderr, 20_000)
-        widths = t_quantile(0.975, df) * stderr * np.sqrt(draw.chisquare(df, 20_000) / df)
-        assert np.mean(means > widths) == pytest.approx(0.8, abs=0.03)
+
+class TestPower:
+    prospect = Prospect(training=0.0004, answers=0.0005, suiting=0.0001, tasks_df=99, candidates=6)
 
     def test_more_seeds_see_smaller_effects_until_the_tasks_set_the_limit(self) -> None:
-        plan = Plan(0.0004, 3, SeedNoise(0.001, 0.0004, 14), runs=7, critical_now=2.9, df_now=14)
-        seen = [plan.detectable(seeds) for seeds in (2, 3, 5, 10, 100)]
+        seen = [self.prospect.detectable(seeds) for seeds in (2, 3, 5, 10, 64)]
         assert seen == sorted(seen, reverse=True)
-        needed = plan.seeds_needed(0.1)
+        needed = self.prospect.seeds_needed(0.08)
         assert needed is not None
-        assert plan.detectable(needed) <= 0.1 < plan.detectable(needed - 1)
-        assert plan.seeds_needed(0.001) is None
+        assert self.prospect.detectable(needed) <= 0.08 < self.prospect.detectable(needed - 1)
+        assert self.prospect.seeds_needed(0.001) is None
+
+    def test_a_baseline_that_is_known_better_sees_more_for_the_same_arms(self) -> None:
+        base, each = self.prospect.split(21)
+        assert base + 6 * each == 21
+        assert base > each
+        assert self.prospect.detectable(each, base) < self.prospect.detectable(3)
+
+
+class TestAttempts:
+    def test_all_attempts_together_err_no_more_than_one(self) -> None:
+        assert attempt_error(1) == pytest.approx(0.025 * 6 / math.pi**2)
+        assert sum(attempt_error(number) for number in range(1, 10_000)) == pytest.approx(0.025, rel=1e-3)
+        with pytest.raises(ValueError, match="counted from 1"):
+            attempt_error(0)
+
+    def test_early_looks_spend_next_to_nothing(self) -> None:
+        assert spent_error(1.0) == pytest.approx(0.025)
+        assert spent_error(0.2) < 1e-5
+        with pytest.raises(ValueError, match="above 0"):
+            spent_error(0.0)
+
+    def test_looks_together_err_as_often_as_they_may(self) -> None:
+        fractions = tuple(count / 10 for count in range(2, 11))
+        levels = look_errors(fractions)
+        draw = np.random.default_rng(0)
+        steps = draw.normal(0, np.sqrt(np.diff([0.0, *fractions])), (200_000, len(fractions)))
+        z = steps.cumsum(axis=1) / np.sqrt(fractions)
+        bounds = np.array([t_quantile(1 - level, 1e6) if level > 1e-7 else 5.5 for level in levels])
+        assert np.mean((z > bounds).any(axis=1)) == pytest.approx(0.025, abs=0.0012)
+        assert levels[-1] > 0.015  # most is left for the end
+        with pytest.raises(ValueError, match="must grow"):
+            look_errors((0.5, 0.5))
+
+    def test_one_look_is_no_look_ahead(self) -> None:
+        assert look_errors((1.0,))[0] == pytest.approx(0.025, rel=1e-3)
+
+    def test_attempts_are_pooled_by_what_they_know(self) -> None:
+        found = pool_attempts([0.1, 0.3], [0.1, 0.2])
+        assert found.estimate == pytest.approx((0.1 * 100 + 0.3 * 25) / 125)
+        assert found.stderr == pytest.approx(1 / math.sqrt(125))
+        assert found.disagreement == pytest.approx(0.2**2 / (0.1**2 + 0.2**2))
+        with pytest.raises(ValueError, match="standard error above 0"):
+            pool_attempts([0.1], [0.0])
 
 
 class TestWinner:

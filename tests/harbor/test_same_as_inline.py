@@ -84,7 +84,7 @@ def scored_by(engine: str, folder: Path) -> tuple[dict[str, float], list[tuple[A
     )
     result = Experiment(config).run()
     [run] = result.runs
-    assert (run.status, run.extras.get("unscored")) == ("completed", None)
+    assert (run.status, run.notes.unscored) == ("completed", None)
     [journal] = (result.path / "r" / "benchmarks").rglob("*.jsonl")
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     attempts = [line for line in lines if "task_id" in line]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from evsys_sdk import DataError
-from evsys_sdk.history.compare import compare_experiments, compare_markdown, compare_text
+from evsys_sdk.history.compare import compare_experiments, compare_page
 from evsys_sdk.history.config_diff import config_differences
 from evsys_sdk.history.detail import read_detail
 from evsys_sdk.history.pairing import paired_differences
-from evsys_sdk.history.show import show_data, show_markdown, show_text
+from evsys_sdk.history.show import show_data, show_page
 
 from .recorded import write_experiment, write_scores
 
@@ -28,7 +28,7 @@ def test_show_tells_verdict_runs_failures_and_how_to_go_on(tmp_path: Path) -> No
     path = write_experiment(
         tmp_path, "rates", status="failed", failed={"base__seed42": "OSError: disk full"}, events=[note]
     )
-    for page in (show_text(read_detail(path)), show_markdown(read_detail(path))):
+    for page in (show_page(read_detail(path)), show_page(read_detail(path), markdown=True)):
         assert "The verdict on rates is inconclusive." in page
         assert "The change of rates helps." in page
         assert "+0.2 [-0.1, 0.5]" in page
@@ -46,7 +46,7 @@ def test_pages_keep_to_the_width_where_they_can(tmp_path: Path, width: int, monk
     monkeypatch.chdir(tmp_path)
     path = write_experiment(tmp_path, "rates", metadata={"hypothesis": "word " * 60})
     other = write_experiment(tmp_path, "other", params={"learning_rate": 0.5})
-    pages = [show_text(read_detail(path)), compare_text(compare_experiments([read_detail(path), read_detail(other)]))]
+    pages = [show_page(read_detail(path)), compare_page(compare_experiments([read_detail(path), read_detail(other)]))]
     for page in pages:
         assert max(len(line) for line in page.splitlines()) <= max(width, 78)
 
@@ -57,7 +57,7 @@ def test_show_tells_what_search_budget_and_retries_decided(tmp_path: Path) -> No
         {"id": "2", "time": 2.0, "kind": "search_decision", "kept": ["base"], "rung": 1},
         {"id": "3", "time": 3.0, "kind": "budget_stop", "limit": {"usd": 1}, "spent": {"usd": 1.1}},
     ]
-    page = show_text(read_detail(write_experiment(tmp_path, "rates", events=events)))
+    page = show_page(read_detail(write_experiment(tmp_path, "rates", events=events)))
     assert "- base__seed42 was taken up again: lost worker" in page
     assert '- search: kept ["base"], rung 1' in page
     assert '- stopped by the budget: limit {"usd": 1}, spent {"usd": 1.1}' in page
@@ -78,21 +78,21 @@ def test_show_json_has_everything_and_no_secrets(tmp_path: Path) -> None:
 
 
 def test_show_of_an_experiment_without_a_conclusion_says_so(tmp_path: Path) -> None:
-    page = show_text(read_detail(write_experiment(tmp_path, "rates", verdict=None)))
+    page = show_page(read_detail(write_experiment(tmp_path, "rates", verdict=None)))
     assert "No conclusion was written" in page
 
 
 def test_show_of_a_damaged_experiment_shows_what_is_left(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "rates")
     (path / "config.json").write_bytes(b"{")
-    page = show_text(read_detail(path))
+    page = show_page(read_detail(path))
     assert "rates-0a1b2c3d: damaged" in page
     assert "--fresh" not in page
 
 
 def test_show_of_an_empty_experiment_works(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "rates", runs={"only": 0.0}, status=None, verdict=None)
-    assert "rates-0a1b2c3d: running" in show_text(read_detail(path))
+    assert "rates-0a1b2c3d: running" in show_page(read_detail(path))
 
 
 def test_a_folder_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_one_seed_each_gives_an_interval_over_tasks_that_says_so_and_is_never_ca
     assert pair.low is not None
     assert pair.low > 0
     assert (pair.covers, pair.is_clear) == ("tasks", False)
-    assert "(tasks only)" in compare_text(comparison)
+    assert "(tasks only)" in compare_page(comparison)
 
 
 def test_the_interval_of_a_run_whose_experiment_repeats_no_seed_is_labelled(tmp_path: Path) -> None:
-    single = show_text(read_detail(write_experiment(tmp_path, "single", seeds=(42,))))
-    repeated = show_text(read_detail(write_experiment(tmp_path, "repeated", seeds=(42, 43))))
+    single = show_page(read_detail(write_experiment(tmp_path, "single", seeds=(42,))))
+    repeated = show_page(read_detail(write_experiment(tmp_path, "repeated", seeds=(42, 43))))
     assert "[0.5, 0.7] (tasks only)" in single
     assert "[0.5, 0.7]" in repeated
     assert "tasks only" not in repeated
@@ -212,7 +212,7 @@ def test_a_comparison_tells_config_scores_and_curves(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", runs={"only": 0.4})
     two = write_experiment(tmp_path, "two", runs={"only": 0.8}, params={"rank": 4})
     comparison = compare_experiments([read_detail(one), read_detail(two)])
-    for page in (compare_text(comparison), compare_markdown(comparison)):
+    for page in (compare_page(comparison), compare_page(comparison, markdown=True)):
         assert "runs.only.algorithm.params.rank" in page
         assert "+0.4 *" in page
         assert "loss" in page
@@ -225,4 +225,4 @@ def test_a_comparison_tells_config_scores_and_curves(tmp_path: Path) -> None:
 def test_experiments_without_anything_in_common_say_so(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", metric="pass@1")
     two = write_experiment(tmp_path, "two", metric="cost")
-    assert "no scored metric in common" in compare_text(compare_experiments([read_detail(one), read_detail(two)]))
+    assert "no scored metric in common" in compare_page(compare_experiments([read_detail(one), read_detail(two)]))

@@ -22,7 +22,7 @@ def run(make_info: MakeInfo, steps: range, *, run_dir: Path) -> None:
     for step in steps:
         callback.on_step(step, {"loss": 1 / step} | ({"grad_norm": 2.0} if step >= 3 else {}))
         if step % 2 == 0:
-            callback.on_eval(EvalRecord("val", "val", step, {"pass@1": step / 10}))
+            callback.on_eval(EvalRecord("", "val", step, {"pass@1": step / 10}))
     callback.close()
 
 

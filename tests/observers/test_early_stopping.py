@@ -67,7 +67,7 @@ def test_nan_never_is_an_improvement(make_info: MakeInfo) -> None:
 def test_the_reason_names_metric_value_and_step(make_info: MakeInfo) -> None:
     callback, control = started(make_info, metric="val/pass@1", mode="max", patience=2)
     for step, score in [(10, 0.5), (20, 0.4), (30, 0.5)]:
-        callback.on_eval(EvalRecord("val", "val", step, {"pass@1": score}))
+        callback.on_eval(EvalRecord("", "val", step, {"pass@1": score}))
     expected = "early_stopping: val/pass@1 did not improve on 0.5 (step 10) 2 times in a row"
     assert control.stop_reason == expected
     assert not control.interrupted
@@ -91,7 +91,7 @@ def test_the_short_name_finds_the_score_of_a_named_benchmark(
 def test_other_splits_are_not_watched(make_info: MakeInfo) -> None:
     callback, control = started(make_info, metric="val/pass@1", mode="max", patience=1)
     for step in range(1, 5):
-        callback.on_eval(EvalRecord("test", "test", step, {"pass@1": 0.0}))
+        callback.on_eval(EvalRecord("", "test", step, {"pass@1": 0.0}))
     assert control.stop_reason is None
 
 
@@ -116,7 +116,7 @@ def test_nothing_seen_means_nothing_to_save(make_info: MakeInfo) -> None:
 def test_a_metric_that_never_came_is_reported(make_info: MakeInfo, caplog: pytest.LogCaptureFixture) -> None:
     callback, _ = started(make_info, metric="val/los")
     callback.on_step(1, {"lr": 0.1})
-    callback.on_eval(EvalRecord("val", "val", 1, {"loss": 1.0}))
+    callback.on_eval(EvalRecord("", "val", 1, {"loss": 1.0}))
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
         callback.on_run_end(RunResult("a", "completed"))
     assert caplog.messages == [

@@ -108,27 +108,27 @@ It completed after 10 of 10 steps.
 ## Last training metrics
 
 | metric | value |
-| --- | --- |
+|---|---|
 | step | 10 |
 | loss | 0.1 |
 
 ## Last scores
 
 | split | benchmark | step | metric | value |
-| --- | --- | --- | --- | --- |
+|---|---|---|---|---|
 | test | held_out | 10 | pass@1 | 0.75 |
 | val | arithmetic | 10 | pass@1 | 1 |
 
 ## Result
 
 | metric | value |
-| --- | --- |
+|---|---|
 | final_loss | 0.1 |
 
 ## Artifacts
 
 | name | path |
-| --- | --- |
+|---|---|
 | best_checkpoint | step000008 |
 
 ## Checkpoints
@@ -194,7 +194,7 @@ def test_copies_can_be_turned_off(make_info: MakeInfo, tmp_path: Path) -> None:
     callback = LocalLogger(training_data=False, predictions=False)
     callback.on_run_start(make_info(run_dir=tmp_path), RunControl())
     callback.on_data(ROWS)
-    callback.on_eval(EvalRecord("val", "val", 1, {"pass@1": 1.0}, [{"reward": 1.0}]))
+    callback.on_eval(EvalRecord("", "val", 1, {"pass@1": 1.0}, [{"reward": 1.0}]))
     callback.close()
     assert not (tmp_path / "logs/data").exists()
     assert [path.name for path in (tmp_path / "logs/validation").iterdir()] == ["metrics.jsonl"]

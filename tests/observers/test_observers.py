@@ -50,7 +50,7 @@ def test_a_failing_observer_harms_neither_the_run_nor_the_others(caplog: pytest.
     observers = Observers([bad, good])
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
         observers.on_step(1, {})
-        observers.on_eval(EvalRecord("val", "val", 1, {}))
+        observers.on_eval(EvalRecord("", "val", 1, {}))
     assert good.calls == ["step 1", "eval"]
     assert caplog.messages == [
         "callback 'recorder' failed: RuntimeError: no step 1",

@@ -96,7 +96,7 @@ def test_a_quick_run_does_not_flood(make_info: MakeInfo, capsys: pytest.CaptureF
     for step in range(1, 5001):
         clock.now += 0.001
         callback.on_step(step, {"loss": 1.0})
-        callback.on_eval(EvalRecord("val", "val", step, {"pass@1": 0.5}))
+        callback.on_eval(EvalRecord("", "val", step, {"pass@1": 0.5}))
         callback.on_checkpoint({"name": f"step{step}", "step": step})
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) < 20
@@ -282,7 +282,7 @@ for step in range(1, 7):
     if step == 3:
         get_logger("x").warning("a log line in between")
         print("a result on stdout")
-        callback.on_eval(EvalRecord("val", "val", step, {"pass@1": 0.5}))
+        callback.on_eval(EvalRecord("", "val", step, {"pass@1": 0.5}))
 callback.on_run_end(RunResult("arm-a", "completed"))
 callback.close()
 get_logger("x").warning("a log line afterwards")

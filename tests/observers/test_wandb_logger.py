@@ -44,7 +44,7 @@ except EvsysError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 for step in range(done + 1, done + 4):
     callback.on_step(step, {"loss": 1 / step})
-callback.on_eval(EvalRecord("val", "val", done + 3, {"pass@1": 0.5}))
+callback.on_eval(EvalRecord("", "val", done + 3, {"pass@1": 0.5}))
 callback.on_run_end(RunResult("arm-a", "failed", error="it broke"))
 callback.close()
 """

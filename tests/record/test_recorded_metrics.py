@@ -60,7 +60,7 @@ def test_a_metric_may_repeat_the_step_but_not_contradict_it() -> None:
 @pytest.mark.parametrize(
     ("name", "split", "metric", "expected"),
     [
-        ("val", "val", "pass@1", "val/pass@1"),
+        ("val", "val", "pass@1", "val/val/pass@1"),
         ("", "test", "pass@1", "test/pass@1"),
         ("arithmetic", "val", "pass@1", "val/arithmetic/pass@1"),
         ("arithmetic", "val", "val/pass@1", "val/pass@1"),

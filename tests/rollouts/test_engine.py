@@ -16,7 +16,7 @@ from evsys_sdk.rollouts.engine import InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.environment import SandboxError
 from evsys_sdk.rollouts.environments.none import NoEnvironment
 from evsys_sdk.rollouts.policy import ContextFullError
-from evsys_sdk.rollouts.rollout import Rollout, TruncatedError, Turn, opening
+from evsys_sdk.rollouts.rollout import AgentResult, Rollout, TruncatedError, Turn, opening
 
 type MakeEngine = Callable[..., InlineEngine]
 type MakeRequest = Callable[..., RolloutRequest]
@@ -414,3 +414,52 @@ def test_turns_that_come_after_the_end_do_not_change_a_rollout(
 
     [rollout] = make_engine().submit([make_request(run=run, verify=verify)]).result(10)
     assert (rollout.reward, len(rollout.turns)) == (1.0, 1)
+
+
+def returning(**fields: Any) -> Callable[..., Any]:
+    """An agent that asks once and returns more than its conversation."""
+
+    async def run(task: Any, policy: Any, environment: Any) -> AgentResult:
+        messages = opening(task)
+        return AgentResult([*messages, (await policy.act(messages)).message], **fields)
+
+    return run
+
+
+def test_the_reward_of_an_agent_wins_over_the_verifier(make_engine: MakeEngine, make_request: MakeRequest) -> None:
+    request = make_request(run=returning(reward=0.25, info={"moves": 7}), verify=raising(AssertionError("not asked")))
+    [rollout] = make_engine().submit([request]).result(10)
+    assert (rollout.status, rollout.reward) == ("ok", 0.25)
+    assert rollout.info == {"reward_from": "agent", "moves": 7}
+    assert rollout.messages[-1] == {"role": "assistant", "content": "yes"}
+
+
+def test_an_agent_without_a_reward_of_its_own_is_verified_and_its_info_kept(
+    make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    [rollout] = make_engine().submit([make_request(run=returning(info={"moves": 7}))]).result(10)
+    assert (rollout.reward, rollout.info) == (1.0, {"said": "yes", "moves": 7})
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"reward": "high"}, "the agent returned the reward 'high'"),
+        ({"reward": math.nan}, "the agent returned the reward nan"),
+        ({"info": [1]}, "the agent returned the info [1] instead of a dict"),
+    ],
+)
+def test_what_an_agent_returns_is_checked(
+    fields: dict[str, Any], said: str, make_engine: MakeEngine, make_request: MakeRequest
+) -> None:
+    [rollout] = make_engine().submit([make_request(run=returning(**fields))]).result(10)
+    assert (rollout.status, rollout.reward, rollout.error) == ("infra", None, said)
+
+
+def test_a_failure_in_the_users_code_says_where(make_engine: MakeEngine, make_request: MakeRequest) -> None:
+    [rollout] = make_engine().submit([make_request(run=raising(ValueError("no such room")))]).result(10)
+    line = raising.__code__.co_firstlineno + 2
+    assert rollout.error == "the agent failed: ValueError: no such room"
+    assert rollout.error_at.endswith(f"test_engine.py:{line}")
+    [ours] = make_engine().submit([make_request(run=returning(reward="high"))]).result(10)
+    assert ours.error_at == "", "nothing of the user's was on the way"

@@ -82,6 +82,11 @@ class Raw:
         answer = self.post("create_model", {**body, "lora_config": {"rank": 8, "seed": 1, **lora}}).json()
         return self.result(answer["request_id"])["model_id"]
 
+    def saved(self, model_id: str, seq_id: int, name: str) -> str:
+        """Save weights under a name; where they are."""
+        request = {"model_id": model_id, "seq_id": seq_id, "path": name}
+        return self.result(self.post("save_weights", request).json()["request_id"])["path"]
+
     def forward_backward(self, model_id: str, seq_id: int, text: bytes = b"hello", **fields: Any) -> httpx.Response:
         return self.bytes("forward_backward", training_request(model_id, seq_id, text, **fields).SerializeToString())
 

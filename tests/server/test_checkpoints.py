@@ -31,7 +31,7 @@ def save(checkpoints: Checkpoints, name: str, content: str = "x", kind: str = WE
 
 def test_what_was_saved_is_found_by_its_path(checkpoints: Checkpoints) -> None:
     folder = save(checkpoints, "one")
-    assert checkpoints.get(f"tinker://{RUN}/weights/one")["ref"] == str(folder)
+    assert checkpoints.get(f"tinker://{RUN}/weights/one").ref == str(folder)
     (listed,) = checkpoints.listed(RUN)
     assert (listed["checkpoint_id"], listed["checkpoint_type"], listed["size_bytes"]) == ("weights/one", "training", 1)
     with pytest.raises(Refusal):
@@ -42,13 +42,13 @@ def test_the_folder_can_be_moved(checkpoints: Checkpoints, tmp_path: Path) -> No
     save(checkpoints, "one")
     moved = tmp_path.with_name(f"{tmp_path.name}-moved")
     tmp_path.rename(moved)
-    ref = Checkpoints(moved).get(f"tinker://{RUN}/weights/one")["ref"]
+    ref = Checkpoints(moved).get(f"tinker://{RUN}/weights/one").ref
     assert (Path(ref) / "weights").read_text("utf-8") == "x"
 
 
 def test_a_name_that_is_given_again_replaces_what_it_meant(checkpoints: Checkpoints) -> None:
     old, new = save(checkpoints, "one"), save(checkpoints, "one", "y")
-    assert checkpoints.get(f"tinker://{RUN}/weights/one")["ref"] == str(new)
+    assert checkpoints.get(f"tinker://{RUN}/weights/one").ref == str(new)
     assert not old.exists()
 
 
@@ -95,3 +95,41 @@ def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
 def test_paths_that_cannot_be_ours_are_refused(path: str) -> None:
     with pytest.raises(Refusal, match="no path of saved weights"):
         Place.parse(path)
+
+
+DAMAGED = {
+    "cut off": lambda record: json.dumps(record)[:-9],
+    "empty": lambda record: "",
+    "a list": lambda record: "[]",
+    "no time": lambda record: json.dumps(
+        {key: value for key, value in record.items() if key not in ("time", "created")}
+    ),
+    "a date that is none": lambda record: json.dumps({**record, "expires_at": "tomorrow"}),
+    "a run that cannot be": lambda record: json.dumps(record).replace("abc:train:0", "abc:train:1000000000"),
+    "of another": lambda record: json.dumps(record).replace("weights/one", "weights/two"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_record_hides_no_other(checkpoints: Checkpoints, damage: str, tmp_path: Path) -> None:
+    save(checkpoints, "one")
+    save(checkpoints, "sound")
+    files = {"runs": checkpoints.run_dir(RUN) / "run.json", "one": checkpoints.run_dir(RUN) / "weights" / "one.json"}
+    for file in files.values():
+        file.write_text(DAMAGED[damage](json.loads(file.read_text("utf-8"))), "utf-8")
+    checkpoints.add_run("abc:train:1", {"base_model": "tiny", "lora_rank": 8, "seed": 1, "user_metadata": None})
+    again = Checkpoints(tmp_path)
+    again.delete_expired()
+    assert "sound" in {checkpoint["checkpoint_id"].partition("/")[2] for checkpoint in again.listed()}
+    assert [c["tinker_path"] for c in again.listed() if c["tinker_path"].endswith("one")] == []
+    assert "abc:train:1" in {run.training_run_id for run in again.runs()}
+
+
+def test_nothing_outside_its_folder_is_ever_removed(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    save(checkpoints, "one")
+    (tmp_path / "precious").mkdir()
+    file = checkpoints.run_dir(RUN) / "weights" / "one.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "ref": "../../../precious"}), "utf-8")
+    checkpoints.delete(Place(RUN, WEIGHTS, "one"))
+    assert (tmp_path / "precious").exists()
+    assert checkpoints.listed() == []

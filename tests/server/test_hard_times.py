@@ -64,8 +64,8 @@ def test_whatever_is_listed_after_a_kill_can_be_loaded(state_dir: Path, delay_s:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"POST /api/v1/optim_step HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf",
-        b"POST /api/v1/optim_step HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /api/v1/optim_step HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\nhalf",
+        b"POST /api/v1/optim_step HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
         b"GET /api/v1/healthz HTTP/9.9\r\n\r\n",
         b"",
@@ -83,7 +83,7 @@ def test_a_client_that_leaves_while_it_waits_can_come_back(raw: Raw, server: Ser
     request_id = raw.forward_backward(raw.model(), 1).json()["request_id"]
     host, port = server.url.removeprefix("http://").split(":")
     body = b'{"request_id": "%s"}' % request_id.encode()
-    head = b"POST /api/v1/retrieve_future HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = b"POST /api/v1/retrieve_future HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head + body)
     assert raw.loss(request_id) > 0

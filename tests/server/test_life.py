@@ -79,6 +79,16 @@ def test_a_server_that_is_stopped_finishes_what_it_has(state_dir: Path, number: 
         other.http.close()
 
 
+def test_a_server_that_is_stopped_does_not_wait_for_requests_that_cannot_come(state_dir: Path) -> None:
+    with ServerProcess(state_dir, "--grace-s", "600") as server:
+        raw = Raw(server.url)
+        behind = raw.forward_backward(raw.model(), 2).json()["request_id"]
+        server.process.send_signal(signal.SIGTERM)
+        assert "did not arrive" in raw.result(behind)["error"]
+        assert server.process.wait(60) == 0
+        raw.http.close()
+
+
 def test_asking_twice_stops_at_once(state_dir: Path) -> None:
     with ServerProcess(state_dir, "--delay-ms", "60000") as server:
         raw = Raw(server.url)

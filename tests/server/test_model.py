@@ -7,10 +7,11 @@ import concurrent.futures
 import json
 
 import pytest
+from starlette.responses import Response
 
 from evsys_sdk.backends.future import Operation
 from evsys_sdk.errors import BackendError
-from evsys_sdk.server.answer import Answer, Refusal
+from evsys_sdk.server.answer import Refusal, answer_json
 from evsys_sdk.server.futures import Futures
 from evsys_sdk.server.model import ServedModel
 
@@ -19,8 +20,8 @@ def served(futures: Futures, *, delay_s: float = 0.0, max_queue: int = 8) -> Ser
     return ServedModel("s:train:0", "s", "tiny", 8, 1, futures, max_queue, delay_s)
 
 
-def done(value: int) -> Operation[Answer]:
-    return Operation.done(Answer.json(value))
+def done(value: int) -> Operation[Response]:
+    return Operation.done(answer_json(value))
 
 
 async def answer(futures: Futures, request_id: str) -> object:
@@ -49,7 +50,7 @@ async def test_a_start_that_fails_unexpectedly_is_a_result_too(delay_s: float) -
     futures = Futures()
     model = served(futures, delay_s=delay_s)
 
-    def fail() -> Operation[Answer]:
+    def fail() -> Operation[Response]:
         raise OSError("the disk is full")
 
     request_id = model.submit(2, fail)
@@ -62,20 +63,20 @@ async def test_a_start_that_fails_unexpectedly_is_a_result_too(delay_s: float) -
 async def test_with_a_service_time_one_operation_ends_before_the_next_begins() -> None:
     futures, events = Futures(), list[str]()
     model = served(futures, delay_s=0.01)
-    running: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+    running: concurrent.futures.Future[Response] = concurrent.futures.Future()
 
-    def first() -> Operation[Answer]:
+    def first() -> Operation[Response]:
         events.append("first begins")
         return Operation(running)
 
-    def second() -> Operation[Answer]:
+    def second() -> Operation[Response]:
         events.append("second begins")
         return done(2)
 
     ids = [model.submit(1, first), model.submit(2, second)]
     await asyncio.sleep(0.05)
     assert events == ["first begins"]
-    running.set_result(Answer.json(1))
+    running.set_result(answer_json(1))
     assert [await answer(futures, request_id) for request_id in ids] == [1, 2]
 
 
@@ -106,9 +107,9 @@ async def test_a_session_that_ends_leaves_nothing_behind() -> None:
 
 async def test_a_result_that_takes_long_is_asked_for_again() -> None:
     futures = Futures()
-    futures.open("a", session_id="s", queue="q")
+    futures.open("a", "q", session_id="s")
     early = await futures.fetch("a", 0.01)
-    assert (early.status, json.loads(early.body)["type"]) == (408, "try_again")
-    futures.finish("a", Answer.json(1))
+    assert (early.status_code, json.loads(early.body)["type"]) == (408, "try_again")
+    futures.finish("a", answer_json(1))
     assert await answer(futures, "a") == 1
     assert await answer(futures, "a") == 1, "the first answer may have been lost"

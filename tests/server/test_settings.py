@@ -27,7 +27,10 @@ def test_other_machines_need_a_key_or_a_clear_word(host: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "--model"),
+        (["--backend", "local"], "--model"),
+        (["--backend-param", "hiden=8"], "hidden"),
+        (["--backend-param", "hidden=wide"], "hidden"),
+        (["--backend-param", "hidden=[1"], "hidden"),
         (["--model", "x", "--backend-param", "hidden"], "KEY=VALUE"),
         (["--model", "x", "--api-key-file", "/nowhere/key"], "/nowhere/key"),
         (["--model", "x", "--port", "70000"], "70000"),
@@ -39,6 +42,11 @@ def test_mistakes_on_the_command_line_are_named(
 ) -> None:
     assert main(["serve", *options, "--state-dir", str(tmp_path)]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_the_mock_backend_has_a_model_of_its_own() -> None:
+    assert ServeSettings(Path()).models == ("tiny",)
+    assert ServeSettings(Path(), ("a", "b")).models == ("a", "b")
 
 
 def test_an_empty_key_file_is_no_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """What every recipe shares: hyperparameters with good defaults, and the plumbing around `build_batch`.
 
 A new algorithm overrides `build_batch(step_idx)`; optionally `setup` (once, before the first step, with the weights the
-stage begins with) and `step_metrics`. The loss rides on the batch it returns.
+stage begins with), `step_metrics`, and `steps_for` where it does not visit its examples epoch by epoch. The loss rides
+on the batch it returns.
 
     @register_algorithm("focal_sft")
     class FocalSFT(SFT):
@@ -14,13 +15,16 @@ stage begins with) and `step_metrics`. The loss rides on the batch it returns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
+from ..protocols import AlgorithmTraits
 from ..training.batch import TrainingBatch
 from ..training.order import BatchOrder
 from ..training.schedule import Schedule, ScheduleKind
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from ..inference.renderer import Renderer
     from ..protocols import Row, RunContext, RunResult
     from ..training.loop import LoopSettings
+    from ..training.services import RunServices
+
+_BATCHES_PLANNED = 32
+"""Batches that are built to know how long a step is."""
 
 
 class TrainingConfig(Strict):
@@ -60,9 +68,9 @@ class TrainingConfig(Strict):
     eval_every: int | None = Field(default=None, ge=1, json_schema_extra=NOT_SEARCHED)
     """Score the live model on `eval.eval_data` every this many steps."""
     selection_metric: str | None = None
-    """Metric that decides which checkpoint is the best; by default the first eval metric, else the training loss."""
+    """Metric that decides which checkpoint is the best; by default that of a validation set, else the recipe's own."""
     selection_mode: Literal["min", "max"] | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
-    """Whether less or more of it is better; by default less for losses, more for everything else."""
+    """Whether less or more of it is better; by default the recipe's choice, else less for losses, more for others."""
 
     @field_validator("selection_metric")
     @classmethod
@@ -74,11 +82,35 @@ class TrainingConfig(Strict):
         return metric
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedWork:
+    """What a recipe would do; nothing was trained to know it."""
+
+    steps: int
+    tokens_trained: float
+    """Tokens of rows in all steps together, as the client that the recipe is bound to counts them."""
+    step_lengths: tuple[int, ...]
+    """The sequences of a typical step."""
+    answers_sampled: int = 0
+    answers_trained: int = 0
+    """More than those where several steps learn from the same answers."""
+    answer_tokens: int = 0
+    """How long each answer may become, in the tokens of the model itself."""
+    note: str = ""
+    """What the numbers leave out."""
+
+
 class BaseAlgorithm:
     """Base of recipes: owns the plumbing, leaves the maths to `build_batch`."""
 
     name: ClassVar[str] = "base"
     Config: ClassVar[type[TrainingConfig]] = TrainingConfig
+    pinned_backend: ClassVar[str | None] = None
+    """The backend it insists on, whatever the run names."""
+    selection_metric: ClassVar[str] = "loss"
+    """What chooses the best checkpoint unless the config or a validation set does; logged with each step ..."""
+    selection_mode: ClassVar[Literal["min", "max"]] = "min"
+    """... and whether less or more of it is better."""
     builds_ahead: bool = True
     """Whether batches may be built before earlier steps have finished; on-policy recipes say no."""
 
@@ -87,7 +119,7 @@ class BaseAlgorithm:
     rows: Sequence[Row]
     seed: int
     run_dir: Path
-    services: Mapping[str, Any]
+    services: RunServices
     """What the run offers beside these, e.g. `verify` for rollouts."""
 
     def __init__(self, **params: Any) -> None:
@@ -101,7 +133,7 @@ class BaseAlgorithm:
         rows: Sequence[Row],
         seed: int,
         run_dir: Path,
-        services: Mapping[str, Any],
+        services: RunServices,
     ) -> None:
         """Receive what the run provides; called once, before `setup`."""
         self.client, self.renderer, self.rows, self.seed, self.run_dir = client, renderer, rows, seed, run_dir
@@ -126,15 +158,45 @@ class BaseAlgorithm:
         """Which examples each step visits."""
         return BatchOrder(self.n_examples(), self.cfg.batch_size, self.seed)
 
-    def total_steps(self) -> int:
-        """How many steps the recipe takes; exact once `setup` has run."""
-        return self.cfg.max_steps or self.order().steps_per_epoch * self.cfg.num_epochs
+    def steps_for(self, n_examples: int) -> int:
+        """How many steps the recipe takes on this many examples."""
+        return (
+            self.cfg.max_steps or BatchOrder(n_examples, self.cfg.batch_size, 0).steps_per_epoch * self.cfg.num_epochs
+        )
 
-    def planned_steps(self, ctx: RunContext) -> int | None:
+    def total_steps(self) -> int:
+        """How many steps the recipe takes; known once `setup` has run."""
+        return self.steps_for(self.n_examples())
+
+    @property
+    def uses_every_row(self) -> bool:
+        """Whether `setup` makes each row one example; if not, only it knows how many there are."""
+        return True
+
+    def planned_steps(self, rows: Sequence[Row]) -> int | None:
         """How many steps are to be expected before `setup` has looked at the rows; None where it may leave some out."""
-        if self.cfg.max_steps is not None or getattr(self.cfg, "too_long", "error") != "error":
-            return self.cfg.max_steps
-        return BatchOrder(len(ctx.extras["train_rows"]), self.cfg.batch_size, 0).steps_per_epoch * self.cfg.num_epochs
+        return self.steps_for(len(rows)) if self.uses_every_row else self.cfg.max_steps
+
+    async def plan(self, n_rows: int) -> PlannedWork:
+        """What the recipe would do on this many rows, told from the few that it is bound to."""
+        await self.setup()
+        steps = self.steps_for(max(round(self.n_examples() * n_rows / max(len(self.rows), 1)), 1))
+        within = max(self.order().steps_per_epoch, 1)
+        built = min(within, _BATCHES_PLANNED)
+        batches = [await self.build_batch(at * within // built) for at in range(built)]
+        lengths = [[len(datum.tokens) for datum in batch.data] for batch in batches]
+        return PlannedWork(steps, steps * fmean(map(sum, lengths)), tuple(lengths[0]))
+
+    def traits(self) -> AlgorithmTraits:
+        """What others need to know about the recipe before it trains."""
+        return AlgorithmTraits(
+            pinned_backend=self.pinned_backend,
+            lora_rank=self.cfg.lora_rank,
+            max_steps=self.cfg.max_steps,
+            planned_steps=self.planned_steps,
+            selection_metric=self.selection_metric,
+            selection_mode=self.selection_mode,
+        )
 
     def settings(self) -> LoopSettings:
         """The hyperparameters as the loop wants them."""

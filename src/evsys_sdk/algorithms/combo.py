@@ -10,8 +10,9 @@ from ..config import AlgorithmConfig, DataConfig
 from ..config.base import MisplacedValue, Name, Strict
 from ..config.fields import searched
 from ..config.run import refuse_repeated_names
-from ..protocols import RunContext, RunResult
-from .stages import Stage, shared_backend, stage_algorithm, train_stages
+from ..protocols import AlgorithmTraits, RunContext, RunResult
+from ..training.services import services_of
+from .stages import Stage, stage_algorithm, stage_traits, train_stages
 
 
 class ComboPhase(AlgorithmConfig):
@@ -52,15 +53,17 @@ class Combo:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        self._algorithms = [
+        self.stages = [
             stage_algorithm(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
             for index, phase in enumerate(self.cfg.phases)
         ]
-        self.pinned_backend = shared_backend(self._algorithms)
+
+    def traits(self) -> AlgorithmTraits:
+        """Those of its phases as a whole."""
+        return stage_traits(self.stages, lora_rank=self.cfg.lora_rank)
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train all phases in order."""
-        rows = [
-            ctx.extras["load_rows"](phase.data) if phase.data else ctx.extras["train_rows"] for phase in self.cfg.phases
-        ]
-        return train_stages(ctx, [Stage(*stage) for stage in zip(self.cfg.labels, self._algorithms, rows, strict=True)])
+        load_rows, own = services_of(ctx).load_rows, ctx.extras["train_rows"]
+        rows = [load_rows(phase.data) if phase.data else own for phase in self.cfg.phases]
+        return train_stages(ctx, [Stage(*stage) for stage in zip(self.cfg.labels, self.stages, rows, strict=True)])

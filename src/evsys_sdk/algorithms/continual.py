@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar
 
-from ..config import ContinualStage, RunConfig
+from ..config import RunConfig
 from ..errors import ConfigError, Problem
-from ..protocols import RunContext, RunResult
+from ..protocols import AlgorithmTraits, RunContext, RunResult
 from ..record.checkpoints import Checkpoint, CheckpointLog
-from .stages import Stage, shared_backend, stage_algorithm, train_stages
-
-type ScoreStage = Callable[[ContinualStage, int], Awaitable[Mapping[str, float]]]
+from ..training.services import RunServices, services_of
+from .stages import Stage, stage_algorithm, stage_traits, train_stages
 
 
 class Continual:
@@ -27,31 +26,34 @@ class Continual:
         assert run.continual is not None
         self._stages = run.continual.stages
         kind, params = run.algorithm.kind, run.algorithm.params
-        self._algorithms = [
+        self.stages = [
             stage_algorithm(kind, {**params, **stage.params}, path="algorithm.kind") for stage in self._stages
         ]
-        self.cfg = self._algorithms[0].cfg
-        self.pinned_backend = shared_backend(self._algorithms)
-        if any(algorithm.cfg.lora_rank != self.cfg.lora_rank for algorithm in self._algorithms):
+        self.cfg = self.stages[0].cfg
+        if any(algorithm.cfg.lora_rank != self.cfg.lora_rank for algorithm in self.stages):
             hint = "All stages train one adapter: set lora_rank in algorithm.params."
             raise ConfigError(Problem("the stages ask for adapters of different rank", "continual.stages", hint=hint))
 
+    def traits(self) -> AlgorithmTraits:
+        """Those of its stages as a whole."""
+        return stage_traits(self.stages, lora_rank=self.cfg.lora_rank)
+
     def train(self, ctx: RunContext) -> RunResult:
         """Train all stages in order and fill the retention matrix."""
+        services = services_of(ctx)
         stages = [
-            Stage(stage.name, algorithm, ctx.extras["load_rows"](stage.data), at_end=self._scorer(ctx, index))
-            for index, (stage, algorithm) in enumerate(zip(self._stages, self._algorithms, strict=True))
+            Stage(stage.name, algorithm, services.load_rows(stage.data), at_end=self._scorer(services, index))
+            for index, (stage, algorithm) in enumerate(zip(self._stages, self.stages, strict=True))
         ]
         result = train_stages(ctx, stages)
         trained = [checkpoint for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read() if checkpoint.final]
-        result.extras["retention"] = retention_matrix(trained)
-        if result.status == "completed" and ctx.extras.get("score_stage") and (reason := self._unscored(ctx, trained)):
-            result.extras["unscored"] = reason
+        result.notes.retention = retention_matrix(trained)
+        if result.status == "completed" and services.score_stage is not None:
+            result.notes.unscored = self._unscored(services, trained)
         return result
 
-    def _scorer(self, ctx: RunContext, index: int) -> Callable[[int], Awaitable[Mapping[str, float]]]:
-        score: ScoreStage | None = ctx.extras.get("score_stage")
-        seen = self._stages[: index + 1]
+    def _scorer(self, services: RunServices, index: int) -> Callable[[int], Awaitable[Mapping[str, float]]]:
+        score, seen = services.score_stage, self._stages[: index + 1]
 
         async def score_all(step: int) -> Mapping[str, float]:
             found: dict[str, float] = {}
@@ -66,9 +68,9 @@ class Continual:
 
         return score_all
 
-    def _unscored(self, ctx: RunContext, trained: Sequence[Checkpoint]) -> str | None:
+    def _unscored(self, services: RunServices, trained: Sequence[Checkpoint]) -> str | None:
         """Why a run with metrics has fewer scores than it should have."""
-        if not any(stage.eval_data for stage in self._stages) and "evaluate" not in ctx.extras:
+        if not any(stage.eval_data for stage in self._stages) and services.evaluate is None:
             return "eval names metrics, but no stage has eval_data to compute them on"
         holes = self._holes(trained)
         return f"the retention matrix has no score for {', '.join(holes)}" if holes else None

@@ -73,6 +73,10 @@ class DPO(BaseAlgorithm):
         reference = await self._sequence_logprobs(datums)
         self.pairs = [Pair(datums[i], datums[i + 1], reference[i] - reference[i + 1]) for i in range(0, len(datums), 2)]
 
+    @property
+    def uses_every_row(self) -> bool:
+        return self.cfg.too_long == "error"
+
     def n_examples(self) -> int:
         return len(self.pairs)
 

@@ -79,7 +79,7 @@ class LocalRL(TrlAlgorithm):
             model,
             args=config,
             train_dataset=self._dataset(),
-            reward_funcs=self._reward(ctx.extras["verify"]),
+            reward_funcs=self._reward(self.recipe.services.verify),
             processing_class=ctx.extras["backend_handles"]["tokenizer"],
             optimizers=optimizers,
         )

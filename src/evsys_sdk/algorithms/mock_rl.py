@@ -11,4 +11,4 @@ class MockRL(RL):
     """Policy gradient that always runs on the mock backend."""
 
     name: ClassVar[str] = "mock_rl"
-    pinned_backend: ClassVar[str] = "mock"
+    pinned_backend: ClassVar[str | None] = "mock"

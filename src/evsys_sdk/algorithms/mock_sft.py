@@ -11,4 +11,4 @@ class MockSFT(SFT):
     """Supervised fine-tuning that always runs on the mock backend."""
 
     name: ClassVar[str] = "mock_sft"
-    pinned_backend: ClassVar[str] = "mock"
+    pinned_backend: ClassVar[str | None] = "mock"

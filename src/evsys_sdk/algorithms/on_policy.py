@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,12 +14,15 @@ from ..backends.client import SamplingClient, SamplingParams
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
 from ..data import HarborTask, TargetFormat, parse_rows
+from ..errors import TrainingError
 from ..log import get_logger
+from ..protocols import AlgorithmTraits, RolloutTraits
 from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
 from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness, import_agent
 from ..rollouts.policy import ContextFullError, SamplerPolicy
 from ..rollouts.rollout import Message, Rollout, Turn
-from .base import BaseAlgorithm, TrainingConfig
+from .base import BaseAlgorithm, PlannedWork, TrainingConfig
+from .prompts import prompt_of
 
 
 class SamplingConfig(Strict):
@@ -68,6 +73,33 @@ class OnPolicyAlgorithm(BaseAlgorithm):
     cfg: Any  # each recipe declares its own, derived from OnPolicyConfig
     builds_ahead = False
 
+    @property
+    def answers_per_row(self) -> int:
+        """How often the policy answers each prompt of a batch."""
+        return 1
+
+    @property
+    def updates_per_batch(self) -> int:
+        """How many steps are taken on the same answers."""
+        return 1
+
+    def traits(self) -> AlgorithmTraits:
+        return replace(super().traits(), updates_per_batch=self.updates_per_batch)
+
+    async def plan(self, n_rows: int) -> PlannedWork:
+        """As many answers as it asks for, each as long as it may be: what the policy will say is not known."""
+        prompts = fmean([len(self.renderer.prompt(prompt_of(row))) for row in self.rows] or [0])
+        steps, longest = self.steps_for(max(n_rows, 1)), self.cfg.sampling.max_tokens
+        per_step = min(self.cfg.batch_size, max(n_rows, 1)) * self.answers_per_row
+        return PlannedWork(
+            steps,
+            tokens_trained=steps * per_step * prompts,
+            step_lengths=(round(prompts) + longest,) * per_step,
+            answers_sampled=-(-steps // self.updates_per_batch) * per_step,
+            answers_trained=steps * per_step,
+            answer_tokens=longest,
+        )
+
     def policy(self, sampler: SamplingClient) -> SamplerPolicy:
         """The current weights as an agent sees them."""
         params = SamplingParams(self.cfg.sampling.max_tokens, self.cfg.sampling.temperature)
@@ -90,6 +122,8 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
     """Base of recipes that roll out the current policy on tasks."""
 
     Config = RolloutConfig
+    selection_metric: ClassVar[str] = "reward/mean"
+    selection_mode: ClassVar[Literal["min", "max"]] = "max"
     _engine: RolloutEngine | None = None
 
     @classmethod
@@ -101,6 +135,24 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
     def harness(self) -> Harness:
         """The agent and environment that the policy is trained in, and must be evaluated in."""
         return build_harness(self.cfg.agent, self.cfg.environment, agent_import_path=self.cfg.agent_import_path)
+
+    def traits(self) -> AlgorithmTraits:
+        cfg = self.cfg
+        rollouts = RolloutTraits(
+            harness=self.harness,
+            agent=cfg.agent,
+            agent_import_path=cfg.agent_import_path,
+            environment=cfg.environment,
+            engine=cfg.engine,
+            max_tokens=cfg.sampling.max_tokens,
+        )
+        return replace(super().traits(), rollouts=rollouts)
+
+    async def plan(self, n_rows: int) -> PlannedWork:
+        work = await super().plan(n_rows)
+        has_agent = self.cfg.agent is not None or self.cfg.agent_import_path is not None
+        note = "an agent may take several turns for a task; one is counted" if has_agent else ""
+        return replace(work, note=note)
 
     async def setup(self) -> None:
         self.tasks: list[HarborTask] = list(parse_rows(self.rows, TargetFormat.HARBOR_TASK))
@@ -129,14 +181,14 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
                 sample=sample,
                 policy=policy.seeded(iteration, task.task_id, sample),
                 harness=self._harness,
-                verify=self.services["verify"],
+                verify=self.services.verify,
             )
             for task in tasks
             for sample in range(n_samples)
         ]
         assert self._engine is not None
         rollouts = await self._engine.submit(requests)
-        _warn_of_failures(rollouts)
+        _report_failures(rollouts)
         return [rollouts[start : start + n_samples] for start in range(0, len(rollouts), n_samples)]
 
     def _open_engine(self) -> RolloutEngine:
@@ -149,11 +201,17 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
         return HarborEngine(limits)
 
 
-def _warn_of_failures(rollouts: Sequence[Rollout]) -> None:
-    """Failures are not trained on, so they must not go unseen."""
+def _report_failures(rollouts: Sequence[Rollout]) -> None:
+    """Failures are not trained on, so they must not go unseen; where nothing else is left, there is no run."""
     failures = [rollout for rollout in rollouts if rollout.status == "infra"]
     if failures:
         first = failures[0]
+        if len(failures) == len(rollouts):
+            at = f" (at {first.error_at})" if first.error_at else ""
+            raise TrainingError(
+                f"all {len(rollouts)} rollouts of a step failed, so that there is nothing to learn from. The first, of "
+                f"task '{first.task_id}': {first.error}{at}"
+            )
         get_logger(__name__).warning(
             "%d of %d rollouts failed and are left out; the first, of task %s: %s",
             len(failures), len(rollouts), first.task_id, first.error,

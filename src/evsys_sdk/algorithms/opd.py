@@ -23,6 +23,7 @@ class OPD(OnPolicyAlgorithm):
     """On-policy distillation from a teacher that shares the tokenizer."""
 
     name: ClassVar[str] = "opd"
+    selection_metric: ClassVar[str] = "teacher/reverse_kl"
 
     class Config(OnPolicyConfig):
         """Parameters of `opd`."""

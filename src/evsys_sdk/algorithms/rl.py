@@ -26,7 +26,6 @@ from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient
-    from ..protocols import RunContext
     from ..training.loop import LoopSettings
 
 type Advantage = Literal["mean", "std", "rloo"]
@@ -83,6 +82,10 @@ class RL(RolloutAlgorithm):
 
     cfg: Config
 
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._pending: deque[asyncio.Task[list[list[Rollout]]]] = deque()
+
     async def setup(self) -> None:
         check_recipe(
             self.client.capabilities,
@@ -94,14 +97,14 @@ class RL(RolloutAlgorithm):
                 check_recipe(self.client.capabilities, path=f"algorithm.params.{name}", snapshots=use)
         await super().setup()
         self._base = await self.client.sampler() if self.cfg.kl_coefficient else None
-        self._pending: deque[asyncio.Task[list[list[Rollout]]]] = deque()
         self._next_iteration = 0
         self._experience: tuple[int, Experience] | None = None
         self._mastery = Mastery()
 
     def close(self) -> None:
-        for task in getattr(self, "_pending", ()):
-            task.cancel()
+        for task in self._pending:
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # it is over and has failed like the one before it, which was heard
         super().close()
 
     def settings(self) -> LoopSettings:
@@ -116,12 +119,16 @@ class RL(RolloutAlgorithm):
             save_at_fractions=tuple(steps / total for steps in fractions if steps < total),
         )
 
-    def total_steps(self) -> int:
-        return super().total_steps() * (1 if self.cfg.max_steps else self.cfg.updates_per_batch)
+    @property
+    def answers_per_row(self) -> int:
+        return self.cfg.group_size
 
-    def planned_steps(self, ctx: RunContext) -> int | None:
-        planned = super().planned_steps(ctx)
-        return planned if planned is None or self.cfg.max_steps else planned * self.cfg.updates_per_batch
+    @property
+    def updates_per_batch(self) -> int:
+        return self.cfg.updates_per_batch
+
+    def steps_for(self, n_examples: int) -> int:
+        return super().steps_for(n_examples) * (1 if self.cfg.max_steps else self.cfg.updates_per_batch)
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
         iteration = step_idx // self.cfg.updates_per_batch
@@ -129,7 +136,7 @@ class RL(RolloutAlgorithm):
             groups = await self._rollouts(iteration)
             self._experience = (iteration, await self._learnable(groups))
             if self._mastery.reached([r.reward for group in groups for r in group if r.reward is not None]):
-                self.services["control"].stop("every attempt earns the highest reward; there is nothing left to learn")
+                self.services.control.stop("every attempt earns the highest reward; there is nothing left to learn")
         experience = self._experience[1]
         metrics = dict(experience.metrics)
         if step_idx % self.cfg.updates_per_batch:  # these rollouts were paid for in an earlier step

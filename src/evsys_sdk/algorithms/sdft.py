@@ -37,6 +37,7 @@ class SDFT(OnPolicyAlgorithm):
     """Self-distillation: the model, shown a demonstration, teaches itself."""
 
     name: ClassVar[str] = "sdft"
+    selection_metric: ClassVar[str] = "teacher/reverse_kl"
 
     class Config(OnPolicyConfig):
         """Parameters of `sdft`."""
@@ -114,7 +115,7 @@ class SDFT(OnPolicyAlgorithm):
         generation = step // self.cfg.sync_every if self.cfg.teacher == "synced" else 0
         if generation != self._generation:
             # A stage of the run, or an attempt that was killed, may have stored a teacher of this number before.
-            name = f"teacher-{self.run_dir.name}-{generation:04d}-attempt{self.services.get('attempt', 1)}"
+            name = f"teacher-{self.run_dir.name}-{generation:04d}-attempt{self.services.attempt}"
             self._generation = generation
             self._teacher = await self.client.sampler(name)
             self._teacher_ref = self._teacher.ref

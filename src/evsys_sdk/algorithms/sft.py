@@ -14,6 +14,9 @@ from .base import BaseAlgorithm, TrainingConfig
 from .examples import LengthLimit, render_chats, to_datums, write_preview
 
 
+# Every recipe reads like this one: `Config` says what may be set, and the text under each field is its documentation;
+# `setup` runs once and turns rows into examples; `build_batch` picks the examples of a step and the loss they get. The
+# loop, the schedule, checkpoints and scores are the same for all of them.
 class SFT(BaseAlgorithm):
     """Supervised fine-tuning on chat rows."""
 
@@ -40,12 +43,17 @@ class SFT(BaseAlgorithm):
         write_preview(self.run_dir, rendered, self.client)
         self.examples = to_datums(rendered)
 
-    def n_examples(self) -> int:
-        return len(self.examples)
-
     async def build_batch(self, step_idx: int) -> TrainingBatch:
-        chosen = [self.examples[index] for index in self.order().indices(step_idx)]
+        order = self.order()  # a function of the seed and the step, so that a resumed run sees the same batches
+        chosen = [self.examples[index] for index in order.indices(step_idx)]
         supervised = float(sum(example.weights.sum() for example in chosen))
         # Backends sum over tokens. Dividing here makes the loss a mean, and a learning rate mean the same everywhere.
         data = [replace(example, weights=example.weights / supervised) for example in chosen]
-        return TrainingBatch(data, metrics={"epoch": self.order().epoch(step_idx), "supervised_tokens": supervised})
+        return TrainingBatch(data, metrics={"epoch": order.epoch(step_idx), "supervised_tokens": supervised})
+
+    def n_examples(self) -> int:
+        return len(self.examples)
+
+    @property
+    def uses_every_row(self) -> bool:
+        return self.cfg.too_long == "error"

@@ -7,18 +7,19 @@ also when the run resumes: a reference model must not drift.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
 from ..log import get_logger
-from ..protocols import Row, RunContext, RunResult
+from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import Checkpoint, CheckpointLog
 from ..registry import get_algorithm
 from ..training.blocking import run_blocking
-from ..training.callback import Observers, RunControl
 from ..training.loop import TrainingLoop
+from ..training.services import RunServices, services_of
 from .base import BaseAlgorithm
 
 if TYPE_CHECKING:
@@ -53,10 +54,21 @@ def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseA
     return algorithm
 
 
-def shared_backend(algorithms: Sequence[BaseAlgorithm]) -> str | None:
-    """The backend that one of the stages insists on; all of them train the same weights."""
-    pinned = (getattr(algorithm, "pinned_backend", None) for algorithm in algorithms)
-    return next((backend for backend in pinned if backend), None)
+def stage_traits(stages: Sequence[Algorithm], *, lora_rank: int) -> AlgorithmTraits:
+    """What is known about stages as a whole: they train one adapter, on the backend that one of them insists on."""
+    each = [traits_of(stage) for stage in stages]
+    lengths = [traits.max_steps for traits in each if traits.max_steps is not None]
+    return AlgorithmTraits(
+        pinned_backend=next((traits.pinned_backend for traits in each if traits.pinned_backend), None),
+        lora_rank=lora_rank,
+        max_steps=sum(lengths) if len(lengths) == len(each) else None,
+        updates_per_batch=math.lcm(*(traits.updates_per_batch for traits in each)),
+        stages=tuple(stages),
+        # A benchmark is scored after the last stage, so in the harness of the last that has one.
+        rollouts=next((traits.rollouts for traits in reversed(each) if traits.rollouts), None),
+        selection_metric=each[-1].selection_metric,
+        selection_mode=each[-1].selection_mode,
+    )
 
 
 @dataclass(slots=True)
@@ -66,8 +78,7 @@ class _StagedRun:
     client: TrainingClient
     renderer: Renderer
     checkpoints: CheckpointLog
-    observers: Observers
-    control: RunControl
+    services: RunServices
     resumed_from: Checkpoint | None = None
     resumed_at_end: bool = False
     """Whether training had finished before: only its weights are needed, for scoring."""
@@ -75,20 +86,12 @@ class _StagedRun:
 
     @classmethod
     def of(cls, ctx: RunContext, stages: Sequence[Stage]) -> _StagedRun:
-        extras = ctx.extras
-        checkpoints = CheckpointLog.in_dir(ctx.output_dir)
-        run = cls(
-            ctx=ctx,
-            stages=stages,
-            client=_training_client(ctx),
-            renderer=extras["renderer"],
-            checkpoints=checkpoints,
-            observers=extras["observers"],
-            control=extras["control"],
-        )
-        if any(stage.rows is not extras["train_rows"] for stage in stages):
-            run.observers.on_data([row for stage in stages for row in stage.rows])
-        if extras.get("resume"):
+        services, checkpoints = services_of(ctx), CheckpointLog.in_dir(ctx.output_dir)
+        client, renderer = _model(ctx, services)
+        run = cls(ctx, stages, client, renderer, checkpoints, services)
+        if any(stage.rows is not ctx.extras["train_rows"] for stage in stages):
+            services.observers.on_data([row for stage in stages for row in stage.rows])
+        if services.resume:
             checkpoints.repair()
             run._take_up(checkpoints.read())
         return run
@@ -104,7 +107,7 @@ class _StagedRun:
             end = await self._train_stage(index, stage, offset)
             offset = end.next_step
             self.finals.append(end)
-            if self.control.stop_reason is not None:
+            if self.services.control.stop_reason is not None:
                 break  # a stop ends the run; a stage of no steps must not look like a trained one
         if self.resumed_at_end:
             await self.client.load_state(self.finals[-1].state, with_optimizer=True)
@@ -118,9 +121,9 @@ class _StagedRun:
             client=client,
             renderer=self.renderer,
             rows=stage.rows,
-            seed=self.ctx.extras["seed"],
+            seed=self.services.seed,
             run_dir=self.ctx.output_dir / "stages" / stage.name if len(self.stages) > 1 else self.ctx.output_dir,
-            services=self.ctx.extras,
+            services=self.services,
         )
         try:
             return await self._set_up_and_run(index, stage, offset)
@@ -128,23 +131,23 @@ class _StagedRun:
             algorithm.close()
 
     async def _set_up_and_run(self, index: int, stage: Stage, offset: int) -> Checkpoint:
-        algorithm = stage.algorithm
+        algorithm, services = stage.algorithm, self.services
         await algorithm.setup()
-        if algorithm.cfg.eval_every is not None and "evaluate" not in self.ctx.extras:
+        if algorithm.cfg.eval_every is not None and services.evaluate is None:
             get_logger(__name__).warning("eval_every is set for '%s', but `eval` names nothing to score", stage.name)
         loop = TrainingLoop(
             client=self.client,
             builder=algorithm,
             settings=algorithm.settings(),
             checkpoints=self.checkpoints,
-            observers=self.observers,
-            control=self.control,
-            evaluate=self.ctx.extras.get("evaluate"),
+            observers=services.observers,
+            control=services.control,
+            evaluate=services.evaluate,
             at_end=stage.at_end,
-            scoring=self.ctx.extras.get("scoring"),
+            scoring=services.scoring,
             stage=index,
             offset=offset,
-            attempt=self.ctx.extras.get("attempt", 1),
+            attempt=services.attempt,
             renderer=self.renderer.name,
         )
         if self.finals:
@@ -177,56 +180,68 @@ class _StagedRun:
                 f"'{self.renderer.name}'. Set model.renderer_name back, or start a new run."
             )
         self.finals = [checkpoint for checkpoint in checkpoints if checkpoint.final]
-        self.observers.restore(last.observers)
+        self.services.observers.restore(last.observers)
         self.resumed_from = None if last.final else last
         self.resumed_at_end = last.final and (len(self.finals) == len(self.stages) or last.stop_reason is not None)
 
     def _result(self) -> RunResult:
-        last = self.finals[-1]
-        best, metric = self._best(last.stage)
+        last, control = self.finals[-1], self.services.control
+        metric, mode = self._selection(last.stage)
+        best = self._best(last.stage, metric, mode)
         artifacts = {"final_checkpoint": last.state, "final_sampler": last.sampler}
         if best is not None:
             artifacts |= {"best_checkpoint": best.state, "best_sampler": best.sampler}
-        interrupted = self.control.interrupted
-        stop_reason = self.control.stop_reason if interrupted else last.stop_reason
-        extras: dict[str, Any] = {"renderer": self.renderer.name, "selection_metric": metric, "tokens": last.tokens}
-        if stop_reason is not None:
-            untrained = [stage.name for stage in self.stages[last.stage + 1 :]]
-            extras |= {"stop_reason": stop_reason} | ({"untrained_stages": untrained} if untrained else {})
+        stop_reason = control.stop_reason if control.interrupted else last.stop_reason
+        untrained = [stage.name for stage in self.stages[last.stage + 1 :]]
         metrics = {_final_name(key): value for key, value in last.metrics.items()}
         metrics["steps"] = float(last.next_step)
         return RunResult(
             run_id=self.ctx.run_id,
-            status="cancelled" if interrupted else "completed",
+            status="cancelled" if control.interrupted else "completed",
             metrics=metrics,
             artifacts=artifacts,
-            error=stop_reason if interrupted else None,
-            extras=extras,
+            error=stop_reason if control.interrupted else None,
+            notes=RunNotes(
+                renderer=self.renderer.name,
+                selection_metric=metric,
+                selection_mode=mode,
+                tokens=last.tokens,
+                stop_reason=stop_reason,
+                untrained_stages=untrained if stop_reason is not None and untrained else None,
+            ),
         )
 
-    def _best(self, stage: int) -> tuple[Checkpoint | None, str]:
+    def _selection(self, stage: int) -> tuple[str, Literal["min", "max"]]:
+        """What chooses among checkpoints, and which end of it is better: the config's choice, else the recipe's own."""
+        algorithm, chosen = self.stages[stage].algorithm, self.services.selection
+        cfg, own = algorithm.cfg, traits_of(algorithm)
+        metric = cfg.selection_metric or (chosen.metric if chosen else own.selection_metric)
+        if cfg.selection_mode is not None:
+            return metric, cfg.selection_mode
+        if chosen is not None and metric == chosen.metric and chosen.mode is not None:
+            return metric, chosen.mode
+        if metric == own.selection_metric:
+            return metric, own.selection_mode
+        return metric, "min" if "loss" in metric else "max"
+
+    def _best(self, stage: int, metric: str, mode: Literal["min", "max"]) -> Checkpoint | None:
         """The checkpoint that the selection metric prefers, among those of the last stage."""
-        cfg = self.stages[stage].algorithm.cfg
-        metric: str = cfg.selection_metric or self.ctx.extras.get("selection_metric") or "loss"
-        wanted = None if cfg.selection_metric else self.ctx.extras.get("selection_mode")
-        mode: Literal["min", "max"] = cfg.selection_mode or wanted or ("min" if "loss" in metric else "max")
         best = self.checkpoints.best(metric, mode, stage=stage)
-        if best is None and not self.control.interrupted:
+        if best is None and not self.services.control.interrupted:
             known = sorted({key for checkpoint in self.checkpoints.read() for key in checkpoint.metrics})
             guess = closest(metric, known)
             hint = f"did you mean '{guess}'?" if guess else f"they have {', '.join(known) or 'none'}."
             get_logger(__name__).warning("no checkpoint has the metric '%s' to select by; %s", metric, hint)
-        return best, metric
+        return best
 
 
-def _training_client(ctx: RunContext) -> TrainingClient:
-    client = ctx.extras["backend_handles"].get("training_client")
-    if client is None:
+def _model(ctx: RunContext, services: RunServices) -> tuple[TrainingClient, Renderer]:
+    if services.client is None or services.renderer is None:
         raise BackendError(
             f"the backend '{ctx.backend.name}' gives no training_client, which this recipe trains through. "
             "Return one from prepare(), or choose another backend."
         )
-    return client
+    return services.client, services.renderer
 
 
 def _final_name(key: str) -> str:

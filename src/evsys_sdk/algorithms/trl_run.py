@@ -16,13 +16,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Generator
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from ..errors import BackendError, MissingExtraError
-from ..protocols import RunContext, RunResult
+from ..protocols import AlgorithmTraits, RunContext, RunNotes, RunResult
 from ..training.blocking import run_blocking
+from ..training.callback import RunControl
 from ..training.schedule import Schedule
+from ..training.services import services_of
 from .base import BaseAlgorithm, TrainingConfig
 
 
@@ -41,26 +44,26 @@ class TrlAlgorithm:
         """A trainer of TRL for a model with its adapter; `arguments` are those that every trainer takes."""
         raise NotImplementedError(f"algorithm '{self.name}' must define trainer(...)")
 
-    def planned_steps(self, ctx: RunContext) -> int | None:
-        """How many steps are to be expected."""
-        return self.recipe.planned_steps(ctx)
+    def traits(self) -> AlgorithmTraits:
+        """Those of the recipe, trained here and nowhere else."""
+        return replace(self.recipe.traits(), pinned_backend=self.pinned_backend)
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train one run from its rows to its final checkpoint."""
         if any(find_spec(package) is None for package in ("trl", "peft", "datasets")):
             raise MissingExtraError(f"algorithm '{self.name}'", "local")
-        recipe, extras = self.recipe, ctx.extras
-        if "base" not in extras["backend_handles"]:
+        recipe, services = self.recipe, services_of(ctx)
+        if "base" not in ctx.extras["backend_handles"]:
             raise BackendError(
                 f"algorithm '{self.name}' trains on the backend 'local' only. Set backend.kind to local."
             )
         recipe.bind(
-            client=extras["backend_handles"]["training_client"],
-            renderer=extras["renderer"],
-            rows=extras["train_rows"],
-            seed=extras["seed"],
+            client=services.client,
+            renderer=services.renderer,
+            rows=ctx.extras["train_rows"],
+            seed=services.seed,
             run_dir=ctx.output_dir,
-            services=extras,
+            services=services,
         )
         try:
             run_blocking(recipe.setup)
@@ -71,18 +74,18 @@ class TrlAlgorithm:
     def _train(self, ctx: RunContext) -> RunResult:
         """Hand the run's adapter to the trainer, and take over what became of it."""
         recipe, base = self.recipe, ctx.extras["backend_handles"]["base"]
-        attempt = ctx.extras.get("attempt", 1)
+        attempt = recipe.services.attempt
         model = _with_adapter(base, recipe.client.sampler(f"trl-start-{attempt}").result().ref)
         total = recipe.total_steps()
-        arguments = _arguments(ctx, recipe.cfg, total, base)
+        arguments = {**_arguments(ctx, recipe.cfg, total, base), "seed": recipe.seed}
         trainer = self.trainer(ctx, model, arguments, _optimizer(model, recipe, total))
-        trainer.add_callback(_reporter(ctx))
+        trainer.add_callback(_reporter(ctx, recipe.services.control))
         with _quiet():
             trainer.train()
         folder = ctx.output_dir / "trl" / "adapter"
         trainer.model.save_pretrained(str(folder))
         recipe.client.load_state(str(folder), with_optimizer=False).result()
-        return _result(ctx, recipe.client, trainer, attempt)
+        return _result(ctx, recipe, trainer)
 
 
 def _with_adapter(base: Any, adapter: str) -> Any:
@@ -107,7 +110,6 @@ def _arguments(ctx: RunContext, cfg: TrainingConfig, total: int, base: Any) -> d
         "gradient_checkpointing": False,
         "dataloader_pin_memory": False,
         "disable_tqdm": True,
-        "seed": ctx.extras["seed"],
     }
 
 
@@ -129,39 +131,52 @@ def _optimizer(model: Any, recipe: BaseAlgorithm, total: int) -> tuple[Any, Any]
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step, total))
 
 
-def _reporter(ctx: RunContext) -> Any:
+_NAMES = {"reward": "reward/mean"}
+"""What TRL calls otherwise than we do."""
+
+
+def _numbers(logs: dict[str, Any] | None) -> dict[str, float]:
+    """What TRL logged, by our names."""
+    return {_NAMES.get(key, key): float(value) for key, value in (logs or {}).items() if _is_number(value)}
+
+
+def _reporter(ctx: RunContext, asked: RunControl) -> Any:
     """A callback of transformers that passes metrics on to the run's record and a stop on to the trainer."""
     from transformers import TrainerCallback
 
-    names = {"reward": "reward/mean"}
-
     class Reporter(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            found: dict[str, Any] = logs or {}
-            numbers = {names.get(key, key): float(value) for key, value in found.items() if _is_number(value)}
+            numbers = _numbers(logs)
             if "loss" in numbers:
                 ctx.log_store.log_metrics(numbers, state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if ctx.extras["control"].stop_reason is not None:
+            if asked.stop_reason is not None:
                 control.should_training_stop = True
 
     return Reporter()
 
 
-def _result(ctx: RunContext, client: Any, trainer: Any, attempt: int) -> RunResult:
-    name = "final" if attempt == 1 else f"final-{attempt}"
+def _result(ctx: RunContext, recipe: Any, trainer: Any) -> RunResult:
+    services, client = recipe.services, recipe.client
+    name = "final" if services.attempt == 1 else f"final-{services.attempt}"
     state, sampler = client.save_state(name).result(), client.sampler(name).result()
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    last = {key: float(value) for key, value in (logged[-1] if logged else {}).items() if _is_number(value)}
-    control = ctx.extras["control"]
+    last = _numbers(logged[-1] if logged else {})
+    measured = {key: last[key] for key in (recipe.selection_metric,) if key in last and key != "loss"}
+    control = services.control
     return RunResult(
         ctx.run_id,
         "cancelled" if control.interrupted else "completed",
-        metrics={"final_loss": last.get("loss", math.nan), "steps": float(trainer.state.global_step)},
+        metrics={"final_loss": last.get("loss", math.nan), "steps": float(trainer.state.global_step), **measured},
         artifacts={"final_checkpoint": state, "final_sampler": sampler.ref},
         error=control.stop_reason if control.interrupted else None,
-        extras={"renderer": ctx.extras["renderer"].name, "trainer": type(trainer).__name__},
+        notes=RunNotes(
+            renderer=recipe.renderer.name,
+            trainer=type(trainer).__name__,
+            selection_metric=recipe.selection_metric,
+            selection_mode=recipe.selection_mode,
+        ),
     )
 
 

@@ -16,12 +16,14 @@ type Hashes = NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_UNDO_FIRST, _UNDO_SECOND = pow(_FIRST, -1, 1 << 64), pow(_SECOND, -1, 1 << 64)
 
 
 def mixed(values: Hashes) -> Hashes:
     """Scramble 64-bit values so that similar inputs land far apart (the finaliser of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
     return values ^ (values >> np.uint64(31))
 
 
@@ -29,6 +31,24 @@ def stream_of(seed: int, number: int) -> int:
     """The stream of one of several things that share a seed."""
     scrambled = int(mixed(np.array([int(seed) & _MASK], np.uint64))[0])
     return int(mixed(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
+
+
+def seed_of_later(seed: int, first: int) -> int:
+    """The seed whose things 0, 1, ... have the streams of the things `first`, `first` + 1, ... of `seed`.
+
+    So a request can be cut into pieces that draw what the whole would have drawn.
+    """
+    scrambled = int(mixed(np.array([int(seed) & _MASK], np.uint64))[0])
+    return _unmixed((scrambled + first * _GOLDEN) & _MASK)
+
+
+def _unmixed(value: int) -> int:
+    """What `mixed` makes `value` from: all its steps can be undone."""
+    value ^= (value >> 31) ^ (value >> 62)
+    value = value * _UNDO_SECOND & _MASK
+    value ^= (value >> 27) ^ (value >> 54)
+    value = value * _UNDO_FIRST & _MASK
+    return value ^ (value >> 30) ^ (value >> 60)
 
 
 def uniforms(streams: Sequence[int], places: Sequence[int]) -> NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 The caller gets an `Operation` at once and goes on, for instance with building the next batch. An operation that fails
 says so in its own result; the thread carries on with the next. Requests that may be answered together (`submit_many`)
-are, when they stand next to each other in the queue.
+are, when they stand next to each other in the queue. One that takes long may be worked on for a while, answer
+`UNFINISHED` and is then continued when all that were waiting have had their turn.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ..errors import BackendError
 from .future import Operation
 
 type _Together = Callable[[Sequence[Any]], Sequence[Any]]
+
+UNFINISHED: Final = object()
+"""In place of a result: call again with the same request."""
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class _Task:
     run: _Together
     group: object | None
     """Neighbours with the same group are run in one call."""
+    begun: bool = False
 
 
 @dataclass(slots=True)
@@ -38,6 +43,7 @@ class _Queue:
     tasks: deque[_Task] = field(default_factory=deque[_Task])
     changed: threading.Condition = field(default_factory=threading.Condition)
     closed: bool = False
+    given_up: bool = False
     latency_s: float = 0.0
 
 
@@ -119,6 +125,7 @@ def _give_up(queue: _Queue) -> None:
     """Nobody waits any more for what has not begun."""
     with queue.changed:
         queue.tasks.clear()
+        queue.given_up = True
     _close(queue)
 
 
@@ -131,16 +138,29 @@ def _close(queue: _Queue) -> None:
 def _serve(queue: _Queue) -> None:
     while tasks := _next_tasks(queue):
         try:
-            if queue.latency_s:
+            if queue.latency_s and not tasks[0].begun:
                 time.sleep(queue.latency_s)
             results = tasks[0].run([task.request for task in tasks])
         except BaseException as error:
             for task in tasks:
                 task.future.set_exception(error)
         else:
+            unfinished = [task for task, result in zip(tasks, results, strict=True) if result is UNFINISHED]
+            _continue_later(queue, unfinished)
             for task, result in zip(tasks, results, strict=True):
-                task.future.set_result(result)
+                if result is not UNFINISHED:
+                    task.future.set_result(result)
+            del unfinished
         del tasks  # an idle thread must not keep the last batch alive
+
+
+def _continue_later(queue: _Queue, tasks: list[_Task]) -> None:
+    with queue.changed:
+        if queue.given_up:
+            return
+        for task in tasks:
+            task.begun = True
+        queue.tasks.extend(tasks)
 
 
 def _next_tasks(queue: _Queue) -> list[_Task]:

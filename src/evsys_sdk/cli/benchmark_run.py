@@ -11,8 +11,10 @@ import click
 from .output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
-    from ..eval.benchmark import Benchmark
+    from ..config.specs import EnvironmentSpec
+    from ..eval.benchmark import Benchmark, ScoreSettings
     from ..eval.scores import EvalResult
+    from ..rollouts.harness import Harness
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _REPORTS = 20
@@ -33,11 +35,23 @@ _REPORTS = 20
 @click.option(
     "--timeout", "timeout_s", default=600.0, show_default=True, type=_POSITIVE, help="Seconds one attempt may take."
 )
-@click.option("--agent", help="Registered agent that drives the model; by default one question and answer.")
+@click.option(
+    "--agent",
+    metavar="KIND_OR_IMPORT_PATH",
+    help="Agent that drives the model: a registered one, or package.module:Class; by default one question and answer.",
+)
+@click.option("--agent-param", "agent_params", multiple=True, metavar="KEY=VALUE", help="A param of the agent.")
 @click.option("--environment", help="Registered environment that the agent's commands run in.")
 @click.option("--engine", default="inline", show_default=True, help="Rollout engine.")
 @click.option("--seed", default=0, show_default=True, help="Decides the samples, as far as the client goes along.")
-@click.option("-o", "--output", type=click.Path(file_okay=False), help="Folder of predictions.jsonl and result.json.")
+@click.option(
+    "-o",
+    "--output-dir",
+    "--output",
+    "output",
+    type=click.Path(file_okay=False),
+    help="Folder of predictions.jsonl and result.json; by default one below outputs/benchmarks.",
+)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
 @import_option
@@ -49,14 +63,14 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     """
     from ..config import InferenceSpec
     from ..data.reference import slug
-    from ..eval.scored_model import as_scored_model
-    from ..files import write_json
-    from ..registry import get_inference
+    from ..eval.scored_model import as_scored_model, open_client
+    from ..eval.scores import write_record
 
     spec = InferenceSpec(kind=kind, params=_params(params))
     settings = _settings(**options)
     benchmark = _load(ref)
-    client = get_inference(spec.kind)(**spec.params)
+    _check_metrics(settings, benchmark)
+    client = open_client(spec.kind, spec.params)
     model = as_scored_model(client, ref=_identity(spec.kind, spec.params))
     folder = Path(output) if output else Path("outputs", "benchmarks", slug(benchmark.name), slug(model.ref))
     progress = None if quiet else _progress(benchmark.name)
@@ -65,8 +79,8 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     finally:
         if callable(close := getattr(client, "close", None)):
             close()
-    answer = {**result.to_dict(), "output": str(folder)}
-    write_json(folder / "result.json", answer)
+    settled = {"samples": settings.samples, **settings.identity}
+    answer = write_record(folder, "benchmark run", {**result.to_dict(), "settings": settled, "output": str(folder)})
     emit(answer, as_json, lambda: _render(result, folder))
     return 2 if result.problem else 0
 
@@ -94,17 +108,17 @@ def _settings(
     concurrency: int,
     timeout_s: float,
     agent: str | None,
+    agent_params: tuple[str, ...],
     environment: str | None,
     engine: str,
     seed: int,
-) -> Any:
-    from ..config.specs import AgentSpec, EnvironmentSpec
+) -> ScoreSettings:
+    from ..config.specs import EnvironmentSpec
     from ..eval.benchmark import ScoreSettings
     from ..eval.engines import check_engine
     from ..eval.metric import build_metric
     from ..eval.scored_model import Sampling
     from ..rollouts.engine import EngineLimits
-    from ..rollouts.harness import build_harness
 
     names = [name for name in metrics.split(",") if name]
     for name in names:
@@ -113,15 +127,52 @@ def _settings(
     return ScoreSettings(
         samples=samples,
         sampling=Sampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
-        harness=build_harness(
-            AgentSpec(kind=agent) if agent else None, EnvironmentSpec(kind=environment) if environment else None
-        ),
+        harness=_harness(agent, agent_params, EnvironmentSpec(kind=environment) if environment else None),
         engine=engine,
         limits=EngineLimits(concurrency=concurrency, timeout_s=timeout_s),
         metrics=names,
         breakdown_keys=[key for key in breakdown.split(",") if key],
         n_tasks=n_tasks,
     )
+
+
+def _harness(agent: str | None, given: tuple[str, ...], environment: EnvironmentSpec | None) -> Harness:
+    """The agent by its registered kind or by its import path, with its params."""
+    from ..config.specs import AgentSpec
+    from ..registry import list_agents
+    from ..rollouts.harness import build_harness
+
+    params = _key_values(given)
+    if agent is not None and agent not in list_agents() and ("." in agent or ":" in agent):
+        return build_harness(None, environment, agent_import_path=agent, import_params=params)
+    if agent is None and params:
+        raise click.BadParameter("there is no agent to give them to. Add --agent.", param_hint="--agent-param")
+    return build_harness(AgentSpec(kind=agent, params=params) if agent else None, environment)
+
+
+def _key_values(given: tuple[str, ...]) -> dict[str, Any]:
+    """`max_turns=3`: values are JSON where they can be read as such, else text."""
+    import json
+
+    found: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"'{one}' is not KEY=VALUE, e.g. max_turns=3.", param_hint="--agent-param")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _check_metrics(settings: ScoreSettings, benchmark: Benchmark) -> None:
+    from ..errors import ConfigError, Problem
+
+    problems = settings.metric_problems(benchmark.tasks[: settings.n_tasks])
+    if problems:
+        options = [(reason, remedy.replace("Set samples: ", "Add --samples ")) for _, reason, remedy in problems]
+        raise ConfigError([Problem(reason, path="--metrics", hint=remedy) for reason, remedy in options])
 
 
 def _load(ref: str) -> Benchmark:

@@ -19,7 +19,7 @@ def compare(
     experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool
 ) -> None:
     """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
-    from ..history.compare import compare_experiments, compare_markdown, compare_text
+    from ..history.compare import compare_experiments, compare_page
     from ..history.detail import read_detail
     from ..history.find import find_experiment
     from ..history.roots import experiment_roots
@@ -39,6 +39,6 @@ def compare(
         lambda: {**comparison.to_dict(), **({"plot": plot} if plot else {})},
         as_json=as_json,
         as_markdown=as_markdown,
-        text=lambda: compare_text(comparison) + (f"\nplot: {plot}" if plot else ""),
-        markdown=lambda: compare_markdown(comparison) + (f"\n\n![comparison]({plot})" if plot else ""),
+        text=lambda: compare_page(comparison) + (f"\nplot: {plot}" if plot else ""),
+        markdown=lambda: compare_page(comparison, markdown=True) + (f"\n\n![comparison]({plot})" if plot else ""),
     )

@@ -34,6 +34,7 @@ eval = click.Group("eval", help="Score a model without training it.")  # named a
     "--max-attempts", default=1, show_default=True, type=click.IntRange(min=1), help="Answers per row: the k of pass@k."
 )
 @click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1), help="Questions asked at once.")
+@click.option("--metrics", default="", help="Registered metrics to report beside pass@k, separated by commas.")
 @click.option("--fail-on-retries", is_flag=True, help="Exit 2 if any question got no answer in spite of retries.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
@@ -55,7 +56,7 @@ def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> 
 
 def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifacts:
     from ..eval import AliasMatcher, evaluate_model, load_eval_dataset
-    from ..eval.model_eval.client import build_client, client_params
+    from ..eval.scored_model import client_params, open_client
 
     rows = load_eval_dataset(options["dataset"])
     matcher = AliasMatcher.load(options["aliases"], options["secondary_aliases"])
@@ -63,7 +64,7 @@ def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifa
     weights = {name: options[name] for name in ("model_name", "adapter_path", "checkpoint_path")}
     kind: str = options["inference_kind"]
     params = client_params(kind, weights, _params(options["inference_params"]))
-    client = build_client(kind, params)
+    client = open_client(kind, params, path="inference-params")
     try:
         label, folder = _label(options), options["output_dir"]
         return evaluate_model(client, rows, matcher, config=config, output_dir=folder, model=label, progress=progress)
@@ -82,6 +83,7 @@ def _config(options: dict[str, Any]) -> ModelEvalConfig:
     from ..eval import ModelEvalConfig
 
     asked = {name: options[name] for name in ("max_tokens", "temperature", "max_attempts", "batch_size")}
+    asked["metrics"] = [name for name in options["metrics"].split(",") if name]
     if options["system"] is not None:
         asked["system"] = options["system"] or None
     try:

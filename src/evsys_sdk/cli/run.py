@@ -108,7 +108,7 @@ def _render(result: ExperimentResult) -> None:
     click.echo(table(("run", "status", "metrics"), rows))
     click.echo(f"record: {result.path}")
     for run in result.runs:
-        problem = run.error or run.extras.get("unscored")
+        problem = run.error or run.notes.unscored
         if problem:
             click.echo(f"{run.run_id}: {problem}", err=True)
     if result.conclusion is not None:
@@ -120,9 +120,9 @@ def _render(result: ExperimentResult) -> None:
 
 
 def _status(run: RunResult) -> str:
-    if "stopped_by_search" in run.extras:
+    if run.notes.stopped_by_search is not None:
         return "stopped by search"
-    return f"{run.status}, unscored" if "unscored" in run.extras else run.status
+    return f"{run.status}, unscored" if run.notes.unscored is not None else run.status
 
 
 _SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")

@@ -16,7 +16,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 @click.command()
 @click.option("--backend", default="mock", show_default=True, help="Who trains; evsys list --kind backend shows all.")
-@click.option("--model", "models", multiple=True, required=True, help="Base model to offer. May be repeated.")
+@click.option(
+    "--model", "models", multiple=True, help="Base model to offer. May be repeated.  [default for mock: tiny]"
+)
 @click.option(
     "--backend-param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the backend. May be repeated."
 )
@@ -40,6 +42,16 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 )
 @click.option(
     "--max-samples", default=2000, show_default=True, type=click.IntRange(min=1), help="Waiting sampling requests."
+)
+@click.option(
+    "--samples-at-once", default=64, show_default=True, type=click.IntRange(min=1), help="Samples drawn together."
+)
+@click.option(
+    "--max-tokens",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Length of samples for which a client sets no max_tokens.",
 )
 @click.option("--max-request-mb", default=64.0, show_default=True, type=_POSITIVE, help="Longest request.")
 @click.option(
@@ -96,7 +108,10 @@ def _params(pairs: tuple[str, ...]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ConfigError(f"--backend-param takes KEY=VALUE (got {pair!r}).")
-        found[key] = yaml.safe_load(value)
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"--backend-param {key}: {value!r} is no YAML value. Put quotes around a text.") from None
     return found
 
 

@@ -17,7 +17,7 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
     from ..history.detail import read_detail
     from ..history.find import find_experiment
     from ..history.roots import experiment_roots
-    from ..history.show import show_data, show_markdown, show_text
+    from ..history.show import show_data, show_page
 
     detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     if plot is not None:
@@ -28,6 +28,6 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
         lambda: {**show_data(detail), **({"plot": plot} if plot else {})},
         as_json=as_json,
         as_markdown=as_markdown,
-        text=lambda: show_text(detail) + (f"\n- plot: {plot}" if plot else ""),
-        markdown=lambda: show_markdown(detail) + (f"\n\n![{detail.summary.id}]({plot})" if plot else ""),
+        text=lambda: show_page(detail) + (f"\n- plot: {plot}" if plot else ""),
+        markdown=lambda: show_page(detail, markdown=True) + (f"\n\n![{detail.summary.id}]({plot})" if plot else ""),
     )

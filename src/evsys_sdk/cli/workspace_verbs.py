@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +12,8 @@ import click
 from .output import emit, json_option, table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..data.inventory import Listing, Shown, Verdict
     from ..data.reference import Kind
 
@@ -54,7 +58,9 @@ def _show_verb(kind: Kind) -> click.Command:
 def _add_verb(kind: Kind) -> click.Command:
     splits = "Role of the tasks: test or val." if kind == "benchmark" else "Split of the dataset: train, test, ..."
 
-    @click.command("add", help=f"Copy a JSONL file (or a folder that has one) into the workspace as a {kind}.")
+    also = "a folder that has one, or of Harbor tasks" if kind == "benchmark" else "a folder that has one"
+
+    @click.command("add", help=f"Copy a JSONL file (or {also}) into the workspace as a {kind}.")
     @click.argument("path", type=click.Path())
     @click.option("--name", required=True, help="What to call it.")
     @click.option("--version", type=click.IntRange(min=1), help="Its version; by default the next free one.")
@@ -63,7 +69,8 @@ def _add_verb(kind: Kind) -> click.Command:
     def add(path: str, name: str, version: int | None, split: str | None, as_json: bool) -> None:
         from ..data.workspace import Workspace
 
-        added = Workspace().add(kind, path, name, version=version, split=split)
+        with _as_rows(kind, path) as file:
+            added = Workspace().add(kind, file, name, version=version, split=split)
         manifest = added.rows.manifest
         counts = ", ".join(f"{count} {format}" for format, count in manifest.formats.items())
         verb = "added" if added.is_new else "already there:"
@@ -75,6 +82,24 @@ def _add_verb(kind: Kind) -> click.Command:
         emit({"added": added.is_new, **manifest.model_dump(mode="json")}, as_json, render)
 
     return add
+
+
+@contextmanager
+def _as_rows(kind: Kind, path: str) -> Generator[str | Path]:
+    """The path itself, or a file of the tasks in its folders, which go on to name those folders."""
+    from pathlib import Path
+
+    from ..data.rows import to_dict
+    from ..record.jsonable import dump_line
+    from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
+
+    if kind != "benchmark" or not holds_task_folders(Path(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tasks.jsonl"
+        file.write_bytes(b"".join(dump_line(to_dict(task), path) for task in load_harbor_tasks(path)))
+        yield file
 
 
 def _verify_verb(kind: Kind) -> click.Command:

@@ -14,6 +14,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError, EvsysError, MissingExtraError, Problem
+from ..protocols import ChecksParams
 from ..registry import config_model, registry
 from .availability import unavailable
 from .base import KindSpec
@@ -45,9 +46,12 @@ class KindCheck:
 
     def problems(self, model: type[BaseModel], node: Any) -> Iterator[Problem]:
         """Everything wrong with the blocks below `node`, which is a `model` or the data of one."""
+        runs = list(_runs(model, node))
+        unused = {(*path, "backend") for path, run in runs if _pins_another_backend(run)}
         for path, spec in _specs(model, node, ()):
-            yield from _placed(self._check(spec), path)
-        for path, run in _runs(model, node):
+            if path not in unused:
+                yield from _placed(self._check(spec), path)
+        for path, run in runs:
             yield from self._stage_problems(path, run)
 
     def _check(self, spec: KindSpec) -> list[Problem]:
@@ -102,6 +106,16 @@ def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:
             yield ("runs", index), run
 
 
+def _pins_another_backend(run: Any) -> bool:
+    """Whether a recipe such as `mock_sft` trains elsewhere than the run says, so that nothing need be there."""
+    kind, backend = _field(_field(run, "algorithm"), "kind"), _field(_field(run, "backend"), "kind", "tinker")
+    try:
+        pinned = registry("algorithm").get(kind).pinned_backend if isinstance(kind, str) else None
+    except (EvsysError, AttributeError):  # reported elsewhere, or a class that pins none
+        return False
+    return pinned is not None and pinned != backend
+
+
 def _field(node: Any, name: str, default: Any = None) -> Any:
     """A field of a model, or of the data of one that may be wrong."""
     if isinstance(node, BaseModel):
@@ -142,9 +156,8 @@ def _spec_problems(spec: KindSpec) -> list[Problem]:
         return _no_params_expected(spec) if isinstance(extension, type) else []
     try:
         params = model.model_validate(spec.params)
-        check = getattr(extension, "check_params", None)
-        if check is not None:  # what a schema cannot know, e.g. whether a class that is named exists
-            check(params)
+        if isinstance(extension, ChecksParams):  # what a schema cannot know, e.g. whether a named class exists
+            extension.check_params(params)
     except ValidationError as error:
         problems = problems_in(error, model=model, data=spec.params)
     except ConfigError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ..errors import closest
 from .base import MisplacedValue, Strict
-from .specs import AgentSpec, EnvironmentSpec
+from .specs import AgentSpec, EnvironmentSpec, TransformSpec
 
 type Split = Literal["val", "test"]
 _ROLES: tuple[Split, Split] = ("val", "test")
@@ -26,9 +26,42 @@ class Hypothesis(Strict):
     direction: Literal["increase", "decrease"] = "increase"
     """Which way the metric should move."""
     min_effect: float = Field(default=0.0, ge=0)
-    """Smallest difference that would matter."""
+    """Smallest difference that would matter; for a trend, from one end of the axis to the other."""
     baseline: str | None = None
     """Name of the run it is compared with."""
+    kind: Literal["better", "at_least", "not_worse", "trend"] = "better"
+    """Better than the baseline, at least an absolute level, not worse than the baseline, or a trend over an axis."""
+    level: float | None = None
+    """For `at_least`: the level that is reached; for a decrease, the level that is not exceeded."""
+    margin: float | None = Field(default=None, gt=0)
+    """For `not_worse`: by how much it may be worse without that mattering."""
+    axis: str | None = None
+    """For `trend`: dotted path of the number that varies between the runs, e.g. `algorithm.params.max_steps`."""
+    scale: Literal["linear", "log"] = "linear"
+    """For `trend`: whether equal steps of the axis are equal differences or equal ratios."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    """What an arm of the run may cost, in dollars; a run that costs more does not fulfil the claim."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """How many tokens an arm of the run may train on and sample."""
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        needs = {"at_least": "level", "not_worse": "margin", "trend": "axis"}
+        wanted = needs.get(self.kind)
+        if wanted is not None and getattr(self, wanted) is None:
+            raise MisplacedValue(f"a claim of kind '{self.kind}' needs '{wanted}'. Add it.", "kind")
+        for kind, key in needs.items():
+            if key != wanted and getattr(self, key) is not None:
+                raise MisplacedValue(f"'{key}' belongs to claims of kind '{kind}'. Set that kind, or remove it.", key)
+        if self.scale == "log" and self.kind != "trend":
+            raise MisplacedValue("'scale' belongs to claims of kind 'trend'. Set that kind, or remove it.", "scale")
+        if self.min_effect and self.kind in ("at_least", "not_worse"):
+            message = f"a claim of kind '{self.kind}' has no 'min_effect'. Put the number into '{wanted}'."
+            raise MisplacedValue(message, "min_effect")
+        if self.baseline is not None and self.kind in ("at_least", "trend"):
+            message = f"a claim of kind '{self.kind}' compares with no baseline. Remove it."
+            raise MisplacedValue(message, "baseline")
+        return self
 
 
 class SuccessMetric(Strict):
@@ -49,6 +82,8 @@ class BenchmarkEntry(Strict):
     """Id of a benchmark in the workspace; the same id is always the same tasks."""
     path: str | None = None
     """Folder or JSONL file of tasks, for work without a workspace."""
+    transforms: list[TransformSpec] = []
+    """Make the tasks out of other rows, applied in this order, as in `data.transforms`."""
     split: Split | None = None
     """Label that separates metrics: `val` scores may select, `test` scores only report."""
     tags: list[str] = []
@@ -59,6 +94,8 @@ class BenchmarkEntry(Strict):
     """Which registered metrics to report; by default the success metric if it is one, else `pass@1`."""
     breakdown_keys: list[str] = []
     """Metadata keys of the tasks to report separate scores for."""
+    cluster_by: str | None = Field(default=None, min_length=1)
+    """Metadata key of the group that a task was drawn with, such as its document; by default `cluster`."""
     samples: int = Field(default=1, ge=1)
     """Attempts at each task; `pass@k` needs at least k."""
     temperature: float | None = Field(default=None, ge=0)
@@ -120,12 +157,17 @@ class Metadata(Strict):
     tags: list[str] = []
     """Labels for filtering the record."""
     benchmark: list[BenchmarkEntry] = []
-    """What runs are scored on: one mapping or a list of them."""
+    """What runs are scored on: a list, or one mapping, which is the test set unless it is labelled otherwise."""
 
     @field_validator("benchmark", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        entry = cast("dict[str, Any]", value)
+        tags: Any = entry.get("tags")
+        labelled = entry.get("split") is not None or (isinstance(tags, list) and any(role in tags for role in _ROLES))
+        return [entry if labelled else {**entry, "split": "test"}]
 
     @model_validator(mode="after")
     def _is_unmistakable(self) -> Self:

@@ -1,7 +1,11 @@
-"""Room 7: how good is it? Verifiers and metrics, benchmarks, the scoring of a run, and the model eval harness.
+"""How good is it? Everything that is scored becomes tasks with a verifier, and one engine asks and judges them.
 
-What stands here is the surface of benchmarks and of the model eval harness (`model_eval/`); names are loaded on first
-use.
+row_tasks, run_eval, model_eval      rows -> tasks: those of a run's evaluation, those of `evsys eval model`
+benchmark                            the engine: tasks x model -> predictions -> scores; `predictions` is its journal
+scored_model                         who is asked: a sampler in training, an inference client, a policy
+verifier, metric, scores             answers -> rewards -> numbers with their errors
+
+Names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -12,21 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..inference.retry import RetryFailure, RetryReport, call_with_retry
     from .benchmark import Benchmark
-    from .model_eval.aliases import AliasMatcher
-    from .model_eval.config import ModelEvalConfig
-    from .model_eval.dataset import EvalRow, load_eval_dataset
-    from .model_eval.evaluate import EvalArtifacts, evaluate_model
-    from .model_eval.extraction import extract_predicted_slug
-    from .model_eval.prompts import (
-        DEFAULT_SYSTEM,
-        DEFAULT_SYSTEM_NO_THINK,
-        qwen3_chat_template_prompt,
-        qwen_chat_prompt,
-    )
-    from .model_eval.report import format_summary_markdown
-    from .model_eval.scoring import RowResult, score_rows
-    from .model_eval.summary import EvalSummary, summarize
+    from .model_eval import EvalArtifacts, ModelEvalConfig, evaluate_model, load_eval_dataset, score_rows
+    from .model_summary import EvalRow, EvalSummary, RowResult, format_summary_markdown, summarize
+    from .prompts import DEFAULT_SYSTEM, DEFAULT_SYSTEM_NO_THINK, qwen3_chat_template_prompt, qwen_chat_prompt
     from .scores import EvalResult
+    from .slugs import AliasMatcher, extract_predicted_slug
 
 __all__ = [
     "DEFAULT_SYSTEM",
@@ -55,16 +49,11 @@ __all__ = [
 _NAMES: dict[str, str] = {
     "..inference.retry": "RetryFailure RetryReport call_with_retry",
     ".benchmark": "Benchmark",
-    ".model_eval.aliases": "AliasMatcher",
-    ".model_eval.config": "ModelEvalConfig",
-    ".model_eval.dataset": "EvalRow load_eval_dataset",
-    ".model_eval.evaluate": "EvalArtifacts evaluate_model",
-    ".model_eval.extraction": "extract_predicted_slug",
-    ".model_eval.prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
-    ".model_eval.report": "format_summary_markdown",
-    ".model_eval.scoring": "RowResult score_rows",
-    ".model_eval.summary": "EvalSummary summarize",
+    ".model_eval": "EvalArtifacts ModelEvalConfig evaluate_model load_eval_dataset score_rows",
+    ".model_summary": "EvalRow EvalSummary RowResult format_summary_markdown summarize",
+    ".prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
     ".scores": "EvalResult",
+    ".slugs": "AliasMatcher extract_predicted_slug",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -42,6 +42,11 @@ class AnswerParams(Strict):
             return None
         return (text if tagged is None else tagged).strip()
 
+    def expected_in(self, expected: Any) -> list[str]:
+        """The answers that are right, with everything left out of them that is left out of a completion."""
+        free = self.model_copy(update={"require_answer_tag": False})
+        return [free.answer_in(text) or "" for text in expected_texts(expected)]
+
 
 def extract_answer(text: str, tag: str = ANSWER_TAG) -> str:
     """What stands inside the last `<answer>…</answer>`, or the whole text."""

@@ -16,20 +16,24 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ..data import HarborTask, TargetFormat, Workspace, parse_rows, to_dict
+from ..config.specs import MetricSpec, TransformSpec
+from ..data import HarborTask, TargetFormat, Workspace, apply_transforms, build_transforms, parse_rows, to_dict
 from ..errors import DataError, show
+from ..log import get_logger
 from ..rollouts.engine import EngineLimits, RolloutRequest
-from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
+from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks, refuse_containers
 from ..rollouts.harness import Harness, build_harness
+from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
 from .engines import open_engine
-from .predictions import Prediction, PredictionJournal
+from .metric import BuiltMetric, build_metric
+from .predictions import Prediction, PredictionJournal, digest_task
 from .scored_model import Sampling, ScoredModel, as_scored_model
-from .scores import EvalResult, scored
+from .scores import EvalResult, compute_scores
 from .verifier import verify_with
 
 if TYPE_CHECKING:
@@ -49,17 +53,41 @@ class ScoreSettings:
     harness: Harness = field(default_factory=build_harness)
     engine: str = "inline"
     limits: EngineLimits = field(default_factory=EngineLimits)
-    metrics: Sequence[str] = ("pass@1",)
+    metrics: Sequence[str | MetricSpec] = ("pass@1",)
     breakdown_keys: Sequence[str] = ()
     """Metadata keys of the tasks to report separate scores for."""
+    cluster_by: str | None = None
+    """Metadata key of the group that a task was drawn with; by default `cluster`."""
     n_tasks: int | None = None
     """Score only the first this many tasks."""
     verify: Verify = field(default_factory=verify_with)
+    rejudge: Callable[[HarborTask, Prediction], Prediction] | None = None
+    """Where verdicts follow from answers alone: judges kept ones anew, so that a corrected target asks nothing."""
 
     @property
     def identity(self) -> dict[str, Any]:
         """What a prediction depends on; more samples or tasks only add to the ones that are there."""
         return {**asdict(self.sampling), "harness": self.harness.description, "engine": self.engine}
+
+    def build_metrics(self) -> dict[str, BuiltMetric]:
+        """The metrics by what each is called in the record: its kind, numbered where it stands there again."""
+        built = [build_metric(metric) for metric in self.metrics]
+        names = [metric.name for metric in built]
+        labels = [f"{name}-{n}" if (n := names[: at + 1].count(name)) > 1 else name for at, name in enumerate(names)]
+        return dict(zip(labels, built, strict=True))
+
+    def metric_problems(self, tasks: Sequence[HarborTask]) -> list[tuple[int, str, str]]:
+        """Why metrics could not be computed for these tasks, however they are answered: place, reason and remedy."""
+        found: list[tuple[int, str, str]] = []
+        for at, metric in enumerate(map(build_metric, self.metrics)):
+            if metric.k > self.samples:
+                needed = f"{metric.name} needs at least {metric.k} attempts at each task, and samples is {self.samples}"
+                found.append((at, needed, f"Set samples: {metric.k}."))
+            without = [task.task_id for task in tasks if getattr(task.verifier, "expected", None) is None]
+            if "targets" in metric.inputs and without:
+                missing = f"{metric.name} compares answers with what is expected, and task '{without[0]}' expects none"
+                found.append((at, missing, "Report a metric of rewards, such as pass@1."))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +106,26 @@ class Benchmark:
         path: Path | str | None = None,
         id: str | None = None,
         name: str | None = None,
+        transforms: Sequence[TransformSpec] = (),
         workspace: Workspace | None = None,
     ) -> Self:
         """The tasks at a path, or of an id or name in the workspace; with a path or id, `name` is only a label.
 
-        A path may also be a Harbor task folder, or a folder of them.
+        A path may also be a Harbor task folder, or a folder of them. `transforms` make the tasks out of other rows.
         """
+        steps = build_transforms(transforms)
         if path is not None and id is None and holds_task_folders(Path(path)):
-            return cls.of(load_harbor_tasks(path), name=name or Path(path).name)
-        pulled = (workspace or Workspace()).pull_benchmark(
-            id=id, path=path if id is None else None, name=name if id is None and path is None else None
-        )
-        found = cls.of(pulled.rows(), name=name or pulled.name)
-        return cls(found.name, found.tasks, found.sha256, pulled.id)
+            rows: Iterable[Any] = map(to_dict, load_harbor_tasks(path))
+            return cls.of(apply_transforms(rows, steps), name=name or Path(path).name)
+        workspace = workspace or Workspace()
+        if path is not None and id is None and transforms and not Path(path).is_dir():
+            pulled = workspace.pull_dataset(path=path)  # rows of any form
+        else:
+            pulled = workspace.pull_benchmark(
+                id=id, path=path if id is None else None, name=name if id is None and path is None else None
+            )
+        found = cls.of(apply_transforms(pulled.rows(), steps), name=name or pulled.name)
+        return replace(found, id=pulled.id)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any] | HarborTask], *, name: str) -> Self:
@@ -131,19 +166,39 @@ class Benchmark:
     ) -> EvalResult:
         """The same in async code; `engine` is one that runs already and stays open."""
         settings = settings or ScoreSettings()
+        metrics = settings.build_metrics()
+        refuse_containers(self.tasks[: settings.n_tasks], settings.harness.environment)
         subject = as_scored_model(model)
+        tasks = self.tasks[: settings.n_tasks]
         began = time.perf_counter()
-        identity = {"benchmark": self.sha256, "model": subject.ref, **settings.identity}
         running = engine or open_engine(settings.engine, settings.limits)
-        kept = PredictionJournal.open(journal, identity)
+        kept = PredictionJournal.open(journal, {"model": subject.ref, **settings.identity})
         try:
-            predictions = await _attempt_all(self.tasks[: settings.n_tasks], subject, settings, running, kept, progress)
+            predictions = await _attempt_all(tasks, subject, settings, running, kept, progress)
+            if settings.rejudge is not None:
+                kept.settle(predictions)
         finally:
             kept.close()
             if engine is None:
                 running.close()
-        result = EvalResult(self.name, self.sha256, subject.ref, predictions, seconds=time.perf_counter() - began)
-        return scored(result, self.tasks, settings.metrics, settings.breakdown_keys)
+        result = EvalResult(
+            self.name,
+            self.sha256,
+            subject.ref,
+            predictions,
+            seconds=time.perf_counter() - began,
+            samples=settings.samples,
+            clusters=_find_clusters(tasks, settings.cluster_by),
+        )
+        result = compute_scores(result, tasks, metrics, settings.breakdown_keys)
+        if result.note:
+            get_logger(__name__).warning("%s", result.note)
+        return result
+
+
+def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:
+    found = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
+    return {task_id: str(cluster) for task_id, cluster in found.items() if cluster is not None}
 
 
 async def _attempt_all(
@@ -156,23 +211,33 @@ async def _attempt_all(
 ) -> list[Prediction]:
     """Every sample of every task, those of the journal as they were, in the order of the tasks."""
     pairs = [(task, sample) for task in tasks for sample in range(settings.samples)]
-    found = {pair: journal.finished[pair] for task, n in pairs if (pair := (task.task_id, n)) in journal.finished}
+    digests = {task.task_id: digest_task(task, judged=settings.rejudge is None) for task in tasks}
+    found: dict[tuple[str, int], Prediction] = {}
+    for task, sample in pairs:
+        if (kept := journal.find(task.task_id, digests[task.task_id], sample)) is not None:
+            found[task.task_id, sample] = settings.rejudge(task, kept) if settings.rejudge else kept
+
+    artifacts = journal.path.parent / "artifacts" if journal.path else None
 
     async def attempt(task: HarborTask, sample: int) -> None:
         policy = model.policy(settings.sampling, task.task_id, sample)
-        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify)
+        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify, artifacts)
         try:
             [rollout] = await engine.submit([request])
-            prediction = Prediction.of(rollout)
         except Exception as error:  # one that breaks the engine must not take the others with it
-            prediction = Prediction(task.task_id, sample, "infra", None, error=f"{type(error).__name__}: {error}")
+            rollout = Rollout(task.task_id, sample, "infra", None, error=f"{type(error).__name__}: {error}")
+        if refusals := getattr(model, "refusals", None):
+            raise refusals[0]
+        prediction = Prediction.of(rollout, digests[task.task_id])
         journal.append(prediction)
         found[task.task_id, sample] = prediction
+        tell()
+
+    def tell() -> None:
         if progress is not None:
             progress(len(found), len(pairs))
 
     missing = [(task, sample) for task, sample in pairs if (task.task_id, sample) not in found]
-    if progress is not None:
-        progress(len(found), len(pairs))
+    tell()
     await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
     return [found[task.task_id, sample] for task, sample in pairs]

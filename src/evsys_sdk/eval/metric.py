@@ -7,7 +7,7 @@
 A metric of your own has a method `compute`; what it receives is told by its signature:
 
     compute(task_rewards)             one inner list per task, one reward per sample
-    compute(*, predictions, targets)  one text per sample
+    compute(*, predictions, targets)  one text per sample; `metadata` beside them is that of their tasks
     compute(*, tasks)                 `TaskSamples`, for what is in neither: cost, time, tokens
 """
 
@@ -16,18 +16,17 @@ from __future__ import annotations
 import inspect
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
-from pydantic import ValidationError
-
-from ..config.problems import problems_in
+from ..config.building import build_extension
 from ..config.specs import MetricSpec
-from ..errors import ConfigError, EvalError
-from ..registry import Extension, config_model, get_metric
-from .samples import Missing, Sample, TaskSamples, predictions, targets, task_rewards, without_missing
-from .standard_error import jackknife_stderr, stderr_of_mean
+from ..errors import EvalError
+from ..registry import get_metric
+from .passing import PassMetric
+from .samples import Missing, Sample, TaskSamples, metadata, predictions, targets, task_rewards, without_missing
+from .standard_error import interval_of_mean, jackknife_stderr, stderr_of_mean
 
 __all__ = ["BuiltMetric", "MetricValue", "Missing", "Sample", "TaskSamples", "build_metric"]
 
@@ -45,6 +44,20 @@ class MetricValue:
     """Samples that failed and were counted as 0 or dropped, as `missing` says."""
     per_task: tuple[float, ...] | None = field(default=None, repr=False)
     """The score of each task, where `value` is their mean; what paired comparisons are made of."""
+    low: float | None = None
+    """Lower end of the 95 % interval; None where the score is no mean of values between 0 and 1."""
+    high: float | None = None
+
+    @classmethod
+    def of(cls, per_task: Sequence[float], *, n_samples: int, n_missing: int = 0) -> Self:
+        """The mean of one value for each task, with its errors."""
+        low, high = interval_of_mean(per_task) or (None, None)
+        mean, error = statistics.fmean(per_task), stderr_of_mean(per_task)
+        return cls(mean, error, len(per_task), n_samples, n_missing, tuple(per_task), low, high)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, without the single tasks."""
+        return {key: value for key, value in asdict(self).items() if key != "per_task"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,12 @@ class BuiltMetric:
 
     name: str
     compute: Callable[[Sequence[TaskSamples]], float]
+    inputs: frozenset[str] = frozenset({"task_rewards"})
+    """What it is computed from, by the names that `compute` can ask for."""
+    k: int = 1
+    """How many samples of each task it needs."""
+    needs_price: bool = False
+    """Whether it adds up what answers cost, which not every model's answers have."""
 
     def __call__(self, tasks: Sequence[TaskSamples], *, missing: Missing = "error") -> MetricValue:
         """The score of `tasks` with its standard error."""
@@ -61,7 +80,7 @@ class BuiltMetric:
         n_samples = sum(len(task.samples) for task in kept)
         alone = self._each_alone(kept)
         if alone is not None and math.isclose(statistics.fmean(alone), value, rel_tol=1e-9, abs_tol=1e-12):
-            return MetricValue(value, stderr_of_mean(alone), len(kept), n_samples, n_missing, tuple(alone))
+            return replace(MetricValue.of(alone, n_samples=n_samples, n_missing=n_missing), value=value)
         return MetricValue(value, jackknife_stderr(self._value, kept), len(kept), n_samples, n_missing)
 
     def _value(self, tasks: Sequence[TaskSamples]) -> float:
@@ -86,30 +105,21 @@ class BuiltMetric:
 def build_metric(what: MetricSpec | str) -> BuiltMetric:
     """The metric that a `{kind, params}` block or a name such as `pass@3` stands for."""
     name, params = (what, dict[str, Any]()) if isinstance(what, str) else (what.kind, what.params)
-    metric = _instance(name, get_metric(name), params)
+    metric: Any = get_metric(name)
+    if isinstance(metric, type):
+        metric = build_extension(metric, params, what=f"metric '{name}'", path=f"metric '{name}': params")
     function = getattr(metric, "compute", metric)
     if not callable(function):
         raise EvalError(f"metric '{name}' has no method 'compute'. Write compute(self, task_rewards) -> float.")
-    return BuiltMetric(name, _by_signature(name, function))
+    compute, inputs = _by_signature(name, function)
+    needs_price = getattr(metric, "expense", None) == "cost_usd"
+    return BuiltMetric(name, compute, inputs, metric.k if isinstance(metric, PassMetric) else 1, needs_price)
 
 
-def _instance(name: str, extension: Extension, params: Mapping[str, Any]) -> Any:
-    if not isinstance(extension, type):
-        return extension
-    model = config_model(extension)
-    try:
-        if model is not None:
-            model.model_validate(params)
-        return extension(**params)
-    except ValidationError as error:
-        found = problems_in(error, model=model, data=params) if model else []
-        problems = [replace(problem, path=f"metric '{name}': params.{problem.path}") for problem in found]
-        raise ConfigError(problems or f"metric '{name}': {error}") from error
-    except TypeError as error:
-        raise EvalError(f"metric '{name}' cannot be made with the params {dict(params)}: {error}.") from error
+type _Compute = Callable[[Sequence[TaskSamples]], float]
 
 
-def _by_signature(name: str, compute: Callable[..., Any]) -> Callable[[Sequence[TaskSamples]], float]:
+def _by_signature(name: str, compute: Callable[..., Any]) -> tuple[_Compute, frozenset[str]]:
     parameters = list(inspect.signature(compute).parameters.values())
     wanted = [parameter.name for parameter in parameters if parameter.name in _INPUTS]
     kinds = {parameter.kind for parameter in parameters}
@@ -120,8 +130,8 @@ def _by_signature(name: str, compute: Callable[..., Any]) -> Callable[[Sequence[
         ]
         if unknown:
             raise EvalError(f"metric '{name}' asks for '{unknown[0]}'. It can ask for: {', '.join(_INPUTS)}.")
-        return lambda tasks: compute(**{key: _INPUTS[key](tasks) for key in wanted})
-    return lambda tasks: compute(task_rewards(tasks))
+        return lambda tasks: compute(**{key: _INPUTS[key](tasks) for key in wanted}), frozenset(wanted)
+    return lambda tasks: compute(task_rewards(tasks)), frozenset({"task_rewards"})
 
 
 _KEYWORD_ONLY = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
@@ -136,6 +146,7 @@ _INPUTS: dict[str, Callable[[Sequence[TaskSamples]], Any]] = {
     "task_rewards": task_rewards,
     "predictions": predictions,
     "targets": targets,
+    "metadata": metadata,
     "tasks": list,
 }
 """What `compute` can ask for by name."""

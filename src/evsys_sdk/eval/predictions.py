@@ -1,27 +1,38 @@
 """Predictions: one line for each attempt at a task, which is at once the record of a scoring and its journal.
 
 Each line is written when its rollout ends, so a scoring that was killed goes on where it was: pairs of task and sample
-that have a reward are not attempted again, those that failed are. The first line says what was scored and how; a file
-about anything else is put aside under a number and never mixed with this one.
+that have a reward are not attempted again, those that failed are. The first line says which model was asked and how; a
+file about another one is put aside under a number and never mixed with this one. Each line knows the content of its
+task, so that an answer is never taken for one to a task that has changed since.
 
-    journal = PredictionJournal.open(folder / "predictions.jsonl", {"benchmark": sha256, "model": "openai:gpt-4.1"})
-    journal.finished[("task-1", 0)].reward
+    journal = PredictionJournal.open(folder / "predictions.jsonl", {"model": "openai:gpt-4.1", "temperature": 0.0})
+    journal.find("task-1", digest_task(task), 0)
     journal.append(prediction)
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import EvalError
+from ..data import HarborTask, to_dict
+from ..errors import DataError, EvalError
+from ..files import atomic_write
 from ..log import get_logger
-from ..record.jsonable import encode_line
+from ..record.jsonable import encode_line, jsonable
+from ..record.jsonl_file import JsonlFile, read_records
+from ..redact import redact_text
 from ..rollouts.rollout import Message, Rollout, RolloutStatus
+
+
+def digest_task(task: HarborTask, *, judged: bool = True) -> str:
+    """What a task asks and, if `judged`, by what its answers are judged; an answer belongs to that content only."""
+    content = to_dict(task) if judged else [task.instruction, task.metadata.get("context_messages")]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +54,32 @@ class Prediction:
     turns: int = 0
     attempts: int = 1
     messages: list[Message] = field(default_factory=list[Message])
-    """The whole conversation, where it is more than one question and its answer."""
+    """The whole conversation, where it is more than one question and the text of its answer."""
+    output_tokens: int | None = None
+    """Of `tokens`, those that the model wrote; None in records of earlier versions."""
+    task: str = ""
+    """Digest of the task's content."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Self:
+    def of(cls, rollout: Rollout, digest: str) -> Self:
         """The prediction that a rollout made."""
+        calls_tools = bool(rollout.turns and rollout.turns[-1].message.get("tool_calls"))
         return cls(
             task_id=rollout.task_id,
             sample=rollout.sample,
             status=rollout.status,
             reward=rollout.reward,
             text=rollout.completion,
-            error=rollout.error,
+            error=rollout.error and redact_text(rollout.error),
             info=rollout.info,
             seconds=rollout.seconds,
             tokens=rollout.tokens,
             cost_usd=rollout.cost_usd,
             turns=len(rollout.turns),
             attempts=rollout.attempts,
-            messages=rollout.messages if len(rollout.turns) > 1 else [],
+            messages=rollout.messages if len(rollout.turns) > 1 or calls_tools else [],
+            output_tokens=sum(turn.output_tokens for turn in rollout.turns),
+            task=digest,
         )
 
     @property
@@ -84,84 +102,81 @@ class Prediction:
 class PredictionJournal:
     """The predictions of one scoring, on disk as they come; without a path, only in memory."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None, identity: Mapping[str, Any]) -> None:
         self.path = path
-        self.finished: dict[tuple[str, int], Prediction] = {}
-        """By task and sample; only those with a reward."""
-        self._descriptor: int | None = None
+        # As it will be read: a tuple that became a list must not look like a change.
+        self.header: dict[str, Any] = json.loads(encode_line({"scoring": jsonable(identity)}, str(path)))
+        self._finished: dict[tuple[str, str, int], Prediction] = {}
+        """By task, its content and the sample; only those with a reward."""
+        self._file: JsonlFile | None = None
 
     @classmethod
     def open(cls, path: Path | None, identity: Mapping[str, Any]) -> Self:
         """Take up the journal of the same scoring, or begin a new one; other journals at `path` are put aside."""
-        journal = cls(path)
+        journal = cls(path, identity)
         if path is None:
             return journal
-        # As it will be read: a tuple that became a list must not look like a change.
-        wanted: dict[str, Any] = json.loads(encode_line({"scoring": identity}, str(path)))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not journal._take_up(path, wanted):
+            if path.exists() and not journal._take_up(path):
                 _put_aside(path)
-            journal._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            if os.fstat(journal._descriptor).st_size == 0:
-                journal._write(wanted)
-        except OSError as error:
+            journal._file = JsonlFile(path)
+            if path.stat().st_size == 0:
+                journal._file.append(journal.header)
+        except (OSError, DataError) as error:
             raise EvalError(f"{path}: predictions cannot be kept there: {error}. Choose another folder.") from error
         return journal
 
+    def find(self, task_id: str, digest: str, sample: int) -> Prediction | None:
+        """The finished prediction for this very task, if there is one."""
+        return self._finished.get((task_id, digest, sample))
+
     def append(self, prediction: Prediction) -> None:
         """Keep one prediction; a failed one too, though it will be attempted again."""
-        if not prediction.failed:
-            self.finished[prediction.task_id, prediction.sample] = prediction
-        if self._descriptor is not None:
-            self._write(asdict(prediction))
+        self._remember(prediction)
+        if self._file is not None:
+            self._file.append(asdict(prediction))
+
+    def settle(self, predictions: Iterable[Prediction]) -> None:
+        """Write the file anew: whatever else a later scoring could use, then these predictions in their order."""
+        if self.path is None:
+            return
+        ordered = {(one.task_id, one.task, one.sample): one for one in predictions}
+        others = [one for key, one in self._finished.items() if key not in ordered]
+        lines = [self.header, *(asdict(one) for one in (*others, *ordered.values()))]
+        with atomic_write(self.path) as file:
+            file.writelines(encode_line(line, str(self.path)) for line in lines)
 
     def close(self) -> None:
         """Close the file; doing it twice is fine."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        assert self._descriptor is not None
-        line = memoryview(encode_line(dict(record), str(self.path)))
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+    def _remember(self, prediction: Prediction) -> None:
+        if not prediction.failed:
+            self._finished[prediction.task_id, prediction.task, prediction.sample] = prediction
 
-    def _take_up(self, path: Path, wanted: Mapping[str, Any]) -> bool:
+    def _take_up(self, path: Path) -> bool:
         """Read what an earlier attempt left; False when it is about something else."""
-        if not path.exists():
-            return True
-        data = path.read_bytes()
-        complete = data[: data.rfind(b"\n") + 1]
-        if len(complete) < len(data):  # what a killed process leaves
-            os.truncate(path, len(complete))
-        header, *lines = complete.split(b"\n")[:-1] or [b""]
-        if header and _parsed(header) != wanted:
+        lines = read_records(path)
+        if next(lines, self.header) != self.header:
             return False
-        for number, line in enumerate(lines, start=2):
-            prediction = _prediction(_parsed(line))
+        for record in lines:
+            prediction = _read_prediction(record)
             if prediction is None:
-                get_logger(__name__).warning("%s:%d: this line is damaged; its task is run again.", path, number)
-            elif not prediction.failed:
-                self.finished[prediction.task_id, prediction.sample] = prediction
+                get_logger(__name__).warning("%s: a line is no prediction; its task is run again: %s", path, record)
+            else:
+                self._remember(prediction)
         return True
 
 
 _FIELDS = frozenset(each.name for each in fields(Prediction))
 
 
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
-
-
-def _prediction(record: Any) -> Prediction | None:
+def _read_prediction(record: Mapping[str, Any]) -> Prediction | None:
     try:
         return Prediction(**{key: value for key, value in record.items() if key in _FIELDS})
-    except (AttributeError, TypeError):
+    except TypeError:
         return None
 
 

@@ -1,44 +1,45 @@
-"""`run.eval`: score a run on rows with known targets.
+"""`run.eval`: the rows of a run's evaluation as a benchmark, scored by the engine of all benchmarks.
 
-Each row's conversation up to its last assistant turn is the prompt, that turn is the target; without one, the target is
-the row's `answer` or `tool_slug`. Where texts hold `<answer>...</answer>`, only what stands inside is compared.
+The model just trained answers, through the backend's own sampler. An `inference` block that names a model of its own,
+or a hosted client, asks that one instead; any other only says how to sample.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from ..backends.client import SamplingParams
-from ..config import ContinualStage, DataConfig, EvalConfig, InferenceSpec, MetricSpec
-from ..data import ChatMessagesRow, TargetFormat, parse_rows
-from ..errors import DataError, EvalError
-from ..inference.adapter import as_chat_client
-from ..inference.conversation import message_text
-from ..inference.renderer import Renderer, row_messages
+from ..config import ContinualStage, DataConfig, EvalConfig, InferenceSpec
+from ..data.types import HarborTask
+from ..errors import EvalError
+from ..inference.renderer import Renderer
 from ..log import get_logger
-from ..protocols import Metric, Row
-from ..registry import get_inference, get_metric
+from ..protocols import Row
+from ..rollouts.engine import EngineLimits
+from ..rollouts.rollout import opening
 from ..training.callback import EvalRecord, Observers
-from .answer import extract_answer
+from .benchmark import Benchmark, ScoreSettings
+from .row_tasks import target_of, tasks_of_rows
+from .scored_model import ClientModel, SamplerModel, Sampling, ScoredModel, as_scored_model, open_client
+from .scores import EvalResult
 
 if TYPE_CHECKING:
-    from ..backends.client import Sample, SamplingClient, TrainingClient
-    from ..backends.future import Operation
+    from ..backends.client import TrainingClient
 
 ROOM_FOR_ANSWER = 256
 """Tokens the model may use where the target is shorter; a longer target gets twice its own length."""
+_LONGEST_S = 24 * 3600.0
+_OWN_MODEL = ("mock", "local", "tinker")
+"""Clients that sample weights themselves, and so can mean those just trained."""
+_NAMES_A_MODEL = ("model", "checkpoint")
 
 
-@dataclass(frozen=True, slots=True)
-class EvalItem:
-    """One prompt and the text that would be right."""
-
-    prompt: list[dict[str, Any]]
-    target: str
+def asks_another_model(inference: InferenceSpec | None) -> bool:
+    """Whether a block means another model than the one just trained."""
+    if inference is None:
+        return False
+    return inference.kind not in _OWN_MODEL or any(inference.params.get(name) for name in _NAMES_A_MODEL)
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class RunEvaluator:
     train_rows: Sequence[Row]
     failures: dict[str, str] = field(default_factory=dict[str, str])
     """Why scores are missing, by what could not be scored."""
-    _items: list[EvalItem] | None = None
+    _tasks: list[HarborTask] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -73,7 +74,7 @@ class RunEvaluator:
     @property
     def keys(self) -> list[str]:
         """The metrics a scoring yields."""
-        return [f"{self.prefix}/{label}" for label in _labels(self.config.metrics)]
+        return [f"{self.prefix}/{label}" for label in ScoreSettings(metrics=self.config.metrics).build_metrics()]
 
     @property
     def prefix(self) -> str:
@@ -83,139 +84,92 @@ class RunEvaluator:
     @property
     def selection_metric(self) -> str | None:
         """The metric that may choose a checkpoint: never one measured on training rows, or on another model."""
-        return self.keys[0] if self.wanted and self.config.eval_data and not self.config.inference else None
+        another = asks_another_model(self.config.inference)
+        return self.keys[0] if self.wanted and self.config.eval_data and not another else None
 
     async def __call__(self, step: int) -> Mapping[str, float]:
         """Score a frozen copy of the live model after `step`."""
-        scores = await self._guarded(self._run_items, step=step, name=self.prefix, split=self.prefix)
-        return {f"{self.prefix}/{label}": value for label, value in scores.items()}
+        record = await self._score(self._run_tasks, step=step, name="", split=self.prefix)
+        return record.named_metrics if record else {}
 
     async def score_stage(self, stage: ContinualStage, step: int) -> Mapping[str, float]:
         """Score the live model on the held-out rows of one stage of a continual run."""
         held_out = stage.eval_data
         assert held_out is not None
-        return await self._guarded(lambda: self._items_of(held_out), step=step, name=stage.name, split="eval")
+        record = await self._score(lambda: self._tasks_of(held_out), step=step, name=stage.name, split="eval")
+        return {name: value for name, value in record.metrics.items() if "/" not in name} if record else {}
 
-    async def _guarded(
-        self, load: Callable[[], Sequence[EvalItem]], *, step: int, name: str, split: str
-    ) -> Mapping[str, float]:
-        """Scores, or nothing: a failure must not undo the training, and must not vanish, so it is logged and kept."""
-        what = f"{split}/{name}"
+    async def _score(
+        self, load: Callable[[], Sequence[HarborTask]], *, step: int, name: str, split: str
+    ) -> EvalRecord | None:
+        """The scores, or nothing: a failure must not undo the training, and must not vanish: it is logged and kept."""
+        what = f"{split}/{name}".rstrip("/")
+        self.failures.pop(what, None)
         try:
-            scores = await self._score(load(), step=step, name=name, split=split)
+            tasks = load()
+            result = await self._ask(tasks, what)
+            if result.problem is not None:
+                raise EvalError(result.problem)
         except Exception as error:
             self.failures[what] = f"{type(error).__name__}: {error}"
             get_logger(__name__).error("the evaluation after step %d failed: %s", step, self.failures[what])
-            return {}
-        self.failures.pop(what, None)
-        return scores
+            return None
+        errors = {f"{label}/stderr": score.stderr for label, score in result.metrics.items()}
+        values = {label: score.value for label, score in result.metrics.items()}
+        values |= {label: stderr for label, stderr in errors.items() if stderr is not None}
+        record = EvalRecord(name, split, step, values, _show(tasks, result))
+        self.observers.on_eval(record)
+        return record
 
-    async def _score(self, items: Sequence[EvalItem], *, step: int, name: str, split: str) -> Mapping[str, float]:
-        """Generate for every item and compute the configured metrics."""
-        longest_target = max(len(self.client.tokenizer.encode(item.target)) for item in items)
-        room = max(2 * longest_target, ROOM_FOR_ANSWER)
-        if self.config.inference is not None:
-            predictions = await ask(self.config.inference, items, room)
-        else:
-            predictions = await self._sample(await self.client.sampler(), items, room)
-        answers = [extract_answer(text) for text in predictions]
-        targets = [extract_answer(item.target) for item in items]
-        computed: dict[str, float] = {}
-        for label, spec in zip(_labels(self.config.metrics), self.config.metrics, strict=True):
-            computed[label] = float(_metric(spec).compute(predictions=answers, targets=targets))
-            if not math.isfinite(computed[label]):
-                raise EvalError(f"metric '{spec.kind}' gave {computed[label]}, which is no score.")
-        shown = [
-            {"prompt": item.prompt, "prediction": text, "target": item.target}
-            for item, text in zip(items, predictions, strict=True)
-        ]
-        self.observers.on_eval(EvalRecord(name, split, step, computed, shown))
-        return computed
+    async def _ask(self, tasks: Sequence[HarborTask], what: str) -> EvalResult:
+        longest = max(len(self.client.tokenizer.encode(target_of(task))) for task in tasks)
+        sampling = _sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
+        model = await self._model()
+        # The backend puts the questions in batches itself, so they may all be asked at once, however long that takes.
+        at_once = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
+        limits = EngineLimits(concurrency=at_once, timeout_s=_LONGEST_S)
+        settings = ScoreSettings(sampling=sampling, metrics=self.config.metrics, limits=limits)
+        try:
+            return await Benchmark.of(tasks, name=what).score_async(model, settings)
+        finally:
+            if isinstance(model, ClientModel):
+                model.client.close()
 
-    async def _sample(self, sampler: SamplingClient, items: Sequence[EvalItem], room: int) -> list[str]:
-        """The live model's most probable answers."""
-        pending: list[Operation[list[Sample]]] = []
-        for number, item in enumerate(items, start=1):
-            prompt = self.renderer.prompt(item.prompt)
-            free = self.client.capabilities.context_length - len(prompt)
-            if free < 1:
-                raise DataError(f"eval row {number}: its prompt of {len(prompt)} tokens leaves no room for an answer.")
-            # A seed of its own, so that scoring does not change what the run samples afterwards.
-            params = SamplingParams(min(room, free), temperature=0.0, seed=0, stop=self.renderer.stop)
-            pending.append(sampler.sample(prompt, 1, params))
-        return [str(self.renderer.parse((await operation)[0].tokens)["content"]) for operation in pending]
+    async def _model(self) -> ScoredModel:
+        inference = self.config.inference
+        if inference is not None and asks_another_model(inference):
+            return as_scored_model(open_client(inference.kind, inference.params, path="eval.inference.params"))
+        sampler = await self.client.sampler()
+        return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, sampler.ref or "live")
 
-    def _run_items(self) -> list[EvalItem]:
-        if self._items is None:
-            self._items = self._load_items()
-        return self._items
+    def _run_tasks(self) -> list[HarborTask]:
+        if self._tasks is None:
+            if self.config.eval_data is not None:
+                self._tasks = self._tasks_of(self.config.eval_data)
+            else:
+                get_logger(__name__).warning(
+                    "eval has no eval_data: the training rows are scored and reported as train_fit/..., which says "
+                    "nothing about new rows. Add eval.eval_data."
+                )
+                self._tasks = tasks_of_rows(self.train_rows[: self.config.n_samples])
+        return self._tasks
 
-    def _load_items(self) -> list[EvalItem]:
-        if self.config.eval_data is None:
-            get_logger(__name__).warning(
-                "eval has no eval_data: the training rows are scored and reported as train_fit/..., which says nothing "
-                "about new rows. Add eval.eval_data."
-            )
-            return eval_items(self.train_rows[: self.config.n_samples])
-        return self._items_of(self.config.eval_data)
-
-    def _items_of(self, data: DataConfig) -> list[EvalItem]:
-        return eval_items(self.load_rows(data)[: self.config.n_samples])
+    def _tasks_of(self, data: DataConfig) -> list[HarborTask]:
+        return tasks_of_rows(self.load_rows(data)[: self.config.n_samples])
 
 
-async def ask(inference: InferenceSpec, items: Sequence[EvalItem], room: int) -> list[str]:
-    """The answers of an inference client, which is asked instead of the live model."""
-    client = as_chat_client(get_inference(inference.kind)(**inference.params))
-    places = asyncio.Semaphore(client.concurrency)
-
-    async def answer(item: EvalItem) -> str:
-        async with places:
-            [completion] = await client.complete(item.prompt, max_tokens=room, temperature=0.0)
-            return completion.text
-
-    try:
-        return list(await asyncio.gather(*map(answer, items)))
-    finally:
-        client.close()
+def _sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
+    """How the model is asked: as the block says, else for its most probable answer of at most `room` tokens."""
+    # A seed of its own, so that scoring does not change what the run samples afterwards.
+    given: dict[str, Any] = {} if inference is None else inference.params
+    asked = {name: given[name] for name in ("max_tokens", "temperature", "seed") if given.get(name) is not None}
+    return replace(Sampling(max_tokens=room), **asked)
 
 
-def eval_items(rows: Sequence[Row]) -> list[EvalItem]:
-    """Prompts and targets of chat rows, and of rows that have a `prompt`."""
-    chats = parse_rows((_as_chat(row) for row in rows), TargetFormat.CHAT_MESSAGES)
-    items = [_item(chat, number) for number, chat in enumerate(chats, start=1)]
-    if not items:
-        raise DataError("there are no rows to score. Check eval.eval_data and its transforms.")
-    return items
-
-
-def _as_chat(row: Row) -> Row:
-    if "prompt" not in row or "messages" in row:
-        return row
-    prompt = row["prompt"]
-    messages = cast("list[Any]", prompt) if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-    return {"messages": messages, **{key: value for key, value in row.items() if key != "prompt"}}
-
-
-def _item(chat: ChatMessagesRow, number: int) -> EvalItem:
-    messages = row_messages(chat)
-    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=0)
-    target = next((chat.metadata[key] for key in ("answer", "tool_slug") if key in chat.metadata), None)
-    if last and (target is None or last == len(messages) - 1):
-        return EvalItem(messages[:last], message_text(messages[last], last))
-    if target is None:
-        raise DataError(
-            f"eval row {number} has no assistant turn, 'answer' or 'tool_slug' to compare with. Add one of them."
-        )
-    return EvalItem(messages, str(target))
-
-
-def _labels(metrics: Sequence[MetricSpec]) -> list[str]:
-    """What each metric is called in the record: its kind, numbered where the same kind stands there again."""
-    kinds = [spec.kind for spec in metrics]
+def _show(tasks: Sequence[HarborTask], result: EvalResult) -> list[dict[str, Any]]:
+    known = {task.task_id: task for task in tasks}
     return [
-        kind if (before := kinds[:at].count(kind)) == 0 else f"{kind}-{before + 1}" for at, kind in enumerate(kinds)
+        {"prompt": opening(known[one.task_id]), "target": getattr(known[one.task_id].verifier, "expected", None)}
+        | one.shown
+        for one in result.predictions
     ]
-
-
-def _metric(spec: MetricSpec) -> Metric:
-    return get_metric(spec.kind)(**spec.params)

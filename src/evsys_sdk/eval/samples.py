@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..data.shapes import is_object
@@ -44,6 +44,8 @@ class TaskSamples:
     samples: Sequence[Sample]
     target: Any = None
     """What would have been right, for metrics that compare texts."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What else is known about the task, such as its toolkit."""
 
 
 def task_rewards(tasks: Sequence[TaskSamples]) -> list[list[float]]:
@@ -74,6 +76,11 @@ def predictions(tasks: Sequence[TaskSamples]) -> list[str]:
 def targets(tasks: Sequence[TaskSamples]) -> list[Any]:
     """What would have been right, once for each sample."""
     return [_target(task) for task in tasks for _ in task.samples]
+
+
+def metadata(tasks: Sequence[TaskSamples]) -> list[Mapping[str, Any]]:
+    """What is known about the task of each sample."""
+    return [task.metadata for task in tasks for _ in task.samples]
 
 
 def _target(task: TaskSamples) -> Any:

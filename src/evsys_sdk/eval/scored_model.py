@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..backends.client import SamplingClient, SamplingParams
-from ..errors import EvalError
+from ..config.building import build_extension
+from ..errors import ConfigError, EvalError, EvsysAuthError, MissingExtraError, Problem
 from ..inference.adapter import as_chat_client
+from ..registry import config_model, get_inference
 from ..rollouts.policy import SamplerPolicy
 from ..rollouts.rollout import Message, Policy, Turn
 
 if TYPE_CHECKING:
-    from ..inference.client import ChatClient
+    from ..inference.client import ChatClient, Completion
     from ..inference.renderer import Renderer
 
 
@@ -25,6 +28,12 @@ class Sampling:
     max_tokens: int = 256
     temperature: float = 0.0
     seed: int = 0
+    stop: tuple[str, ...] | None = None
+    """Texts that end an answer; by default what ends the model's turn."""
+
+
+type AskAgain = Callable[[str, Callable[[], Awaitable[list[Completion]]]], Awaitable[list[Completion]]]
+"""Asks a model, again where it fails for the moment; is told which attempt at which task it is for."""
 
 
 @runtime_checkable
@@ -51,7 +60,7 @@ class SamplerModel:
     ref: str
 
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
-        params = SamplingParams(sampling.max_tokens, sampling.temperature)
+        params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
         return policy.seeded("benchmark", task_id, sample)
 
@@ -62,26 +71,44 @@ class ClientModel:
 
     client: ChatClient
     ref: str
+    ask_again: AskAgain | None = None
+    refusals: list[Exception] = field(default_factory=list[Exception])
+    """What every further question would run into as well, such as refused credentials; it ends the scoring."""
 
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         digest = hashlib.blake2b(repr((sampling.seed, task_id, sample)).encode(), digest_size=4).digest()
-        return _ClientPolicy(self.client, sampling, int.from_bytes(digest) >> 1)  # some servers want a signed one
+        seed = int.from_bytes(digest) >> 1  # some servers want a signed one
+        return _ClientPolicy(self, sampling, seed, f"task '{task_id}', sample {sample + 1}")
 
 
 @dataclass(frozen=True, slots=True)
 class _ClientPolicy:
-    client: ChatClient
+    model: ClientModel
     sampling: Sampling
     seed: int
+    what: str
 
     async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
-        [completion] = await self.client.complete(
-            list(messages),
-            max_tokens=self.sampling.max_tokens,
-            temperature=self.sampling.temperature,
-            tools=tools,
-            seed=self.seed,
-        )
+        sampling = self.sampling
+
+        async def complete() -> list[Completion]:
+            return await self.model.client.complete(
+                list(messages),
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                stop=None if sampling.stop is None else list(sampling.stop),
+                tools=tools,
+                seed=self.seed,
+            )
+
+        if self.model.refusals:
+            raise self.model.refusals[0]
+        try:
+            ask_again = self.model.ask_again
+            [completion] = await (complete() if ask_again is None else ask_again(self.what, complete))
+        except (EvsysAuthError, MissingExtraError) as error:
+            self.model.refusals.append(error)
+            raise
         return Turn(
             message=completion.message,
             stop_reason="length" if completion.stop_reason == "length" else "stop",
@@ -114,3 +141,51 @@ def as_scored_model(what: Any, *, ref: str | None = None) -> ScoredModel:
         f"{type(what).__name__} cannot be scored. "
         "Give an inference client (generate), a policy (act) or a SamplerModel."
     )
+
+
+def open_client(kind: str, params: Mapping[str, Any], *, path: str = "params") -> Any:
+    """A registered inference client; what cannot be made from these params is refused with its place."""
+    return build_extension(get_inference(kind), params, what=f"inference client '{kind}'", path=path)
+
+
+_SPELLINGS = {
+    "model_name": ("model", "model_name", "base_model"),
+    "adapter_path": ("adapter_path", "adapter", "checkpoint"),
+    "checkpoint_path": ("checkpoint_path", "checkpoint", "model_path"),
+}
+"""What the command line calls a param -> what clients call it."""
+
+
+def client_params(kind: str, given: Mapping[str, str | None], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The params of a client under the names it uses.
+
+    Weights that it cannot load are refused. A model's name that it does not take is a label: it has only one model.
+    """
+    takes = _param_names(get_inference(kind))
+    params = dict(extra or {})
+    chosen: dict[str, str] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        known = [spelling for spelling in _SPELLINGS[name] if takes is None or spelling in takes]
+        if known and known[0] in chosen:
+            message = f"'{kind}' loads one set of weights, and {chosen[known[0]]} names one already"
+            raise ConfigError(Problem(message, path=flag, value=value, hint="Keep one of the two."))
+        if known:
+            params[known[0]], chosen[known[0]] = value, flag
+        elif name != "model_name":
+            hint = f"Leave it out; '{kind}' takes: {', '.join(takes or ()) or 'no params'}."
+            raise ConfigError(
+                Problem(f"inference client '{kind}' has no use for it", path=flag, value=value, hint=hint)
+            )
+    return params
+
+
+def _param_names(factory: Any) -> list[str] | None:
+    """What a client can be given; None where it takes anything."""
+    model = config_model(factory)
+    if model is not None:
+        return list(model.model_fields)
+    found = inspect.signature(factory).parameters
+    return None if any(one.kind is one.VAR_KEYWORD for one in found.values()) else list(found)

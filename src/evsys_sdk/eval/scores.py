@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ..data.types import HarborTask
-from ..errors import EvsysError
+from ..errors import EvsysError, show
+from ..files import write_json
 from .answer import extract_answer
-from .metric import MetricValue, build_metric
+from .metric import BuiltMetric, MetricValue
 from .predictions import Prediction
 from .samples import Sample, TaskSamples
+
+RESULT_FILE = "result.json"
 
 type Breakdown = dict[str, dict[str, dict[str, MetricValue]]]
 """Metadata key -> its value -> metric -> score."""
@@ -35,6 +40,10 @@ class EvalResult:
     metric_errors: dict[str, str] = field(default_factory=dict[str, str])
     """Metrics that could not be computed, and why."""
     seconds: float = 0.0
+    samples: int = 1
+    """Attempts that were to be made at each task."""
+    clusters: dict[str, str] = field(default_factory=dict[str, str])
+    """Task -> the group it was drawn with, for tasks that have one: answers within a group are alike."""
 
     @property
     def n_tasks(self) -> int:
@@ -64,6 +73,25 @@ class EvalResult:
         return "; ".join(self.metric_errors.values()) or None
 
     @property
+    def saturated(self) -> float | None:
+        """0 or 1 where every answer to every task earned exactly that, so that the tasks tell no models apart."""
+        rewards = {prediction.reward for prediction in self.predictions if prediction.reward is not None}
+        [only] = rewards if len(rewards) == 1 else [None]
+        return only if only in (0.0, 1.0) and self.n_tasks > 1 else None
+
+    @property
+    def note(self) -> str | None:
+        """What makes the scores mean less than they seem to, in a sentence."""
+        if self.saturated is None:
+            return None
+        first = next(prediction for prediction in self.predictions if not prediction.failed)
+        said = f"every answer to the {self.n_tasks} tasks of '{self.benchmark}' scores {self.saturated:g}"
+        remedy = "Harder tasks would tell models apart."
+        if not self.saturated:
+            remedy = "Check that the verifier reads answers in the form the model writes them."
+        return f"{said}, for example {show(first.text)} on task '{first.task_id}'. {remedy}"
+
+    @property
     def task_rewards(self) -> list[list[float]]:
         """The rewards of each task that could be scored."""
         return [
@@ -87,13 +115,29 @@ class EvalResult:
                 flat |= {f"{key}={value}/{name}": score.value for name, score in scores.items()}
         return flat
 
+    def per_task(self) -> dict[str, Any]:
+        """The scored tasks one by one, as lists in the same order, for statistics over tasks, groups and failures.
+
+        `samples` holds every attempt that was to be made, null where it failed on our side.
+        """
+        rewards: dict[str, list[float | None]] = {}
+        for prediction in self.predictions:
+            rewards.setdefault(prediction.task_id, []).append(prediction.reward)
+        tasks = [task for task in rewards if task not in self.unscored]
+        return {
+            "tasks": tasks,
+            "clusters": [self.clusters.get(task) for task in tasks],
+            "samples": [rewards[task] for task in tasks],
+            "samples_expected": self.samples,
+            "samples_obtained": [sum(reward is not None for reward in rewards[task]) for task in tasks],
+            "saturated": self.saturated,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, without the single predictions."""
-        scores = {name: _score_dict(score) for name, score in self.metrics.items()}
+        scores = {name: score.to_dict() for name, score in self.metrics.items()}
         groups = {
-            key: {
-                value: {name: _score_dict(score) for name, score in found.items()} for value, found in by_value.items()
-            }
+            key: {value: {name: score.to_dict() for name, score in found.items()} for value, found in by_value.items()}
             for key, by_value in self.breakdown.items()
         }
         return {
@@ -107,6 +151,8 @@ class EvalResult:
             "failed_samples": self.n_failed,
             "unscored": self.unscored,
             "metric_errors": self.metric_errors,
+            "saturated": self.saturated,
+            "note": self.note,
             "tokens": self.tokens,
             "cost_usd": self.cost_usd,
             "seconds": self.seconds,
@@ -127,14 +173,23 @@ def task_samples(predictions: Sequence[Prediction], tasks: Mapping[str, HarborTa
             )
         )
     known = tasks or {}
-    return [
-        TaskSamples(task_id, samples, getattr(getattr(known.get(task_id), "verifier", None), "expected", None))
-        for task_id, samples in groups.items()
-    ]
+    return [_task_samples(task_id, samples, known.get(task_id)) for task_id, samples in groups.items()]
 
 
-def scored(
-    result: EvalResult, tasks: Sequence[HarborTask], metrics: Sequence[str], breakdown_keys: Sequence[str]
+def _task_samples(task_id: str, samples: Sequence[Sample], task: HarborTask | None) -> TaskSamples:
+    if task is None:
+        return TaskSamples(task_id, samples)
+    expected: Any = getattr(task.verifier, "expected", None)
+    # What is taken out of an answer before texts are compared is taken out of the target as well.
+    target = extract_answer(expected) if isinstance(expected, str) else expected
+    return TaskSamples(task_id, samples, target, task.metadata)
+
+
+def compute_scores(
+    result: EvalResult,
+    tasks: Sequence[HarborTask],
+    metrics: Mapping[str, BuiltMetric],
+    breakdown_keys: Sequence[str] = (),
 ) -> EvalResult:
     """The result with its metrics; a task without any reward is left out of them and named."""
     by_id = {task.task_id: task for task in tasks}
@@ -151,29 +206,24 @@ def scored(
     reasons = {
         each.task_id: each.error or "no reason was given" for each in result.predictions if each.task_id in failed
     }
-    return EvalResult(
-        result.benchmark,
-        result.sha256,
-        result.model,
-        result.predictions,
-        values,
-        breakdown,
-        reasons,
-        errors,
-        result.seconds,
-    )
+    return replace(result, metrics=values, breakdown=breakdown, unscored=reasons, metric_errors=errors)
 
 
-def _values(names: Sequence[str], tasks: Sequence[TaskSamples]) -> tuple[dict[str, MetricValue], dict[str, str]]:
+def _values(
+    metrics: Mapping[str, BuiltMetric], tasks: Sequence[TaskSamples]
+) -> tuple[dict[str, MetricValue], dict[str, str]]:
     values: dict[str, MetricValue] = {}
     errors: dict[str, str] = {}
-    for name in names if tasks else ():
+    for name, metric in metrics.items() if tasks else ():
         try:
-            values[name] = build_metric(name)(tasks, missing="drop")
+            values[name] = metric(tasks, missing="drop")
         except EvsysError as error:  # the other metrics are worth having
             errors[name] = str(error)
     return values, errors
 
 
-def _score_dict(score: MetricValue) -> dict[str, Any]:
-    return {key: value for key, value in asdict(score).items() if key != "per_task"}
+def write_record(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `result.json` of a scoring outside of any experiment, beside its `predictions.jsonl`."""
+    record = {"record": 1, "kind": kind, "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **content}
+    write_json(folder / RESULT_FILE, record)
+    return record

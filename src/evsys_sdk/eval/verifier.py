@@ -19,6 +19,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
 
 from ..config.base import Strict
@@ -65,6 +66,12 @@ class BaseVerifier[C: Strict]:
     def __init__(self, **params: Any) -> None:
         self.cfg: C = self.Config(**params)  # pyright: ignore[reportAttributeAccessIssue]  # Config is C by convention
 
+    def __init_subclass__(cls) -> None:
+        """Let `verify` be called as documented, by `prompt`, `completion` and `target`, whatever of it it asks for."""
+        super().__init_subclass__()
+        if "verify" in cls.__dict__:
+            cls.verify = _take_documented(cls.__dict__["verify"])  # pyright: ignore[reportAttributeAccessIssue]
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltVerifier:
@@ -93,6 +100,21 @@ class BuiltVerifier:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             raise EvalError(f"{place} failed: {reason}. Correct it, or run it again if that may pass.") from error
         return _as_result(answer, place)
+
+
+def _take_documented(verify: Callable[..., Any]) -> Callable[..., Any]:
+    """`verify` with what it did not ask for dropped, and what a caller by hand cannot know filled in."""
+    absent: dict[str, Any] = {"messages": [], "target": None, "task": None, "environment": None}
+    absent |= {"retry": call_with_retry_async}
+    asked = [name for name in inspect.signature(verify).parameters if name != "self"]
+
+    @wraps(verify)
+    def take(self: Any, **given: Any) -> Any:
+        if unknown := set(given) - {*asked, "prompt", "completion", "target"}:
+            raise TypeError(f"verify() takes no '{min(unknown)}'; it takes prompt, completion, target and {asked}.")
+        return verify(self, **{name: given.get(name, absent.get(name)) for name in asked})
+
+    return take
 
 
 def build_verifier(

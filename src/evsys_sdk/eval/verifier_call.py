@@ -14,14 +14,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from ..config.problems import problems_in
-from ..errors import ConfigError, EvalError, closest
-from ..registry import Extension, config_model
+from ..config.building import build_extension, check_params
+from ..errors import EvalError, closest
+from ..registry import Extension
 
 if TYPE_CHECKING:
     from .verifier import VerifierInput
@@ -54,10 +51,12 @@ def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extra
 
     `extras` are further things that can be asked for by name.
     """
-    params = _checked(name, extension, params)
+    what, place = f"verifier '{name}'", f"verifier '{name}': params"
     if not isinstance(extension, type) and not hasattr(extension, "verify"):
-        return _function(name, extension, params, extras)
-    instance = _instance(name, extension, params) if isinstance(extension, type) else extension
+        return _function(name, extension, check_params(extension, params, path=place), extras)
+    instance: Any = extension
+    if isinstance(extension, type):
+        instance = build_extension(extension, params, what=what, path=place)
     if callable(getattr(instance, "verify", None)):
         return _asking_by_name(name, instance.verify, {}, extras)
     if callable(instance):
@@ -65,29 +64,6 @@ def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extra
     raise EvalError(
         f"verifier '{name}' has no method 'verify'. Write verify(self, *, prompt, completion, target) -> float."
     )
-
-
-def _checked(name: str, extension: Extension, params: Mapping[str, Any]) -> dict[str, Any]:
-    model, params = config_model(extension), dict(params)
-    if model is not None:
-        try:
-            model.model_validate(params)
-        except ValidationError as error:
-            found = problems_in(error, model=model, data=params)
-            raise ConfigError(
-                [replace(problem, path=f"verifier '{name}': params.{problem.path}") for problem in found]
-            ) from error
-    return params
-
-
-def _instance(name: str, extension: type[Any], params: dict[str, Any]) -> Any:
-    try:
-        return extension(**params)
-    except TypeError as error:
-        takes = "a class that takes params has __init__(self, **params), and a Config that describes them"
-        raise EvalError(
-            f"verifier '{name}' cannot be made with the params {params}: {error}. Note: {takes}."
-        ) from error
 
 
 def _asking_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:

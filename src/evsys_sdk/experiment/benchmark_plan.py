@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ..config import BenchmarkEntry, Metadata, SuccessMetric
+from ..config import BenchmarkEntry, ExperimentConfig, Metadata, SuccessMetric
 from ..config.metadata import BASE_MODEL
-from ..data.types import InProcessVerifier
+from ..data.types import HarborTask, InProcessVerifier
 from ..errors import EvalError, EvsysError, Problem
 from ..eval.benchmark import Benchmark, ScoreSettings
 from ..eval.engines import check_engine
 from ..eval.metric import build_metric
+from ..eval.run_eval import asks_another_model
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
-from ..protocols import Algorithm
+from ..eval.verifiers.python_tests import check_tests
+from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
+from ..rollouts.harbor.task_folder import refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..training.callback import EvalRecord
 
-_OF_K = re.compile(r"pass[@^](\d+)")
 _MAX_TOKENS = 256
+_NO_PRICE = (
+    "it needs the price of each answer, which those of the model in training do not have",
+    "Report tokens_per_task or tokens_per_correct; what the run spends is in its record.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +73,34 @@ class PlannedBenchmark:
             "tasks": len(self.benchmark.tasks[: settings.n_tasks]),
             "samples": settings.samples,
             "metrics": list(settings.metrics),
+            "transforms": [one.model_dump(mode="json") for one in self.entry.transforms],
             **settings.identity,
         }
 
 
 def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> list[PlannedBenchmark]:
     """Every entry with its tasks; the model is asked as it was in training wherever the entry says nothing else."""
-    return [
+    planned = [
         PlannedBenchmark(entry, load_entry(entry), _settings(entry, metadata, algorithm, seed))
         for entry in metadata.benchmark
     ]
+    for one in planned:
+        refuse_containers(one.benchmark.tasks, one.settings.harness.environment)
+    return planned
 
 
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
     """The tasks of an entry."""
-    return Benchmark.load(id=entry.id, path=entry.path, name=entry.name)
+    return Benchmark.load(id=entry.id, path=entry.path, name=entry.name, transforms=entry.transforms)
 
 
-def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, str] | None:
+def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:
     """The metric that chooses among checkpoints, and whether more or less is better: never one of a test entry."""
     success = _success(metadata)
     for one in planned:
         if one.split == "val" and one.entry.run_every is not None:
-            name = success.name if success and success.name in one.settings.metrics else one.settings.metrics[0]
+            reported = _metrics(one.entry, metadata)
+            name = success.name if success and success.name in reported else reported[0]
             return one.metric_name(name), success.mode if success and success.name == name else "max"
     return None
 
@@ -112,18 +122,45 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator
     if entry.agent_import_path is not None:
         checks.append((f"{path}.agent_import_path", lambda: _check_agent(entry)))
     # Last, because the module of an agent may bring the verifier that the tasks name.
-    checks.append((path, lambda: _check_tasks(load_entry(entry), entry)))
+    loaded: list[HarborTask] = []
+    checks.append((path, lambda: loaded.extend(_check_tasks(load_entry(entry), entry))))
+    well_named = True
     for place, check in checks:
         try:
             check()
         except EvsysError as error:
+            well_named = well_named and not place.startswith(f"{path}.metrics")
             yield Problem(str(error).rstrip("."), path=place)
-    for at, name in enumerate(entry.metrics):
-        needed = _OF_K.fullmatch(name)
-        if needed and int(needed[1]) > entry.samples:
-            hint = f"Set samples: {needed[1]}."
-            message = f"{name} needs at least {needed[1]} attempts at each task, and samples is {entry.samples}"
-            yield Problem(message, path=f"{path}.metrics[{at}]", hint=hint)
+    if well_named:
+        for at, name in enumerate(entry.metrics):
+            if build_metric(name).needs_price:
+                yield Problem(_NO_PRICE[0], path=f"{path}.metrics[{at}]", hint=_NO_PRICE[1])
+        settings = ScoreSettings(samples=entry.samples, metrics=_metrics(entry, metadata))
+        for at, problem, hint in settings.metric_problems(loaded):
+            yield Problem(problem, path=f"{path}.metrics[{at}]" if entry.metrics else f"{path}.metrics", hint=hint)
+
+
+def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
+    """What is wrong with the metrics of `run.eval`, before anything is spent: it asks once for each row."""
+    found: dict[str, Problem] = {}
+    for index, run in enumerate(config.all_runs()):
+        if not run.eval.enabled:
+            continue
+        path = "run" if config.run is not None else f"runs[{index}]"
+        for at, spec in enumerate(run.eval.metrics):
+            place = f"{path}.eval.metrics[{at}]"
+            try:
+                metric = build_metric(spec)
+            except EvsysError as error:
+                found.setdefault(str(error), Problem(str(error).rstrip("."), path=place))
+                continue
+            if metric.k > 1:
+                message = f"{spec.kind} needs {metric.k} attempts at each row, and run.eval asks once"
+                hint = f"Set k to 1, or score the rows as a metadata.benchmark with samples: {metric.k}."
+                found.setdefault(message, Problem(message, path=place, hint=hint))
+            if metric.needs_price and not asks_another_model(run.eval.inference):
+                found.setdefault(_NO_PRICE[0], Problem(_NO_PRICE[0], path=place, hint=_NO_PRICE[1]))
+    return list(found.values())
 
 
 def _check_agent(entry: BenchmarkEntry) -> None:
@@ -132,8 +169,8 @@ def _check_agent(entry: BenchmarkEntry) -> None:
         harness.refuse_inline()
 
 
-def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> None:
-    """Refuse tasks whose verifier cannot be built, and a breakdown by what none of them has."""
+def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[HarborTask]:
+    """The tasks that are scored; refuses any whose verifier cannot be built, and keys that none of them has."""
     tasks = benchmark.tasks[: entry.n_tasks]
     built: set[str] = set()
     for task in tasks:
@@ -145,48 +182,54 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> None:
                 build_verifier(what)
             except EvsysError as error:
                 raise EvalError(f"task '{task.task_id}': {error}") from error
-    for name in entry.breakdown_keys:
-        keys = sorted({key for task in tasks for key in task.metadata})
-        if tasks and name not in keys:
+        if isinstance(what, InProcessVerifier) and what.fn_name == "python_tests":
+            try:
+                check_tests(what.expected)
+            except EvalError as error:
+                raise EvalError(f"task '{task.task_id}': {error}") from error
+    if entry.environment is not None:
+        refuse_containers(tasks, build_harness(environment=entry.environment).environment)
+    keys = sorted({key for task in tasks for key in task.metadata})
+    for name, where in [*((key, "breakdown_keys") for key in entry.breakdown_keys), (entry.cluster_by, "cluster_by")]:
+        if name is not None and name not in keys:
             known = f"they have {', '.join(keys)}" if keys else "they have none"
-            raise EvalError(f"no task has the metadata key '{name}' of breakdown_keys; {known}.")
+            raise EvalError(f"no task has the metadata key '{name}' of {where}; {known}.")
+    return tasks
 
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
-    cfg = getattr(_on_policy_recipe(algorithm), "cfg", None)
-    success = _success(metadata)
-    default = success.name if success and success.name in list_metrics() else "pass@1"
+    trained = traits_of(algorithm).rollouts
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
-    max_tokens = entry.max_tokens or getattr(getattr(cfg, "sampling", None), "max_tokens", None) or _MAX_TOKENS
+    max_tokens = entry.max_tokens or (trained.max_tokens if trained else None) or _MAX_TOKENS
     return ScoreSettings(
         samples=entry.samples,
         sampling=Sampling(max_tokens, temperature, seed),
         harness=_harness(entry, algorithm),
-        engine=entry.engine or getattr(cfg, "engine", None) or "inline",
+        engine=entry.engine or (trained.engine if trained else "inline"),
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),
-        metrics=entry.metrics or [default],
+        metrics=_metrics(entry, metadata),
         breakdown_keys=entry.breakdown_keys,
+        cluster_by=entry.cluster_by,
         n_tasks=entry.n_tasks,
     )
 
 
+def _metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
+    success = _success(metadata)
+    return entry.metrics or [success.name if success and success.name in list_metrics() else "pass@1"]
+
+
 def _harness(entry: BenchmarkEntry, algorithm: Algorithm) -> Harness:
     """The harness that the entry names, completed by the one that the model was trained in."""
-    trained = _on_policy_recipe(algorithm)
-    if trained is not None and entry.agent is entry.agent_import_path is entry.environment is None:
-        return trained.harness()
-    cfg = getattr(trained, "cfg", None)
-    agent, import_path = entry.agent, entry.agent_import_path
-    if agent is None and import_path is None:
-        agent, import_path = getattr(cfg, "agent", None), getattr(cfg, "agent_import_path", None)
-    environment = entry.environment or getattr(cfg, "environment", None)
+    trained = traits_of(algorithm).rollouts
+    agent, import_path, environment = entry.agent, entry.agent_import_path, entry.environment
+    if trained is not None:
+        if agent is import_path is environment is None:
+            return trained.harness()
+        if agent is None and import_path is None:
+            agent, import_path = trained.agent, trained.agent_import_path
+        environment = environment or trained.environment
     return build_harness(agent, environment, agent_import_path=import_path)
-
-
-def _on_policy_recipe(algorithm: Algorithm) -> Any:
-    """The recipe that has a harness: the algorithm itself, or the last such stage of it."""
-    stages: list[Any] = [*getattr(algorithm, "_algorithms", ()), algorithm]
-    return next((stage for stage in reversed(stages) if callable(getattr(stage, "harness", None))), None)
 
 
 def _success(metadata: Metadata) -> SuccessMetric | None:

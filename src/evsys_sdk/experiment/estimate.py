@@ -1,9 +1,9 @@
 """What one run would take: steps and tokens, from its real rows and its own recipe, without training anything.
 
-Recipes that learn from rows are set up on the mock backend and asked for some of their batches. What a model will write
-is not known beforehand: there is an upper limit, the longest answers allowed, and an expectation, answers as long as
-the right ones where those are known. Tokens of other backends are those of the model's own tokenizer where it is on
-this machine, else a quarter of the characters.
+Recipes are bound to some of their rows on the mock backend and asked what they plan. What a model will write is not
+known beforehand: there is an upper limit, the longest answers allowed, and an expectation, answers as long as the right
+ones where those are known. Tokens of other backends are those of the model's own tokenizer where it is on this machine,
+else a quarter of the characters.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..algorithms.base import BaseAlgorithm
+from ..algorithms.base import BaseAlgorithm, PlannedWork
 from ..algorithms.combo import Combo
-from ..algorithms.on_policy import OnPolicyAlgorithm
-from ..algorithms.stages import stage_algorithm
+from ..algorithms.continual import Continual
 from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..config.prices import backend_of
-from ..data import apply_transforms, build_transforms, load_rows
-from ..eval.run_eval import ROOM_FOR_ANSWER, eval_items
+from ..eval.row_tasks import target_of, tasks_of_rows
+from ..eval.run_eval import ROOM_FOR_ANSWER
 from ..inference.renderer import Renderer, get_renderer
 from ..protocols import Row
 from ..registry import get_data_store
 from ..training.blocking import run_blocking
+from ..training.callback import Observers, RunControl
+from ..training.services import RunServices
 from .benchmark_plan import plan_benchmarks
-from .prompts import prompt_of
 from .recipe import build_algorithm
+from .rows import load_transformed
 from .token_scale import TokenScale, token_scale
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
 
 _ROWS_LOOKED_AT = 512
-_BATCHES_BUILT = 32
 _MOCK_CONTEXT = 1 << 20
 
 
@@ -65,7 +65,7 @@ def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
     store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
 
     def load(data: DataConfig) -> list[Row]:
-        return list(apply_transforms(load_rows(data, store=store), build_transforms(data.transforms)))
+        return load_transformed(data, store)[0]
 
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8
@@ -99,71 +99,45 @@ class _Look:
                 f"'{self.run.algorithm.kind}' trains in its own way: steps and tokens are not known"
             )
         for algorithm, rows in stages:
-            self._look_at(algorithm, rows, renderer)
+            self._add(self._plan(algorithm, rows, renderer))
         self._add_evaluations()
         return self.found
 
     def _stages(self) -> list[tuple[BaseAlgorithm, list[Row]]]:
         """Every recipe of the run with its rows; none where the algorithm has a loop of its own."""
-        run = self.run
-        kind, params = run.algorithm.kind, run.algorithm.params
-        if run.continual is not None:
-            return [
-                (stage_algorithm(kind, {**params, **stage.params}, path="algorithm.kind"), self.load(stage.data))
-                for stage in run.continual.stages
-            ]
-        algorithm: Any = build_algorithm(run)
+        run, algorithm = self.run, build_algorithm(self.run)
+        if run.continual is not None and isinstance(algorithm, Continual):
+            return list(zip(algorithm.stages, [self.load(stage.data) for stage in run.continual.stages], strict=True))
         rows = self.load(run.data) if run.data else []
         if isinstance(algorithm, Combo):
-            phases = algorithm.cfg.phases
-            return [
-                (
-                    stage_algorithm(phase.kind, phase.params, path="phases"),
-                    self.load(phase.data) if phase.data else rows,
-                )
-                for phase in phases
-            ]
+            each = [self.load(phase.data) if phase.data else rows for phase in algorithm.cfg.phases]
+            return list(zip(algorithm.stages, each, strict=True))
         return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm) else []
 
-    def _look_at(self, algorithm: BaseAlgorithm, rows: Sequence[Row], renderer: Renderer) -> None:
-        looked_at = _spread(rows, _ROWS_LOOKED_AT)
+    def _plan(self, algorithm: BaseAlgorithm, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
+        """What a recipe says that it would do with its rows; it is shown some of them."""
+        seed = self.run.seed
+        services = RunServices(Observers([]), RunControl(), _sample_nothing, self.load, self.client, renderer, seed)
         algorithm.bind(
-            client=self.client, renderer=renderer, rows=looked_at, seed=self.run.seed, run_dir=self.folder, services={}
+            client=self.client,
+            renderer=renderer,
+            rows=_spread(rows, _ROWS_LOOKED_AT),
+            seed=seed,
+            run_dir=self.folder,
+            services=services,
         )
-        if isinstance(algorithm, OnPolicyAlgorithm):
-            return self._look_at_samples(algorithm, rows, renderer)
         try:
-            run_blocking(lambda: self._look_at_batches(algorithm, len(rows), len(looked_at)))
+            return run_blocking(lambda: algorithm.plan(len(rows)))
         finally:
             algorithm.close()
 
-    async def _look_at_batches(self, algorithm: BaseAlgorithm, n_rows: int, n_looked_at: int) -> None:
-        """Set the recipe up on some of its rows and build some of its batches."""
-        await algorithm.setup()
-        examples = algorithm.n_examples()
-        within = max(algorithm.order().steps_per_epoch, 1)
-        batches = [await algorithm.build_batch(step) for step in _spread(range(within), _BATCHES_BUILT)]
-        steps = _steps(algorithm, round(examples * n_rows / max(n_looked_at, 1)))
-        sizes = [sum(len(datum.tokens) for datum in batch.data) for batch in batches]
-        self.found.steps = None if self.found.steps is None else self.found.steps + steps
-        self.found.tokens_trained += round(steps * fmean(sizes) * self.scale.per_mock_token)
-        self.found.step_lengths = [len(datum.tokens) for datum in batches[0].data]
-
-    def _look_at_samples(self, algorithm: OnPolicyAlgorithm, rows: Sequence[Row], renderer: Renderer) -> None:
-        """A recipe that learns from its own answers: as many as it asks for, each as long as it may be."""
-        cfg: Any = algorithm.cfg
-        steps = _steps(algorithm, len(rows))
-        prompts = [len(renderer.prompt(prompt_of(row))) for row in _spread(rows, _ROWS_LOOKED_AT)]
-        prompt = fmean(prompts or [0]) * self.scale.per_mock_token
-        answers = min(cfg.batch_size, max(len(rows), 1)) * getattr(cfg, "group_size", 1)
-        sampled_steps = -(-steps // getattr(cfg, "updates_per_batch", 1))
-        longest = cfg.sampling.max_tokens
-        self.found.steps = None if self.found.steps is None else self.found.steps + steps
-        self._sample(sampled_steps * answers, longest, longest)
-        self.found.step_lengths = [round(fmean(prompts or [0])) + longest] * answers
-        self.found.tokens_trained += round(steps * answers * (prompt + longest))
-        if getattr(cfg, "agent", None) is not None or getattr(cfg, "agent_import_path", None) is not None:
-            self.found.notes.append("an agent may take several turns for a task; one is counted")
+    def _add(self, work: PlannedWork) -> None:
+        found, answers = self.found, work.answers_trained * work.answer_tokens
+        found.steps = None if found.steps is None else found.steps + work.steps
+        found.tokens_trained += round(work.tokens_trained * self.scale.per_mock_token + answers)
+        found.step_lengths = list(work.step_lengths)
+        found.notes += [work.note] if work.note else []
+        self._sample(work.answers_sampled, work.answer_tokens, work.answer_tokens)
 
     def _sample(self, answers: int, expected: float, longest: int) -> None:
         self.found.tokens_sampled += round(answers * min(expected, longest))
@@ -175,9 +149,8 @@ class _Look:
             every: int | None = run.algorithm.params.get("eval_every")
             held_out = [run.eval.eval_data or run.data] if run.continual is None else _stage_data(run)
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
-            lengths = (
-                [self._length(item.target) for item in eval_items(_spread(rows, _ROWS_LOOKED_AT))] if rows else [0.0]
-            )
+            seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
+            lengths = [self._length(target_of(task)) for task in seen] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
         algorithm: Any = build_algorithm(run)
@@ -193,10 +166,8 @@ class _Look:
         return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token
 
 
-def _steps(algorithm: BaseAlgorithm, n_examples: int) -> int:
-    """How many steps the recipe takes on this many examples, by its own rule."""
-    algorithm.n_examples = lambda: max(n_examples, 1)
-    return algorithm.total_steps()
+async def _sample_nothing(*_: Any) -> Any:
+    raise AssertionError("a plan rolls nothing out")
 
 
 def _stage_data(run: RunConfig) -> list[DataConfig]:

@@ -24,15 +24,15 @@ from ..log import get_logger
 from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.lock import FolderBusy, folder_lock
-from ..record.reader import experiment_id
+from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
 from .arms import Arm, expand_arms, folder_problems
-from .benchmark_plan import benchmark_problems
-from .hypothesis import hypothesis_sha256, normalised
+from .benchmark_plan import benchmark_problems, run_eval_problems
+from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
 from .record_dir import ExperimentDir, open_experiment_dir
@@ -88,8 +88,8 @@ class Experiment:
     @contextmanager
     def _locked_folder(self, *, resume: bool, fresh: bool) -> Generator[ExperimentDir]:
         """A folder that is this process's alone; one that someone else takes meanwhile is left to them."""
-        lock = ExitStack()
         while True:
+            lock = ExitStack()
             folder = self.open(resume=resume, fresh=fresh)
             what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
             try:
@@ -99,13 +99,16 @@ class Experiment:
                     raise
                 continue
             with lock:
+                if not resume and ExperimentRecord(folder.path).is_finished:
+                    continue  # whoever had the lock before took this folder up, and has ended it
                 yield folder
             return
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
         config = self.config
-        problems = [*deep_problems(config), *folder_problems(self.arms)]
+        problems = [*deep_problems(config), *folder_problems(self.arms)] or run_eval_problems(config)
+        problems += claim_problems(config)
         if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
             raise ConfigError(problems)
 
@@ -178,7 +181,7 @@ class Experiment:
             return "interrupted"
         if all(arm.is_as_planned for arm in arms) and len(arms) >= len(self.arms):
             return "completed"  # the last step may well have used the budget up
-        stopped = any(is_budget_stop(arm.result.extras.get("stop_reason")) for arm in arms)
+        stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:

@@ -5,16 +5,91 @@ experiment starts; a conclusion about another claim than that one is `invalid`.
 
     normalised(config.metadata)          {"claim": ..., "metric": ..., "direction": ..., ...}, or None without a claim
     hypothesis_sha256(config.metadata)   64 hex digits, or None
+    find_claim(config.metadata)          the same as a `Claim`, which says what must be exceeded
+    claim_problems(config)               why the runs of a config could not answer it
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
-from ..config import Metadata, SuccessMetric
+from ..config import ExperimentConfig, Metadata, SuccessMetric
+from ..errors import Problem
 from ..redact import redact
+
+_DEFAULTS: dict[str, Any] = {
+    "kind": "better",
+    "level": None,
+    "margin": None,
+    "axis": None,
+    "scale": "linear",
+    "max_cost_usd": None,
+    "max_tokens": None,
+}
+"""Left out of the exact form, so that a plain claim keeps the fingerprint it always had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What must be seen for the claim to hold."""
+
+    text: str
+    metric: str | None = None
+    direction: Literal["increase", "decrease"] = "increase"
+    min_effect: float = 0.0
+    baseline: str | None = None
+    kind: Literal["better", "at_least", "not_worse", "trend"] = "better"
+    level: float | None = None
+    margin: float | None = None
+    axis: str | None = None
+    scale: Literal["linear", "log"] = "linear"
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.direction == "increase" else -1
+
+    @property
+    def threshold(self) -> float:
+        """What a difference must exceed, counted in the direction of the claim."""
+        return -self.margin if self.kind == "not_worse" and self.margin is not None else self.min_effect
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What an arm may use at most."""
+        given = {"usd": self.max_cost_usd, "tokens": self.max_tokens}
+        return {name: float(limit) for name, limit in given.items() if limit is not None}
+
+    def rule(self, metric: str, *, validated: bool = False, error: float = 0.025) -> str:
+        """What must be seen, in a sentence that can be written down before the first step."""
+        side = "above" if self.sign > 0 else "below"
+        limit = f"{side} {self.sign * self.threshold:+g}"
+        what = {
+            "better": f"the interval of any run's difference to the baseline lies {limit}",
+            "at_least": f"the interval of any run's score lies {side} {self.level}",
+            "not_worse": f"the interval of any run's difference to the baseline lies {limit}",
+            "trend": f"the interval of the change along {self.axis} lies {limit}",
+        }[self.kind]
+        joint = "" if self.kind == "trend" else "; the intervals hold for all compared runs together"
+        if validated and self.kind != "trend":
+            joint += ", and four fifths of the error rate are spent on the run that validation prefers"
+        cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
+        luck = f"Luck alone passes in at most {100 * error:.2g} % of cases."
+        return f"Supported if, on {metric}, {what}{cost}{joint}. {luck}"
+
+    def position(self, value: Any) -> float | None:
+        """Where a value of the axis lies on its scale; None for what is no such number."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        if self.scale == "log":
+            return math.log(value) if value > 0 else None
+        return float(value)
 
 
 def success_metric(metadata: Metadata) -> SuccessMetric | None:
@@ -48,7 +123,43 @@ def normalised(metadata: Metadata) -> dict[str, Any] | None:
             "min_effect": float(given.min_effect),
             "baseline": given.baseline,
         }
+        own |= {key: value for key, usual in _DEFAULTS.items() if (value := getattr(given, key)) != usual}
     return own | {"success_metric": success_dict}
+
+
+def find_claim(metadata: Metadata) -> Claim | None:
+    """What is claimed; None where nothing is."""
+    found = normalised(metadata)
+    if found is None:
+        return None
+    return Claim(
+        found["claim"], **{key: value for key, value in found.items() if key not in ("claim", "success_metric")}
+    )
+
+
+def claim_problems(config: ExperimentConfig) -> list[Problem]:
+    """What keeps the runs of a config from answering its claim."""
+    claim = find_claim(config.metadata)
+    if claim is None or claim.axis is None:
+        return []
+    place = "metadata.hypothesis.axis"
+    values = [_value_at(run.model_dump(mode="json"), claim.axis) for run in config.all_runs()]
+    numbers = {position for value in values if (position := claim.position(value)) is not None}
+    if bad := [value for value in values if claim.position(value) is None]:
+        what = "a positive number" if claim.scale == "log" else "a number"
+        hint = "Name a dotted path that every run has such a value for, e.g. an axis of the matrix."
+        return [Problem(f"a trend needs {what} in every run, and one has {bad[0]!r} there", place, claim.axis, hint)]
+    if len(numbers) < 2:
+        hint = "Give the runs at least two values, e.g. by an axis of the matrix."
+        return [Problem(f"all runs have the same '{claim.axis}', so there is no trend to see", place, claim.axis, hint)]
+    return []
+
+
+def _value_at(run: Mapping[str, Any], path: str) -> Any:
+    found: Any = run
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return found  # pyright: ignore[reportUnknownVariableType]
 
 
 def hypothesis_sha256(metadata: Metadata) -> str | None:

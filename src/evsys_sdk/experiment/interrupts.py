@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..log import get_logger
+
 INTERRUPTED = "interrupted"
 
 
@@ -37,6 +39,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
     def handle(signum: int, frame: Any) -> None:
         signal.signal(signum, before[signal.Signals(signum)])
         interrupt.asked = True
+        get_logger(__name__).warning("stopping after the current step, with a checkpoint; ask again to end at once")
         if interrupt.tell is not None:
             interrupt.tell(INTERRUPTED)
 

@@ -29,6 +29,10 @@ from .record_dir import write_result
 from .runner import ArmOptions, failed_result, run_arm
 
 TIMEOUT = "timeout"
+_GRACE_S = 1.0
+"""How long after its time an arm that was asked to stop is waited for."""
+_LEAD, _LONGEST_LEAD_S = 0.1, 30.0
+"""An arm is asked to stop this share of its time before the end, to finish its step and write a checkpoint."""
 _LOCK_PATIENCE_S = 60.0
 """How long a killed experiment's last worker may take to notice."""
 
@@ -86,10 +90,13 @@ class Launcher(Protocol):
 class WorkerLost(Exception):
     """Whatever executed an arm is gone: a process was killed, a machine went away."""
 
-    def __init__(self, message: str, *, retries: int = 0) -> None:
-        """`retries` says how often an arm goes on elsewhere after such a loss, whatever the config allows."""
+    def __init__(self, message: str, *, retries: int = 0, final: bool = False) -> None:
+        """`retries` says how often an arm goes on elsewhere after such a loss, whatever the config allows.
+
+        A `final` loss was no accident: the arm would only be lost again.
+        """
         super().__init__(message)
-        self.retries = retries
+        self.retries, self.final = retries, final
 
 
 def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
@@ -125,14 +132,24 @@ def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
             return run_arm(job.arm, config, options)
 
 
+def timeout_reason(seconds: float) -> str:
+    """Why an arm stops whose time is over."""
+    return f"{TIMEOUT}: the arm took longer than arm_timeout_s={seconds:g}"
+
+
+def kill_after_s(limit_s: float) -> float:
+    """How long after its beginning an arm is ended that does not stop by itself."""
+    return limit_s + _GRACE_S
+
+
 @contextmanager
 def _time_limit(seconds: float | None, control: RunControl) -> Generator[None]:
-    """Ask for a clean stop when the time is over; who does not react has to be killed by the launcher."""
+    """Ask for a clean stop shortly before the time is over; who does not react has to be killed by the launcher."""
     if seconds is None:
         yield
         return
-    reason = f"{TIMEOUT}: the arm took longer than arm_timeout_s={seconds:g}"
-    timer = threading.Timer(seconds, lambda: control.stop(reason, interrupted=True))
+    ask_after = seconds - min(seconds * _LEAD, _LONGEST_LEAD_S)
+    timer = threading.Timer(ask_after, lambda: control.stop(timeout_reason(seconds), interrupted=True))
     timer.daemon = True
     timer.start()
     try:

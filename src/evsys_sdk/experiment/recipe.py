@@ -12,7 +12,7 @@ from ..backends.client import ModelSpec
 from ..config import RunConfig
 from ..errors import BackendError, show
 from ..log import get_logger
-from ..protocols import Algorithm, Backend
+from ..protocols import Algorithm, Backend, traits_of
 from ..record.checkpoints import CheckpointLog
 from ..registry import get_algorithm, get_backend
 
@@ -24,14 +24,14 @@ def build_algorithm(run: RunConfig) -> Algorithm:
 
 def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
     """The backend of a run, or the one its recipe insists on."""
-    pinned = getattr(algorithm, "pinned_backend", None)
+    pinned = traits_of(algorithm).pinned_backend
     if pinned is None or pinned == run.backend.kind:
         return get_backend(run.backend.kind)(**run.backend.params)
     return get_backend(pinned)()
 
 
 @contextmanager
-def prepared(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> Generator[dict[str, Any]]:
+def prepare_backend(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> Generator[dict[str, Any]]:
     """The handles of a backend that is ready to train, until the block ends."""
     handles: Any = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
     if not isinstance(handles, dict):
@@ -58,7 +58,7 @@ def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
         load_checkpoint_path=_checkpoint_of(model.load_checkpoint_path),
         init_from_checkpoint=_checkpoint_of(model.init_from_checkpoint),
         renderer_name=model.renderer_name,
-        lora_rank=getattr(getattr(algorithm, "cfg", None), "lora_rank", 32),
+        lora_rank=traits_of(algorithm).lora_rank,
         seed=run.seed,
     )
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..config import ExperimentConfig
 from ..errors import ConfigError, DataError, Problem
 from ..protocols import RunResult
@@ -47,7 +49,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
     latest = folders.latest_attempt(base)
     if latest is not None and not fresh:
         record = ExperimentRecord(latest)
-        changed = _changes(record.load_config(), resolved)
+        changed = _changes(record.load(), resolved)
         if resume and changed:
             hint = "Change it back to resume, or run without --resume to start a new attempt."
             message = f"the config differs from the one in {latest} in: {', '.join(changed)}"
@@ -84,5 +86,14 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
 
 def _changes(recorded: dict[str, Any], resolved: dict[str, Any]) -> list[str]:
     """The fields in which a recorded experiment is another one than this."""
+    recorded = _complete(recorded)
     different = {key for key in {*recorded, *resolved} if recorded.get(key) != resolved.get(key)}
     return sorted(different.difference(_MAY_CHANGE))
+
+
+def _complete(recorded: dict[str, Any]) -> dict[str, Any]:
+    """A recorded config with the fields that have come since; one that is no config any more stays as it is."""
+    try:
+        return redact(ExperimentConfig.model_validate(recorded).model_dump(mode="json"))
+    except ValidationError:
+        return recorded

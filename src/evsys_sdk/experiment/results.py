@@ -14,7 +14,7 @@ from .result_json import result_to_dict
 type ExperimentStatus = Literal["completed", "failed", "interrupted", "budget"]
 
 STOPPED_BY_SEARCH = "stopped_by_search"
-"""Key in the extras of an arm that a search left where it was, because others scored better; its value says why."""
+"""Key in the extras of the record of an arm that a search left where it was; its value says why."""
 _PAUSED = re.compile(r"paused after step (\d+)")
 
 
@@ -40,12 +40,13 @@ class ArmResult:
     @property
     def is_scored(self) -> bool:
         """Whether it was trained to its end and everything was scored, so that it may win."""
-        return self.result.status == "completed" and "unscored" not in self.result.extras
+        return self.result.status == "completed" and self.result.notes.unscored is None
 
     @property
     def is_as_planned(self) -> bool:
         """Whether it went as far as it should: to its end, or to where a search decided against it."""
-        return self.is_scored or (STOPPED_BY_SEARCH in self.result.extras and "unscored" not in self.result.extras)
+        notes = self.result.notes
+        return self.is_scored or (notes.stopped_by_search is not None and notes.unscored is None)
 
     @property
     def paused_after(self) -> int | None:
@@ -63,7 +64,7 @@ class ArmResult:
 
 def paused_after(result: RunResult) -> int | None:
     """The step after which a run broke off because it was only asked to go that far."""
-    match = _PAUSED.fullmatch(str(result.extras.get("stop_reason", "")))
+    match = _PAUSED.fullmatch(result.notes.stop_reason or "")
     return int(match[1]) if match and result.status == "cancelled" else None
 
 

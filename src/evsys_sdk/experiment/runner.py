@@ -1,11 +1,12 @@
-"""One arm, from its config to its result. Read `run_arm` to know what a run is."""
+"""One arm, from its config to its result. Read `train_and_score` to know what a run is."""
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,20 @@ from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
 from ..log import get_logger
-from ..protocols import Algorithm, DataStore, RunContext, RunResult
+from ..protocols import Algorithm, DataStore, LogStore, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import CheckpointLog
 from ..record.folders import begin_run, note_length
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
+from ..training.services import RunServices, Selection
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
-from .recipe import build_algorithm, build_backend, prepared
+from .recipe import build_algorithm, build_backend, prepare_backend
 from .record_dir import write_result
+from .result_json import lift_notes
 from .rows import RowLoader, content_hash
 from .run_benchmarks import RunBenchmarks
 
@@ -46,105 +49,124 @@ class ArmOptions:
 
 def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResult:
     """Train and score one arm; whatever goes wrong inside it becomes its result."""
-    observers = Observers([])
+    observers, owner = Observers([]), os.getpid()
     try:
-        attempt = begin_run(options.run_dir, arm.run.model_dump(mode="json"))
-        for make in options.callbacks:
-            observers.add(make())
-        if options.meter is not None:
-            observers.add(options.meter)
-        result = _train_and_score(arm, config, options, observers, attempt)
+        result = train_and_score(arm, config, options, observers)
     except SystemExit as error:
         wish = TrainingError(f"the code of the run called sys.exit({error.code!r}). Raise an error instead.")
         result = failed_result(arm.name, wish)
     except Exception as error:
         result = failed_result(arm.name, error)
+    if os.getpid() != owner:
+        os._exit(1)  # a fork that the run's code has made and let go on; the record is its parent's
     observers.on_run_end(result)
     observers.close()
     if options.meter is not None:
-        result.extras["spend"] = options.meter.spent().to_dict()
+        result.notes.spend = options.meter.spent().to_dict()
     # Written last: a run with a result is over, and everything else about it is on disk.
-    return _recorded(options.run_dir, arm.run, result)
+    return _write_down(options.run_dir, arm.run, result)
 
 
-def _train_and_score(
-    arm: Arm, config: ExperimentConfig, options: ArmOptions, observers: Observers, attempt: int
-) -> RunResult:
+def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, observers: Observers) -> RunResult:
+    """The flow of a run: rows, recipe and backend; what scores it; training; and the scores that are still missing."""
     run, run_dir = arm.run, options.run_dir
-    data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
-    log_store = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
-    observers.add(LogStoreCallback(log_store))
-    rows_of = RowLoader(data_store, run_dir)
-    rows = rows_of(run.data) if run.data else []
+    attempt = begin_run(run_dir, run.model_dump(mode="json"))
+    add_observers(observers, options)
+    data_store, log_store = open_stores(config, run_dir, observers)
+    load_rows = RowLoader(data_store, run_dir)
+    rows = load_rows(run.data) if run.data else []
     algorithm = build_algorithm(run)
     backend = build_backend(run, algorithm)
     with ExitStack() as ending:
-        handles = _metered(ending.enter_context(prepared(backend, run, algorithm, run_dir)), options.meter)
-        ctx = RunContext(arm.name, run_dir, config, data_store, ObservedLogStore(log_store, observers), backend)
-        ctx.extras |= {"train_rows": rows, "n_train_rows": len(rows), "load_rows": rows_of, "backend_handles": handles}
-        ctx.extras |= {"model_name": run.model.name, "tags": run.tags, "seed": run.seed, "attempt": attempt}
-        ctx.extras |= {"observers": observers, "control": options.control, "resume": options.resume}
-        ctx.extras["verify"] = verify_with()
-        evaluator = _attach_evaluator(ctx, run)
-        benchmarks = _attach_benchmarks(ctx, config, run, algorithm)
+        handles = ending.enter_context(prepare_backend(backend, run, algorithm, run_dir))
+        handles = meter_client(handles, options.meter)
+        services = offer_services(run, handles, observers, options, load_rows, attempt)
+        evaluator, services = add_evaluator(run, rows, services)
+        benchmarks, services = add_benchmarks(config, run, algorithm, services, options)
         if benchmarks is not None:
             ending.callback(benchmarks.close)
-        info = _run_info(ctx, config, run, algorithm, benchmarks)
-        note_length(run_dir, info.total_steps)
-        observers.on_run_start(info, options.control)
-        ctx.log_store.log_hyperparams(_hyperparams(config, run))
-        if rows:
-            observers.on_data(rows)
+        extras: dict[str, Any] = {"train_rows": rows, "n_train_rows": len(rows), "backend_handles": handles}
+        extras |= {"model_name": run.model.name, "tags": run.tags}
+        ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
+        info = announce_run(ctx, run, algorithm, services, benchmarks)
         if benchmarks is not None and not info.steps_done:
             benchmarks.score_baselines()
-        result = _trained(algorithm, ctx)
+        result = train(algorithm, ctx)
         if result.status == "completed":
-            _score_if_missing(evaluator, run, result)
+            score_if_missing(evaluator, run, result)
         if benchmarks is not None:
             benchmarks.finish(result)
         return result
 
 
-def _metered(handles: dict[str, Any], meter: BudgetMeter | None) -> dict[str, Any]:
-    """The handles, with a client through which nothing is spent uncounted."""
+def add_observers(observers: Observers, options: ArmOptions) -> None:
+    """Make everyone who watches the arm; one that cannot be made fails the run."""
+    for make in options.callbacks:
+        observers.add(make())
+    if options.meter is not None:
+        observers.add(options.meter)
+
+
+def open_stores(config: ExperimentConfig, run_dir: Path, observers: Observers) -> tuple[DataStore, LogStore]:
+    """Where rows come from and where metrics go; whoever logs, the log store and the observers hear the same."""
+    data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
+    log_store: LogStore = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
+    observers.add(LogStoreCallback(log_store))
+    return data_store, ObservedLogStore(log_store, observers)
+
+
+def meter_client(handles: dict[str, Any], meter: BudgetMeter | None) -> dict[str, Any]:
+    """Put a client among the handles through which nothing is spent uncounted."""
     client = handles.get("training_client")
     return handles if meter is None or client is None else {**handles, "training_client": meter.watch(client)}
 
 
-def _trained(algorithm: Algorithm, ctx: RunContext) -> RunResult:
-    result: Any = algorithm.train(ctx)
-    if not isinstance(result, RunResult):
-        name = getattr(algorithm, "name", type(algorithm).__name__)
-        raise TrainingError(f"train() of the algorithm '{name}' returned {show(result)}. Return a RunResult.")
-    return result
-
-
-def _attach_evaluator(ctx: RunContext, run: RunConfig) -> RunEvaluator | None:
-    """Give the recipe its renderer and its scorer, where the backend trains through a client."""
-    client = ctx.extras["backend_handles"].get("training_client")
-    if client is None:
-        return None
-    renderer = get_renderer(client.tokenizer, run.model.renderer_name)
-    evaluator = RunEvaluator(
-        run.eval, client, renderer, ctx.extras["observers"], ctx.extras["load_rows"], ctx.extras["train_rows"]
+def offer_services(
+    run: RunConfig,
+    handles: dict[str, Any],
+    observers: Observers,
+    options: ArmOptions,
+    load_rows: RowLoader,
+    attempt: int,
+) -> RunServices:
+    """Gather what a recipe may ask of the run."""
+    client = handles.get("training_client")
+    return RunServices(
+        observers=observers,
+        control=options.control,
+        verify=verify_with(),
+        load_rows=load_rows,
+        client=client,
+        renderer=None if client is None else get_renderer(client.tokenizer, run.model.renderer_name),
+        seed=run.seed,
+        attempt=attempt,
+        resume=options.resume,
     )
-    ctx.extras["renderer"] = renderer
-    ctx.extras["selection_metric"] = evaluator.selection_metric
-    if evaluator.wanted:
-        ctx.extras["evaluate"] = evaluator
-    if evaluator.scores_stages:
-        ctx.extras["score_stage"] = evaluator.score_stage
-    return evaluator
 
 
-def _attach_benchmarks(
-    ctx: RunContext, config: ExperimentConfig, run: RunConfig, algorithm: Algorithm
-) -> RunBenchmarks | None:
+def add_evaluator(
+    run: RunConfig, rows: Sequence[Row], services: RunServices
+) -> tuple[RunEvaluator | None, RunServices]:
+    """Have the recipe score the rows of `run.eval`, where the backend trains through a client."""
+    if services.client is None or services.renderer is None:
+        return None, services
+    evaluator = RunEvaluator(run.eval, services.client, services.renderer, services.observers, services.load_rows, rows)
+    metric = evaluator.selection_metric
+    return evaluator, replace(
+        services,
+        evaluate=evaluator if evaluator.wanted else None,
+        score_stage=evaluator.score_stage if evaluator.scores_stages else None,
+        selection=None if metric is None else Selection(metric),
+    )
+
+
+def add_benchmarks(
+    config: ExperimentConfig, run: RunConfig, algorithm: Algorithm, services: RunServices, options: ArmOptions
+) -> tuple[RunBenchmarks | None, RunServices]:
     """Load the benchmarks of the experiment and have the loop score those that are due during training."""
     if not config.metadata.benchmark:
-        return None
-    client = ctx.extras["backend_handles"].get("training_client")
-    if client is None:
+        return None, services
+    if services.client is None or services.renderer is None:
         raise BackendError(
             f"the backend '{run.backend.kind}' gives no training_client, so that metadata.benchmark cannot be scored. "
             "Return one from prepare(), or remove the benchmarks."
@@ -153,39 +175,80 @@ def _attach_benchmarks(
     identity = f"{run.backend.kind} {run.model.name} {content_hash([run.model.model_dump(mode='json')])[:8]} {run.seed}"
     benchmarks = RunBenchmarks(
         planned,
-        client,
-        ctx.extras["renderer"],
-        ctx.extras["observers"],
-        ctx.output_dir,
-        ctx.extras["attempt"],
+        services.client,
+        services.renderer,
+        services.observers,
+        options.run_dir,
+        services.attempt,
         identity,
     )
-    ctx.extras["scoring"] = benchmarks.background_scoring()
-    if (chosen := selection(planned, config.metadata)) is not None:
-        ctx.extras["selection_metric"], ctx.extras["selection_mode"] = chosen
-    return benchmarks
+    chosen = selection(planned, config.metadata)
+    return benchmarks, replace(
+        services,
+        scoring=benchmarks.background_scoring(),
+        selection=services.selection if chosen is None else Selection(*chosen),
+    )
 
 
-def _run_info(
-    ctx: RunContext,
-    config: ExperimentConfig,
-    run: RunConfig,
-    algorithm: Algorithm,
-    benchmarks: RunBenchmarks | None,
+def announce_run(
+    ctx: RunContext, run: RunConfig, algorithm: Algorithm, services: RunServices, benchmarks: RunBenchmarks | None
 ) -> RunInfo:
-    last = CheckpointLog.in_dir(ctx.output_dir).last() if ctx.extras["resume"] else None
-    planned = getattr(algorithm, "planned_steps", None)
-    hypothesis = config.metadata.hypothesis
-    return RunInfo(
-        experiment=config.name,
+    """Tell everyone who watches what is about to happen, and from which step on."""
+    rows: list[Row] = ctx.extras["train_rows"]
+    last = CheckpointLog.in_dir(ctx.output_dir).last() if services.resume else None
+    hypothesis = ctx.config.metadata.hypothesis
+    info = RunInfo(
+        experiment=ctx.config.name,
         run_id=ctx.run_id,
         run_dir=ctx.output_dir,
         config=run.model_dump(mode="json"),
-        total_steps=planned(ctx) if planned else None,
+        total_steps=plan_steps(algorithm, rows),
         steps_done=last.next_step if last else 0,
         hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
         repeats=benchmarks.repeats(last) if benchmarks else (),
     )
+    note_length(ctx.output_dir, info.total_steps)
+    services.observers.on_run_start(info, services.control)
+    ctx.log_store.log_hyperparams(_hyperparams(ctx.config, run))
+    if rows:
+        services.observers.on_data(rows)
+    return info
+
+
+def plan_steps(algorithm: Algorithm, rows: Sequence[Row]) -> int | None:
+    """How many steps an algorithm will take, where it knows."""
+    traits = traits_of(algorithm)
+    return traits.planned_steps(rows) if traits.planned_steps is not None else traits.max_steps
+
+
+def train(algorithm: Algorithm, ctx: RunContext) -> RunResult:
+    """Let the recipe train; this is where the hours go."""
+    result: Any = algorithm.train(ctx)
+    if not isinstance(result, RunResult):
+        name = getattr(algorithm, "name", type(algorithm).__name__)
+        raise TrainingError(f"train() of the algorithm '{name}' returned {show(result)}. Return a RunResult.")
+    return lift_notes(result)
+
+
+def score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: RunResult) -> None:
+    """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
+    if evaluator is None:
+        if run.eval.enabled and run.eval.metrics:
+            result.notes.unscored = f"the backend '{run.backend.kind}' gives no training_client to sample from"
+        return
+    missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
+    if missing and evaluator.failure is None:
+        result.metrics |= run_blocking(lambda: evaluator(int(result.metrics.get("steps", 0))))
+    if evaluator.failure is not None:
+        result.notes.unscored = evaluator.failure
+
+
+def failed_result(run_id: str, error: Exception) -> RunResult:
+    """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
+    get_logger(__name__).error("run '%s' failed: %s", run_id, error)
+    expected = isinstance(error, EvsysError | OSError)
+    notes = RunNotes(traceback=None if expected else traceback.format_exc(), retryable=_may_pass(error) or None)
+    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", notes=notes)
 
 
 def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
@@ -201,36 +264,13 @@ def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: RunResult) -> None:
-    """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
-    if evaluator is None:
-        if run.eval.enabled and run.eval.metrics:
-            result.extras["unscored"] = f"the backend '{run.backend.kind}' gives no training_client to sample from"
-        return
-    missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
-    if missing and evaluator.failure is None:
-        result.metrics |= run_blocking(lambda: evaluator(int(result.metrics.get("steps", 0))))
-    if evaluator.failure is not None:
-        result.extras["unscored"] = evaluator.failure
-
-
-def failed_result(run_id: str, error: Exception) -> RunResult:
-    """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
-    get_logger(__name__).error("run '%s' failed: %s", run_id, error)
-    expected = isinstance(error, EvsysError | OSError)
-    extras: dict[str, Any] = {} if expected else {"traceback": traceback.format_exc()}
-    if _may_pass(error):
-        extras["retryable"] = True
-    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", extras=extras)
-
-
 def _may_pass(error: Exception) -> bool:
     """Whether the same arm may succeed when it is tried again: not if its config, its data or its loss is wrong."""
     return isinstance(error, BackendError) or not isinstance(error, EvsysError)
 
 
-def _recorded(run_dir: Path, run: RunConfig, result: RunResult) -> RunResult:
-    """The result, once it is on disk; a run that cannot be recorded has failed, and the other arms go on."""
+def _write_down(run_dir: Path, run: RunConfig, result: RunResult) -> RunResult:
+    """Put the result on disk; a run that cannot be recorded has failed, and the other arms go on."""
     try:
         write_result(run_dir, result, hparams=run.model_dump(mode="json"))
     except Exception as error:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import ExperimentConfig
@@ -19,12 +19,12 @@ from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.reader import ExperimentRecord
 from .allocation import Allocation, ArmRequest, Decision, Outcome
-from .launcher import TIMEOUT, ArmJob, Launcher
+from .launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
 from .record_dir import ExperimentDir, read_result, write_result
 from .results import ArmResult, paused_after
 
 _GRACE_S = 30.0
-"""How long an arm may take to finish its step and write a checkpoint after its time is over."""
+"""A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
 _RESPONSE_S = 0.5
 """How soon a request to stop is noticed."""
 
@@ -165,10 +165,11 @@ class ArmScheduler:
         except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
             recorded = self._on_disk(request)  # it may have been lost on its way home
             loss = error if recorded is None else None
-            result = recorded or RunResult(request.arm.name, "failed", error=f"{type(error).__name__}: {error}")
+            result = recorded or self._failure(request, error)
             retries = max(retries, getattr(error, "retries", 0))
         result = _timed_out(result)
-        may_retry = (loss is not None and not running.was_killed) or result.extras.get("retryable", False)
+        lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
+        may_retry = lost_by_accident or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
@@ -180,7 +181,7 @@ class ArmScheduler:
         self._settle(request, result)
 
     def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
-        extras = {key: result.extras[key] for key in ("unscored", "stop_reason", "spend") if key in result.extras}
+        notes = result.notes.to_dict()
         self.journal.append(
             Kind.ARM_ENDED,
             arm=request.arm.name,
@@ -189,7 +190,7 @@ class ArmScheduler:
             status=result.status,
             error=result.error,
             metrics=result.metrics,
-            **extras,
+            **{key: notes[key] for key in ("unscored", "stop_reason", "spend") if key in notes},
         )
 
     def _settle(self, request: ArmRequest, result: RunResult) -> None:
@@ -200,10 +201,18 @@ class ArmScheduler:
         """The result an arm ended with when the experiment was run before, if it need not be trained again."""
         return self._on_disk(request) if self.folder.resumed else None
 
+    def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
+        """What to say of an arm that is lost: its own last words, if it could still write them, or how it was lost."""
+        said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+        written = read_result(self.folder.run_dir(request.arm.name))  # of this attempt: an older one was removed
+        if written is not None and written.status == "failed":
+            return replace(written, error=f"{written.error} ({said})")
+        return RunResult(request.arm.name, "failed", error=said)
+
     def _on_disk(self, request: ArmRequest) -> RunResult | None:
         """The result in the folder of an arm, if it went as far as it should."""
         result = read_result(self.folder.run_dir(request.arm.name))
-        if result is None or "unscored" in result.extras:
+        if result is None or result.notes.unscored is not None:
             return None
         reached = paused_after(result)
         far_enough = None not in (reached, request.until_step) and (reached or 0) >= (request.until_step or 0)
@@ -217,9 +226,7 @@ def _which(note: dict[str, Any]) -> tuple[Any, Any]:
 
 def _timed_out(result: RunResult) -> RunResult:
     """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
-    if result.status == "cancelled" and str(result.extras.get("stop_reason", "")).startswith(TIMEOUT):
+    if result.status == "cancelled" and (result.notes.stop_reason or "").startswith(TIMEOUT):
         remedy = "It has a checkpoint: raise arm_timeout_s and go on with --resume."
-        return RunResult(
-            result.run_id, "failed", result.metrics, result.artifacts, f"{result.error}. {remedy}", result.extras
-        )
+        return replace(result, status="failed", error=f"{result.error}. {remedy}")
     return result

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from ..algorithms.prompts import conversation_of
 from ..inference.renderer import Renderer, get_renderer
 from ..protocols import Row
-from .prompts import conversation_of
 
 _BYTES_PER_TOKEN = 4
 _MOST_ROWS = 200

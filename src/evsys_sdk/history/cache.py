@@ -8,9 +8,10 @@ that is damaged, of another version, locked or in a folder that cannot be writte
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,47 +24,50 @@ _FORMAT = 3
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
 
-COLUMNS: dict[str, str] = {
-    "folder": "TEXT PRIMARY KEY",
-    "fingerprint": "TEXT",
-    "unfinished": "INTEGER",
-    "id": "TEXT",
-    "name": "TEXT",
-    "status": "TEXT",
-    "verdict": "TEXT",
-    "started": "REAL",
-    "ended": "REAL",
-    "metric": "TEXT",
-    "mode": "TEXT",
-    "score": "REAL",
-    "counts": "INTEGER",
-    "parent": "TEXT",
-    "tags": "TEXT",
-    "algorithms": "TEXT",
-    "models": "TEXT",
-    "n_runs": "INTEGER",
-    "n_arms": "INTEGER",
-    "n_failures": "INTEGER",
-    "tokens": "REAL",
-    "usd": "REAL",
-    "wall_s": "REAL",
-    "gpu_s": "REAL",
-    "tried": "TEXT",
-    "reasons": "TEXT",
-    "n_notes": "INTEGER",
-    "invalidated": "TEXT",
+type Row = tuple[Any, ...]
+type NewRow = dict[str, Any]
+
+COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary], Any]]] = {
+    "id": ("TEXT", lambda one: one.id),
+    "name": ("TEXT", lambda one: one.name),
+    "verdict": ("TEXT", lambda one: one.verdict),
+    "started": ("REAL", lambda one: one.started),
+    "ended": ("REAL", lambda one: one.ended),
+    "metric": ("TEXT", lambda one: one.metric),
+    "mode": ("TEXT", lambda one: one.mode),
+    "score": ("REAL", lambda one: one.best_score),
+    "counts": ("INTEGER", lambda one: int(one.counts)),
+    "parent": ("TEXT", lambda one: one.parent_id),
+    "tags": ("TEXT", lambda one: _between_bars(one.tags)),
+    "algorithms": ("TEXT", lambda one: _between_bars(one.algorithms)),
+    "models": ("TEXT", lambda one: _between_bars(one.models)),
+    "n_runs": ("INTEGER", lambda one: one.n_runs),
+    "n_arms": ("INTEGER", lambda one: one.n_arms),
+    "n_failures": ("INTEGER", lambda one: one.n_failures),
+    "tokens": ("REAL", lambda one: one.spend.get("tokens_trained", 0.0) + one.spend.get("tokens_sampled", 0.0)),
+    "usd": ("REAL", lambda one: one.spend.get("usd")),
+    "wall_s": ("REAL", lambda one: one.spend.get("wall_s")),
+    "gpu_s": ("REAL", lambda one: one.spend.get("gpu_s")),
+    "tried": ("TEXT", lambda one: json.dumps(one.params, ensure_ascii=False)),
+    "reasons": ("TEXT", lambda one: json.dumps([f.reason for f in one.failures]) if one.failures else ""),
+    "n_notes": ("INTEGER", lambda one: len(one.notes)),
+    "invalidated": ("TEXT", lambda one: one.invalidated),
 }
 """What lists and digests are computed from.
 
 `tags`, `algorithms` and `models` are lists between bars, `tried` and `reasons` are JSON.
 """
-DETAILS: dict[str, str] = {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "summary": "TEXT"}
-"""What is needed of a few only, kept apart so that reading the rest is fast."""
+_FRESHNESS = {"folder": "TEXT PRIMARY KEY", "fingerprint": "TEXT", "unfinished": "INTEGER", "status": "TEXT"}
+FRESHNESS = tuple(_FRESHNESS)
+"""What tells whether a row is still true; an index holds all of it, so that nothing else is read."""
+_TABLES: dict[str, dict[str, str]] = {
+    "experiments": {**_FRESHNESS, **{name: kind for name, (kind, _) in COLUMNS.items()}},
+    # What is needed of a few only, kept apart so that reading the rest is fast.
+    "details": {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "summary": "TEXT"},
+}
 SEARCHED = "(SELECT text FROM details WHERE details.folder = experiments.folder)"
 """What searches look at, as an expression for conditions."""
 
-FRESHNESS = ("folder", "fingerprint", "unfinished", "status")
-"""What tells whether a row is still true; an index holds all of it, so that nothing else is read."""
 _INDEXES = {
     "freshness": f"({', '.join(FRESHNESS)})",
     "ranking": "(verdict, counts, metric, mode, score, started, status, folder)",
@@ -73,8 +77,6 @@ _INDEXES = {
     "distrusted": "(invalidated) WHERE invalidated != ''",
 }
 """So that the questions of a digest look at little more than their answers."""
-
-type Row = tuple[Any, ...]
 
 
 class SummaryCache:
@@ -92,7 +94,7 @@ class SummaryCache:
         """The summary of one folder, as it was stored."""
         return self._db.execute("SELECT summary FROM details WHERE folder = ?", (folder,)).fetchone()[0]
 
-    def write(self, changed: Iterable[Row], gone: Iterable[str] = ()) -> None:
+    def write(self, changed: Iterable[NewRow], gone: Iterable[str] = ()) -> None:
         """Replace rows and remove others; goes on in memory when the file cannot be written."""
         rows, names = list(changed), [(name,) for name in gone]
         try:
@@ -116,12 +118,13 @@ class SummaryCache:
             self.path.unlink(missing_ok=True)
         self._db = self._open()
 
-    def _write(self, rows: list[Row], names: list[tuple[str]]) -> None:
+    def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
         with self._db:
-            for table, columns in (("experiments", len(COLUMNS)), ("details", len(DETAILS))):
+            for table, columns in _TABLES.items():
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", names)
-                values = [row[: len(COLUMNS)] if table == "experiments" else _details(row) for row in rows]
-                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * columns)})", values)
+                values = [tuple(row.get(name) for name in columns) for row in rows]
+                marks = ",".join("?" * len(columns))
+                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
 
     def _open(self) -> sqlite3.Connection:
         for _ in range(2):
@@ -144,7 +147,7 @@ class SummaryCache:
                 version = _version_of(db)
                 if version not in (0, _version()):
                     raise sqlite3.DatabaseError("it is of another version")
-                for table, kinds in (("experiments", COLUMNS), ("details", DETAILS)):
+                for table, kinds in _TABLES.items():
                     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
                     db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
                 for name, columns in _INDEXES.items():
@@ -168,8 +171,28 @@ class SummaryCache:
         return memory
 
 
-def _details(row: Row) -> Row:
-    return (row[0], *row[len(COLUMNS) :])
+def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSummary | None, **more: int) -> NewRow:
+    """What is kept of a folder; without a summary it is no experiment, which is kept so that it is not read again."""
+    row = {"folder": folder, "fingerprint": fingerprint, "unfinished": 0, "status": status, **more}
+    if summary is None:
+        return row
+    row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}
+    row |= {"text": _searched_text(summary), "summary": summary.to_json()}
+    # Half of a surrogate pair is legal JSON and no text that SQLite takes.
+    return {
+        key: one.encode(errors="backslashreplace").decode() if isinstance(one, str) else one for key, one in row.items()
+    }
+
+
+def _between_bars(values: list[str]) -> str:
+    """A list as the text that conditions are asked of."""
+    return f"|{'|'.join(values)}|".casefold() if values else ""
+
+
+def _searched_text(one: ExperimentSummary) -> str:
+    """Everything a free-text search looks at."""
+    parts = [one.id, one.name, one.hypothesis, one.description, one.sentence, one.next, *(n.text for n in one.notes)]
+    return "\n".join([*parts, one.invalidated, *one.tags]).casefold()
 
 
 def _version_of(db: sqlite3.Connection) -> int:
@@ -182,11 +205,5 @@ def _connect(path: str) -> sqlite3.Connection:
 
 def _version() -> int:
     """Changes with the columns and with the fields of a summary, so that no old cache is taken for a new one."""
-    shape = [
-        _FORMAT,
-        *COLUMNS.items(),
-        *DETAILS.items(),
-        *_INDEXES.items(),
-        *(one.name for one in fields(ExperimentSummary)),
-    ]
+    shape = [_FORMAT, *_TABLES.items(), *_INDEXES.items(), *(one.name for one in fields(ExperimentSummary))]
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

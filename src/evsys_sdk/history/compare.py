@@ -13,7 +13,7 @@ from .detail import Detail
 from .listing import verdict_text
 from .pairing import PairedDifference, paired_differences
 from .terminal_plot import draw
-from .text import fitted_table, interval_text, markdown_table, score_text, short_spend_text, terminal_width
+from .text import Page, interval_text, score_text, short_spend_text
 
 _EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "best run", "score", "95 % interval", "spend")
 _PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "tasks", "remark")
@@ -69,42 +69,28 @@ def letters() -> str:
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def compare_text(comparison: Comparison) -> str:
-    """The comparison for a terminal."""
-    width = terminal_width()
-    columns = len(_EXPERIMENT_HEADERS) - (width < _WIDE_ENOUGH)  # there is no room for the spend
-    experiments = [row[:columns] for row in _experiment_rows(comparison)]
-    parts = [fitted_table(_EXPERIMENT_HEADERS[:columns], experiments, width=width, flexible=(4, 1))]
+def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
+    """The comparison, for a terminal or as Markdown."""
+    page = Page(markdown=markdown)
+    if markdown:
+        page.title(" against ".join(detail.summary.id for detail in comparison.details))
+    columns = len(_EXPERIMENT_HEADERS) - (not markdown and page.width < _WIDE_ENOUGH)  # there is no room for the spend
+    page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
+    page.heading("Config")
     headers, rows = _config_table(comparison)
-    values = range(1, len(headers))  # the end of a path says most, so paths stay whole
-    table = fitted_table(headers, rows, width=width, flexible=values) if rows else "no difference"
-    parts += ["\nConfig", table, *_left_out(comparison)]
+    if rows:
+        page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
+    page.add(*_left_out(comparison) if rows else ("no difference",))
     for letter, pairs in zip(letters()[1:], comparison.pairs, strict=False):
-        title = f"\n{letter} minus A, task by task"
-        table = fitted_table(_headers(letter), _pair_rows(pairs), width=width, flexible=(0, 6))
-        parts += [title, table if pairs else _nothing_in_common(comparison, letter)]
-    for curves in (comparison.loss, comparison.scores):
-        if curves:
-            shown = [(curve.label, curve.points) for curve in curves]
-            parts.append("\n" + draw(shown, title=curves[0].metric, width=width))
-    return "\n".join(parts)
-
-
-def compare_markdown(comparison: Comparison) -> str:
-    """The comparison as a page."""
-    parts = [f"# {' against '.join(detail.summary.id for detail in comparison.details)}\n"]
-    parts.append(markdown_table(_EXPERIMENT_HEADERS, _experiment_rows(comparison)))
-    headers, rows = _config_table(comparison)
-    table = markdown_table(headers, rows) if rows else "No difference."
-    parts.append("\n".join(["\n## Config\n", table, *_left_out(comparison)]))
-    for letter, pairs in zip(letters()[1:], comparison.pairs, strict=False):
-        table = markdown_table(_headers(letter), _pair_rows(pairs)) if pairs else _nothing_in_common(comparison, letter)
-        parts.append(f"\n## {letter} minus A, task by task\n\n{table}")
-    for curves in (comparison.loss, comparison.scores):
-        if curves:
-            shown = [(curve.label, curve.points) for curve in curves]
-            parts.append(f"\n```text\n{draw(shown, title=curves[0].metric, width=80)}\n```")
-    return "\n".join(parts)
+        page.heading(f"{letter} minus A, task by task")
+        if pairs:
+            page.table(_headers(letter), _pair_rows(pairs), (0, 6))
+        else:
+            page.add(_nothing_in_common(comparison, letter))
+    for curves in filter(None, (comparison.loss, comparison.scores)):
+        shown, title = [(curve.label, curve.points) for curve in curves], curves[0].metric
+        page.drawing(lambda width, shown=shown, title=title: draw(shown, title=title, width=width))
+    return str(page)
 
 
 def _experiment_rows(comparison: Comparison) -> list[list[str]]:

@@ -71,7 +71,7 @@ def read_detail(folder: Path) -> Detail:
 
 def run_spend(detail: Detail, run: str) -> dict[str, float]:
     """What all seeds of a run took."""
-    return add_spend(detail.record.spend_of(arm) for arm in detail.arms if arm.run == run)
+    return add_spend(*(detail.record.spend_of(arm) for arm in detail.arms if arm.run == run))
 
 
 def checkpoints(arm: RunRecord) -> list[dict[str, Any]]:

@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..record.layout import ExperimentFiles
+from ..record.reader import UNFINISHED, ExperimentRecord
 from ..record.values import subfolders
-from .cache import FRESHNESS, Row, SummaryCache
+from .cache import FRESHNESS, NewRow, Row, SummaryCache, make_row
 from .summary import ExperimentSummary
 
 _FOREIGN = "foreign"
@@ -144,21 +145,19 @@ def _folder_names(root: Path) -> list[str]:
     return [name for name in names if name not in unusable] if unusable else names
 
 
-def _new_row(root: Path, name: str) -> Row:
-    from ..record.reader import ExperimentRecord
+def _new_row(root: Path, name: str) -> NewRow:
     from .summarize import summarize
-    from .table_row import foreign_row, table_row
 
     before = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
     record = ExperimentRecord(root / name)
     if not record.is_experiment:
-        return foreign_row(name, before, _FOREIGN)
-    return table_row(name, before, summarize(record), lambda: record.status)
+        return make_row(name, before, _FOREIGN, None)
+    summary = summarize(record)
+    unfinished = summary.status == UNFINISHED
+    return make_row(name, before, record.status if unfinished else summary.status, summary, unfinished=int(unfinished))
 
 
 def _live_status(folder: Path) -> str:
-    from ..record.reader import ExperimentRecord
-
     return ExperimentRecord(folder).status
 
 

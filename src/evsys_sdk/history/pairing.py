@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..record.values import Object, items, number, text
+from ..record.scores import task_scores
+from ..record.values import number, text
 from .detail import Detail
 from .outcome import is_score
 
@@ -61,7 +62,7 @@ class PairedDifference:
 def paired_differences(first: Detail, second: Detail) -> list[PairedDifference]:
     """Every metric that both experiments have, in the order of its name."""
     left, right = scores_of(first), scores_of(second)
-    return [_difference(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+    return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
 
 
 def scores_of(detail: Detail) -> dict[str, SetScores]:
@@ -71,25 +72,25 @@ def scores_of(detail: Detail) -> dict[str, SetScores]:
         # Steps in order, so that the last one stays.
         latest = {metric: (line, value) for metric, _, line, value in arm.scores if line.get("split") != "baseline"}
         for metric, (line, value) in latest.items():
-            _add(found, metric, line, value)
+            add_score(found, metric, line, value)
         for metric, score in arm.metrics.items():
             if is_score(metric) and metric not in latest:
-                _add(found, metric, {}, {"value": score})
+                add_score(found, metric, {}, {"value": score})
     return found
 
 
-def _add(found: dict[str, SetScores], metric: str, line: Object, value: Mapping[str, Any]) -> None:
+def add_score(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+    """Count one seed's scoring of a set to what is `found` of a metric."""
     score = number(value.get("value"))
     if score is None:
         return
-    tasks, per_task = items(line.get("tasks")), items(value.get("per_task"))
-    pairs = zip(tasks, per_task, strict=False) if len(tasks) == len(per_task) else ()
     known = found.setdefault(metric, SetScores(text(line.get("sha256"))))
     known.totals.append(score)
-    known.by_task.append({str(task): reward for task, raw in pairs if (reward := number(raw)) is not None})
+    known.by_task.append(task_scores(line, value) or {})
 
 
-def _difference(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
+def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
+    """Second minus first, over the tasks that both have."""
     everyone = [set(one) for one in [*first.by_task, *second.by_task]]
     common = everyone[0].intersection(*everyone[1:])
     seeds = (len(first.totals), len(second.totals))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..record.events import Kind
@@ -14,18 +13,7 @@ from .detail import Detail, checkpoints, commands, failures, run_spend
 from .outcome import RunScore
 from .roots import shortest
 from .summarize import scalars
-from .text import (
-    clip,
-    date_text,
-    duration_text,
-    fitted_table,
-    interval_text,
-    markdown_table,
-    score_text,
-    short_spend_text,
-    spend_text,
-    terminal_width,
-)
+from .text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
 
 _RUN_HEADERS = ("run", "seeds", "score", "95 % interval", "differs by", "failed", "spend")
 _MOST_FAILURES = 10
@@ -53,61 +41,31 @@ def show_data(detail: Detail) -> dict[str, Any]:
     }
 
 
-def show_text(detail: Detail) -> str:
-    """The page for a terminal."""
-    width = terminal_width()
-
-    def table(headers: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]) -> str:
-        return fitted_table(headers, rows, width=width, flexible=flexible)
-
-    def paragraph(text: str) -> str:
-        indent = "  " if text.startswith("- ") else ""
-        return textwrap.fill(" ".join(text.split()), width=min(width, 110), subsequent_indent=indent)
-
-    return _page(detail, table, paragraph, lambda title: f"\n{title}", title=lambda text: text)
-
-
-def show_markdown(detail: Detail) -> str:
-    """The page as Markdown."""
-    return _page(
-        detail,
-        lambda headers, rows, _: markdown_table(headers, rows) + "\n",
-        lambda text: " ".join(text.split()) + ("" if text.startswith("- ") else "\n"),
-        lambda title: f"\n## {title}\n",
-        title=lambda text: f"# {text}\n",
-    )
-
-
-def _page(
-    detail: Detail,
-    table: Callable[[Sequence[str], Sequence[Sequence[str]], Sequence[int]], str],
-    paragraph: Callable[[str], str],
-    heading: Callable[[str], str],
-    *,
-    title: Callable[[str], str],
-) -> str:
-    summary, parts = detail.summary, [title(f"{detail.summary.id}: {detail.summary.status}{_when(detail)}")]
+def show_page(detail: Detail, *, markdown: bool = False) -> str:
+    """The page, for a terminal or as Markdown."""
+    page, summary = Page(markdown=markdown), detail.summary
+    page.title(f"{summary.id}: {summary.status}{_when(detail)}")
     if summary.invalidated:
-        parts.append(paragraph(f"INVALIDATED: {summary.invalidated}"))
+        page.paragraph(f"INVALIDATED: {summary.invalidated}")
     if summary.hypothesis:
-        parts.append(paragraph(f"Hypothesis: {summary.hypothesis}"))
+        page.paragraph(f"Hypothesis: {summary.hypothesis}")
     if summary.description:
-        parts.append(paragraph(summary.description))
-    if summary.verdict or summary.sentence:
-        parts.append(paragraph(f"Verdict: {summary.sentence or summary.verdict}"))
-    else:
-        parts.append(paragraph("No conclusion was written; scores are plain means over seeds."))
-    parts += [heading("Runs"), table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))]
+        page.paragraph(summary.description)
+    said = summary.sentence or summary.verdict
+    page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
+    page.heading("Runs")
+    page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
     if detail.outcome.metric:
-        parts.append(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
-    parts += _listed(heading("Failures"), [f"{one['arm']}: {one['reason']}" for one in failures(detail)], paragraph)
-    parts += _listed(heading("Decisions"), [_decision(event) for event in detail.decisions], paragraph)
-    parts += _listed(heading("Next"), _next_steps(detail), paragraph)
-    parts += _listed(heading("Best arm"), _best_lines(detail), lambda text: text)
+        page.add(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
+    _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
+    _list(page, "Decisions", [_decision(event) for event in detail.decisions])
+    _list(page, "Next", _next_steps(detail))
+    _list(page, "Best arm", _best_lines(detail), wrap=False)
     notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in summary.notes]
-    parts += _listed(heading("Notes"), notes, paragraph)
-    parts += [heading("Record"), *_facts(detail)]
-    return "\n".join(parts).replace("\n\n\n", "\n\n")
+    _list(page, "Notes", notes)
+    page.heading("Record")
+    page.add(*_facts(detail))
+    return str(page)
 
 
 def _when(detail: Detail) -> str:
@@ -159,11 +117,13 @@ def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
     }
 
 
-def _listed(heading: str, lines: Sequence[str], paragraph: Callable[[str], str]) -> list[str]:
-    if not lines:
-        return []
-    more = [f"- ... {len(lines) - _MOST_FAILURES} more in --json"] if len(lines) > _MOST_FAILURES else []
-    return [heading, *(paragraph(f"- {line}") for line in lines[:_MOST_FAILURES]), *more]
+def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
+    if lines:
+        page.heading(title)
+        for line in lines[:_MOST_FAILURES]:
+            (page.paragraph if wrap else page.add)(f"- {line}")
+    if len(lines) > _MOST_FAILURES:
+        page.add(f"- ... {len(lines) - _MOST_FAILURES} more in --json")
 
 
 def _decision(event: dict[str, Any]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 WIDE = 140
 """Width of what goes to a file or to another program."""
@@ -124,6 +125,44 @@ def short_spend_text(spend: Mapping[str, float]) -> str:
     parts += [f"{count_text(tokens)} tokens"] if tokens else []
     parts += [duration_text(spend["wall_s"])] if spend.get("wall_s") else []
     return ", ".join(parts)
+
+
+class Page:
+    """An answer that is written once, for a terminal or as Markdown."""
+
+    def __init__(self, *, markdown: bool) -> None:
+        self.markdown, self.width, self._parts = markdown, terminal_width(), list[str]()
+
+    def add(self, *texts: str) -> None:
+        """Lines as they are."""
+        self._parts += texts
+
+    def title(self, text: str) -> None:
+        self.add(f"# {text}\n" if self.markdown else text)
+
+    def heading(self, text: str) -> None:
+        self.add(f"\n## {text}\n" if self.markdown else f"\n{text}")
+
+    def paragraph(self, text: str) -> None:
+        """Text that may be wrapped; an item of a list begins with `- `."""
+        text, is_item = " ".join(text.split()), text.startswith("- ")
+        if self.markdown:
+            self.add(text if is_item else f"{text}\n")
+        else:
+            self.add(textwrap.fill(text, width=min(self.width, 110), subsequent_indent="  " if is_item else ""))
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]) -> None:
+        if self.markdown:
+            self.add(markdown_table(headers, rows) + "\n")
+        else:
+            self.add(fitted_table(headers, rows, width=self.width, flexible=flexible))
+
+    def drawing(self, draw: Callable[[int], str]) -> None:
+        """Something that is drawn with characters, as wide as it may be."""
+        self.add(f"\n```text\n{draw(80)}\n```" if self.markdown else f"\n{draw(self.width)}")
+
+    def __str__(self) -> str:
+        return "\n".join(self._parts).replace("\n\n\n", "\n\n")
 
 
 def fitted_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..history.text import markdown_table
 from ..protocols import RunResult
 from ..record.metrics import restore_nonfinite
 
@@ -91,12 +92,5 @@ def _checkpoints(story: RunStory) -> str:
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [_row(row) for row in rows]
-    if not lines:
-        return ""
-    return "\n".join([f"## {title}", "", _row(header), _row(["---"] * len(header)), *lines])
-
-
-def _row(cells: Iterable[Any]) -> str:
-    texts = (f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells)
-    return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in texts) + " |"
+    texts = [[f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    return f"## {title}\n\n{markdown_table(header, texts)}" if texts else ""

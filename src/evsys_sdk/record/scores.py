@@ -14,6 +14,7 @@ from ..files import atomic_write
 from .jsonable import encode_line
 from .jsonl_file import JsonlFile, parse_object, read_records
 from .layout import RunFiles
+from .values import items, number
 
 if TYPE_CHECKING:
     from ..eval.scores import EvalResult
@@ -33,16 +34,20 @@ class ScoreLog:
 
     def settle(self) -> None:
         """Leave one line for each scoring, in the order of the steps."""
-        lines = list(read_records(self.path))
-        wanted = list(read_scores(self.path.parent))
+        lines, wanted = load_score_lines(self.path.parent), read_scores(self.path.parent)
         if lines != wanted:
             with atomic_write(self.path) as file:
                 file.writelines(encode_line(line, str(self.path)) for line in wanted)
 
 
+def load_score_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """Every line, also those that later ones replace; a file that cannot be read is an error."""
+    return list(read_records(RunFiles(run_dir).scores))
+
+
 def read_scores(run_dir: Path) -> list[dict[str, Any]]:
     """Every scoring of a run in the order of the steps; of several that share split, name and step, the last."""
-    latest = {_key(line): line for line in read_records(RunFiles(run_dir).scores)}
+    latest = {_key(line): line for line in load_score_lines(run_dir)}
     return [latest[key] for key in sorted(latest)]
 
 
@@ -51,7 +56,15 @@ def metric_name(split: str, name: str, metric: str) -> str:
     return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
 
 
-def scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
+def task_scores(line: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, float] | None:
+    """What a metric of a scoring is for each task that has a finite score; None where it has none by task."""
+    tasks, values = items(line.get("tasks")), items(score.get("per_task"))
+    if not values or len(tasks) != len(values):
+        return None
+    return {str(task): value for task, raw in zip(tasks, values, strict=True) if (value := number(raw)) is not None}
+
+
+def find_scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
     """At which steps a run was scored on some task sets, as (sha256, step); only lines that name one are parsed."""
     try:
         with RunFiles(run_dir).scores.open("rb") as file:
@@ -72,7 +85,6 @@ def _key(line: Mapping[str, Any]) -> tuple[int, str, str]:
 
 
 def _line(record: EvalRecord, result: EvalResult) -> dict[str, Any]:
-    tasks = dict.fromkeys(prediction.task_id for prediction in result.predictions)
     return {
         "split": record.split,
         "name": record.name,
@@ -81,7 +93,7 @@ def _line(record: EvalRecord, result: EvalResult) -> dict[str, Any]:
         "sha256": result.sha256,
         "model": result.model,
         "metrics": {name: asdict(value) for name, value in result.metrics.items()},
-        "tasks": [task for task in tasks if task not in result.unscored],
+        **result.per_task(),
         "failed_samples": result.n_failed,
         "unscored": result.unscored,
         "metric_errors": result.metric_errors,

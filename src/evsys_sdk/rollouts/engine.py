@@ -17,17 +17,18 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Protocol, cast
+from pathlib import Path
+from typing import Any, Protocol
 
 from ..backends.future import Operation
 from ..data.types import HarborTask
-from ..errors import show
+from ..errors import place_in_user_code, show
 from ..log import get_logger
 from ..protocols import VerificationResult
 from .environment import Environment
 from .harness import Harness
 from .policy import RecordingPolicy
-from .rollout import Message, Policy, Rollout, TruncatedError
+from .rollout import AgentResult, Policy, Rollout, TruncatedError, read_agent_result
 
 type Verify = Callable[[HarborTask, Rollout, Environment], Awaitable[VerificationResult]]
 """Scores a rollout while its environment still exists."""
@@ -42,6 +43,8 @@ class RolloutRequest:
     policy: Policy
     harness: Harness
     verify: Verify
+    artifacts_dir: Path | None = None
+    """Where files that the task declares as its artifacts are kept; they are listed in `info` anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,19 @@ async def attempt_rollout(request: RolloutRequest, limits: EngineLimits) -> Roll
     began = time.perf_counter()
     recorder = RecordingPolicy(request.policy)
     try:
-        async with _started(request.harness, limits) as environment:
+        async with _start(request.harness, limits) as environment:
             acted = await _act(request, limits, environment, recorder)
-            rollout = await _verified(acted, request, limits, environment)
+            rollout = await _verify(acted, request, limits, environment)
     except _Failure as failure:
         turns, messages = list(recorder.turns), recorder.messages
-        rollout = Rollout(request.task.task_id, request.sample, "infra", None, turns, messages, str(failure))
+        rollout = Rollout(
+            request.task.task_id, request.sample, "infra", None, turns, messages, str(failure), error_at=failure.at
+        )
     return replace(rollout, seconds=time.perf_counter() - began)
 
 
 @contextlib.asynccontextmanager
-async def _started(harness: Harness, limits: EngineLimits) -> AsyncGenerator[Environment]:
+async def _start(harness: Harness, limits: EngineLimits) -> AsyncGenerator[Environment]:
     """An environment for the length of a block; it is stopped however the block or the start ends."""
     with _blaming("the environment cannot be made"):
         environment = harness.environment()
@@ -160,36 +165,50 @@ async def _act(
     if timer.expired():
         problem = f"the agent was stopped after {limits.timeout_s:g} s"
     elif recorder.failure is not None and not isinstance(recorder.failure, TruncatedError):
-        raise _Failure(f"the model failed: {_say(recorder.failure)}")
+        raise _Failure(f"the model failed: {_say(recorder.failure)}", recorder.failure)
     if not recorder.turns:
         raise _Failure(problem or "the agent never asked the policy for anything")
-    messages = recorder.messages if problem else _conversation(returned)
+    result = AgentResult(recorder.messages) if problem else _read(returned)
     if problem is None and recorder.turns[-1].stop_reason == "length":
         problem = "the last answer was cut off at max_tokens"
-    status = "ok" if problem is None else "truncated"
-    return Rollout(request.task.task_id, request.sample, status, None, list(recorder.turns), messages, problem)
+    return Rollout(
+        request.task.task_id,
+        request.sample,
+        status="ok" if problem is None else "truncated",
+        reward=None if result.reward is None else float(result.reward),
+        turns=list(recorder.turns),
+        messages=result.messages,
+        error=problem,
+        info=result.info,
+    )
 
 
-def _conversation(returned: Any) -> list[Message]:
-    if not isinstance(returned, list):
-        raise _Failure(f"the agent returned {show(returned)} instead of the messages of its conversation")
-    return cast("list[Message]", returned)
+def _read(returned: Any) -> AgentResult:
+    try:
+        return read_agent_result(returned)
+    except ValueError as error:
+        raise _Failure(str(error)) from None
 
 
-async def _verified(
-    rollout: Rollout, request: RolloutRequest, limits: EngineLimits, environment: Environment
-) -> Rollout:
+async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimits, environment: Environment) -> Rollout:
+    """The rollout with its reward: the agent's own, else what the verifier gives it."""
+    if rollout.reward is not None:
+        return replace(rollout, info={**rollout.info, "reward_from": "agent"})
     with _blaming("the verifier failed"):
         async with asyncio.timeout(limits.verify_timeout_s):
             verdict = await request.verify(request.task, rollout, environment)
         reward: Any = verdict.reward
         if not isinstance(reward, Real) or not math.isfinite(reward):
             raise _Failure(f"the verifier returned the reward {show(reward)}")
-        return replace(rollout, reward=float(reward), info=verdict.info)
+        return replace(rollout, reward=float(reward), info={**rollout.info, **verdict.info})
 
 
 class _Failure(Exception):
     """This attempt says nothing about the policy."""
+
+    def __init__(self, text: str, cause: BaseException | None = None) -> None:
+        super().__init__(text)
+        self.at = place_in_user_code(cause) if cause is not None else ""
 
 
 @contextlib.contextmanager
@@ -203,9 +222,9 @@ def _blaming(what: str) -> Generator[None]:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise _Failure(f"{what}: {_say(error)}") from error
+        raise _Failure(f"{what}: {_say(error)}", error) from error
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # Ctrl-C itself goes to the main thread
-        raise _Failure(f"{what}: {_say(error)}") from error
+        raise _Failure(f"{what}: {_say(error)}", error) from error
 
 
 def _say(error: BaseException) -> str:

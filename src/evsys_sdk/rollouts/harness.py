@@ -5,11 +5,12 @@ A model is evaluated in the harness it was trained in, so a harness is one value
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..config.building import build_extension
 from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
 from ..registry import get_agent, get_environment
@@ -35,25 +36,38 @@ class Harness:
 
 
 def build_harness(
-    agent: AgentSpec | None = None, environment: EnvironmentSpec | None = None, *, agent_import_path: str | None = None
+    agent: AgentSpec | None = None,
+    environment: EnvironmentSpec | None = None,
+    *,
+    agent_import_path: str | None = None,
+    import_params: Mapping[str, Any] | None = None,
 ) -> Harness:
-    """The harness that a recipe or a benchmark names; by default a chat without an environment."""
+    """The harness that a recipe or a benchmark names; by default a chat without an environment.
+
+    `import_params` are those of the agent at `agent_import_path`.
+    """
     if agent is not None and agent_import_path is not None:
         hint = "Keep 'agent' for a registered one, or 'agent_import_path' for a class of your own."
         raise ConfigError(Problem("agent and agent_import_path are both set", path="agent_import_path", hint=hint))
     agent_spec, environment_spec = agent or AgentSpec(), environment or EnvironmentSpec()
     agent_class = import_agent(agent_import_path) if agent_import_path else get_agent(agent_spec.kind)
     environment_class = get_environment(environment_spec.kind)
-    agent_params = {} if agent_import_path else agent_spec.params
-    agent_class(**agent_params)  # a mistake in the config is said now, not by each rollout
+    agent_params = dict(import_params or {}) if agent_import_path else agent_spec.params
+    # A mistake in the config is said now, not by each rollout.
+    what = f"agent '{agent_import_path or agent_spec.kind}'"
+    build_extension(agent_class, agent_params, what=what, path="agent.params")
     return Harness(
         agent=lambda: agent_class(**agent_params),
         environment=lambda: environment_class(**environment_spec.params),
         description={
-            "agent": agent_import_path or agent_spec.model_dump(mode="json"),
+            "agent": _describe(agent_import_path, agent_params) or agent_spec.model_dump(mode="json"),
             "environment": environment_spec.model_dump(mode="json"),
         },
     )
+
+
+def _describe(import_path: str | None, params: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    return {"import_path": import_path, "params": dict(params)} if import_path and params else import_path
 
 
 def import_agent(path: str) -> Any:

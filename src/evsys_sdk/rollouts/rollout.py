@@ -7,16 +7,19 @@ reward, because a failure of ours must never look like a bad answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from numbers import Real
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from ..data.types import HarborTask
-from ..errors import DataError
+from ..errors import DataError, show
 from .environment import Environment
 
 type RolloutStatus = Literal["ok", "truncated", "infra"]
 type Message = dict[str, Any]
+"""One turn of a conversation: `role`, `content`, and what else a template knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,11 @@ class Rollout:
     error: str | None = None
     """Why it is `infra` or `truncated`."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the verifier had to say."""
+    """What the verifier or the agent had to say."""
     seconds: float = 0.0
     attempts: int = 1
+    error_at: str = ""
+    """Where in the user's own code it failed, as `file.py:12`; empty where it was not there."""
 
     @property
     def completion(self) -> str:
@@ -82,18 +87,49 @@ class Policy(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """What an agent returns that knows more than the conversation, e.g. whether it won the game."""
+
+    messages: list[Message]
+    reward: float | None = None
+    """Its own reward, in place of the verifier's, which is then not asked; None leaves it to the verifier."""
+    info: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Whatever is worth recording with the rollout."""
+
+
 @runtime_checkable
 class Agent(Protocol):
     """A harness: takes a task to its end by letting the policy act, as often as that takes."""
 
-    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
-        """Returns the whole conversation."""
+    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message] | AgentResult:
+        """Returns the whole conversation, alone or with a reward."""
         ...
 
 
+def read_agent_result(returned: Any) -> AgentResult:
+    """What an agent returned, in its long form; raises ValueError where that is neither of the two."""
+    result: Any = AgentResult(cast("list[Message]", returned)) if isinstance(returned, list) else returned
+    if not isinstance(result, AgentResult) or not isinstance(result.messages, list):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(
+            f"the agent returned {show(cast('object', returned))} instead of the messages of its conversation"
+        )
+    if result.reward is not None and not _is_number(result.reward):
+        raise ValueError(f"the agent returned the reward {show(result.reward)}")
+    if not isinstance(result.info, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"the agent returned the info {show(result.info)} instead of a dict")
+    return result
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 def opening(task: HarborTask) -> list[Message]:
-    """The conversation a task starts with: its context, then its instruction."""
+    """The conversation a task starts with: its context, then its instruction, unless the context says everything."""
     context: list[Message] = list(task.metadata.get("context_messages", ()))
+    if context and task.instruction == "":
+        return context
     return [*context, {"role": "user", "content": task.instruction}]
 
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
+
+from starlette.responses import Response
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response, ready to be sent."""
+def answer_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON; Starlette's own refuses NaN, which the metrics of a diverged model hold."""
+    return Response(json.dumps(value, separators=(",", ":")).encode(), status, headers, JSON)
 
-    body: bytes
-    content_type: str = JSON
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict[str, str])
 
-    @classmethod
-    def json(cls, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
-        return cls(json.dumps(value, separators=(",", ":")).encode(), JSON, status, headers or {})
-
-    @classmethod
-    def failed(cls, message: str, category: str) -> Answer:
-        """The result of an operation that failed; the request for it succeeded, hence the status 200."""
-        return cls.json({"error": message, "category": category})
+def answer_failure(message: str, category: str) -> Response:
+    """The result of an operation that failed; the request for it succeeded, hence the status 200."""
+    return answer_json({"error": message, "category": category})
 
 
 class Refusal(Exception):
@@ -36,7 +29,7 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after_s = status, message, retry_after_s
 
-    def answer(self) -> Answer:
+    def answer(self) -> Response:
         headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
         category = "user" if self.status < 500 else "server"
-        return Answer.json({"error": self.message, "category": category}, self.status, headers)
+        return answer_json({"error": self.message, "category": category}, self.status, headers)

@@ -1,87 +1,83 @@
-"""HTTP: an ASGI application in front of the service. Keys, sizes, deadlines, and every error as a sentence."""
+"""HTTP: what every request passes before it reaches its route. Who may ask, how long, and every error as a sentence."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-from urllib.parse import parse_qsl
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
 
-from ..errors import EvsysError
+from starlette.exceptions import HTTPException
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from ..errors import EvsysError, show
 from ..log import get_logger
-from .answer import Answer, Refusal
-from .routes import Request, Route, find
+from .answer import Refusal
+from .routes import ROOT, ROUTES, Unknown
 from .service import Service
+from .settings import is_loopback
 
-type Message = MutableMapping[str, Any]
-type Receive = Callable[[], Awaitable[Message]]
-type Send = Callable[[Message], Awaitable[None]]
+_OPEN: Final = f"{ROOT}/healthz"
+"""Needs no key."""
 
 
 class App:
-    """Answers HTTP requests."""
+    """The server as an ASGI application."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self._key = (service.settings.api_key or "").encode()
+        self._router = Router(ROUTES, redirect_slashes=False, default=Unknown())
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        answer = await self._answer(scope, receive)
-        headers = [(b"content-type", answer.content_type.encode()), (b"content-length", b"%d" % len(answer.body))]
-        headers += [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-
-    async def _answer(self, scope: Message, receive: Receive) -> Answer:
         try:
-            route, parts = find(scope["method"], scope["path"])
-            headers = dict(scope["headers"])
-            self._admit(route, headers)
-            async with asyncio.timeout(self.service.settings.read_s):
-                body = await self._body(headers, receive)
-            query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-            result = await route.handler(self.service, Request(body, query, parts))
-            return result if isinstance(result, Answer) else Answer.json(result)
-        except Refusal as refusal:
-            return refusal.answer()
-        except EvsysError as error:
-            return Refusal(400, str(error)).answer()
-        except TimeoutError:
-            return Refusal(408, "the request did not arrive in time.").answer()
-        except Exception:
-            get_logger(__name__).exception("%s %s failed", scope["method"], scope["path"])
-            return Refusal(500, "the server failed; its log says how.").answer()
+            self._admit(scope["path"], dict(scope["headers"]))
+            scope["app"], scope["service"] = self, self.service
+            await self._router(scope, receive, send)
+        except Exception as error:
+            await self._refusal(error, scope).answer()(scope, receive, send)
 
-    def _admit(self, route: Route, headers: dict[bytes, bytes]) -> None:
-        if self._key and not route.open:
+    def _refusal(self, error: Exception, scope: Scope) -> Refusal:
+        match error:
+            case Refusal():
+                return error
+            case EvsysError():
+                return Refusal(400, str(error))
+            case HTTPException(status_code=405):
+                return Refusal(405, f"{scope['path']} is not asked for with {scope['method']}. See docs/serve.md.")
+            case _:
+                get_logger(__name__).error("%s %s failed", scope["method"], show(scope["path"]), exc_info=error)
+                return Refusal(500, "the server failed; its log says how.")
+
+    def _admit(self, path: str, headers: Mapping[bytes, bytes]) -> None:
+        if not self._key:
+            self._check_caller(headers)
+        elif path != _OPEN:
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
             if not hmac.compare_digest(given, self._key):
                 raise Refusal(401, "the API key is missing or wrong. Send the server's key as X-API-Key.")
-        if route.takes_work and self.service.draining:
-            raise Refusal(503, "the server is shutting down and takes no new work.", retry_after_s=5)
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
-        limit = self.service.settings.max_request_bytes
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > limit:
-            raise Refusal(413, _too_long(limit), retry_after_s=None)
-        chunks: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal(400, "the connection was closed before the request was complete.")
-            chunks.append(message.get("body", b""))
-            size, more = size + len(chunks[-1]), message.get("more_body", False)
-            if size > limit:
-                raise Refusal(413, _too_long(limit))
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    def _check_caller(self, headers: Mapping[bytes, bytes]) -> None:
+        """Without a key, a page in a browser on this machine could ask too: by its own name made to point here, or by
+        sending a form. It would say so in `Host` or in `Origin`."""
+        host, settings = headers.get(b"host", b"").decode("latin-1"), self.service.settings
+        if is_loopback(settings.host) and host and not is_loopback(_name(f"//{host}")):
+            raise Refusal(
+                403,
+                f"this server has no key and answers only to its own address, not to {show(host)}. Use "
+                "http://127.0.0.1 with its port, or give the server a key.",
+            )
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and _name(origin) != _name(f"//{host}"):
+            raise Refusal(403, f"this server has no key and answers no page of {show(origin)}. Give the server a key.")
 
 
-def _too_long(limit: int) -> str:
-    return f"the request is longer than {limit / 1e6:g} MB. Send smaller batches, or raise --max-request-mb."
+def _name(url: str) -> str:
+    """The host in a URL; empty if it has none that can be read."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..backends.client import Capabilities, ModelSpec, SamplingClient, TrainingClient
-from ..errors import closest, show
-from ..registry import get_backend
+from ..config.problems import problems_in
+from ..errors import ConfigError, closest, show
+from ..registry import config_model, get_backend
 from .answer import Refusal
 from .settings import ServeSettings
 
@@ -28,7 +31,7 @@ class Engine:
     @classmethod
     def start(cls, settings: ServeSettings) -> Engine:
         """Load the base models, so that a mistake shows before the first client connects."""
-        engine = cls(settings, get_backend(settings.backend)(**settings.backend_params))
+        engine = cls(settings, _make_backend(settings))
         for model in settings.models:
             engine.host(model)
         return engine
@@ -75,6 +78,23 @@ class Engine:
         for handles in self._hosts.values():
             await self.release(handles)
         self._hosts.clear()
+
+
+def _make_backend(settings: ServeSettings) -> Any:
+    extension, params = get_backend(settings.backend), dict(settings.backend_params)
+    try:
+        return extension(**params)
+    except ValidationError as error:
+        model = config_model(extension)
+        if model is None:
+            raise
+        problems = problems_in(error, model=model, data=params, at=("--backend-param",))
+        raise ConfigError(problems) from None
+    except TypeError as error:
+        given = ", ".join(params) or "none"
+        raise ConfigError(
+            f"the backend '{settings.backend}' does not take these --backend-param: {given} ({error})."
+        ) from None
 
 
 def _folder(model: str) -> str:

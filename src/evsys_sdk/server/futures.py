@@ -12,18 +12,24 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from .answer import Answer, Refusal
+from starlette.responses import Response
+
+from .answer import Refusal, answer_failure, answer_json
+from .memory import Memory
 
 _KEEP_S: Final = 120.0
 _KEEP_BYTES: Final = 64_000_000
+_UNLIMITED: Final = 1 << 62
 
 
 @dataclass(slots=True)
 class _Entry:
     session_id: str
-    queue: str
-    """What it counts against: a model, or all sampling."""
-    result: asyncio.Future[Answer]
+    queues: tuple[str, ...]
+    """What it counts against: a model, or the sampling of a session and of all."""
+    result: asyncio.Future[Response]
+    size: int
+    """Bytes of the request that are held until the result is there."""
     fetched: bool = False
 
 
@@ -31,27 +37,33 @@ class _Entry:
 class Futures:
     """All results of a server."""
 
+    memory: Memory = field(default_factory=lambda: Memory(_UNLIMITED))
     _entries: dict[str, _Entry] = field(default_factory=dict[str, _Entry])
     _open: dict[str, int] = field(default_factory=dict[str, int])
     _fetched: deque[tuple[float, str, int]] = field(default_factory=deque[tuple[float, str, int]])
     _fetched_bytes: int = 0
+    _unfetched: set[str] = field(default_factory=set[str])
     _running: set[str] = field(default_factory=set[str])
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
-    def open(self, request_id: str, *, session_id: str, queue: str) -> None:
-        """Promise a result."""
+    def open(self, request_id: str, *queues: str, session_id: str, size: int = 0) -> None:
+        """Promise a result to a request of `size` bytes."""
         result = asyncio.get_running_loop().create_future()
-        self._entries[request_id] = _Entry(session_id, queue, result)
-        self._open[queue] = self._open.get(queue, 0) + 1
+        self._entries[request_id] = _Entry(session_id, queues, result, size)
+        self.memory.hold(size)
+        self._unfetched.add(request_id)
+        for queue in queues:
+            self._open[queue] = self._open.get(queue, 0) + 1
         self._running.add(request_id)
 
-    def finish(self, request_id: str, answer: Answer) -> None:
+    def finish(self, request_id: str, answer: Response) -> None:
         """Keep the promise; nothing happens if the session has ended meanwhile."""
         self._running.discard(request_id)
         entry = self._entries.get(request_id)
         if entry is not None and not entry.result.done():
+            self.memory.give_back(entry.size)
             entry.result.set_result(answer)
 
     @property
@@ -65,9 +77,9 @@ class Futures:
 
     def unfetched(self) -> int:
         """Results that nobody has fetched yet."""
-        return sum(self._open.values())
+        return len(self._unfetched)
 
-    async def fetch(self, request_id: str, wait_s: float) -> Answer:
+    async def fetch(self, request_id: str, wait_s: float) -> Response:
         """The result, or after `wait_s` the answer that there is none yet."""
         entry = self._entries.get(request_id)
         if entry is None:
@@ -78,10 +90,10 @@ class Futures:
             )
         done, _ = await asyncio.wait([entry.result], timeout=wait_s)
         if not done:
-            return Answer.json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, 408)
+            return answer_json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, 408)
         if not entry.fetched:
             entry.fetched = True
-            self._close(entry.queue)
+            self._close(request_id, entry)
             self._retire(request_id, len(entry.result.result().body))
         return entry.result.result()
 
@@ -92,16 +104,19 @@ class Futures:
             self._running.discard(request_id)
             if not entry.fetched:
                 entry.fetched = True  # whoever is waiting for it must not count it again
-                self._close(entry.queue)
+                self._close(request_id, entry)
             if not entry.result.done():
-                entry.result.set_result(Answer.failed("the session has ended.", "user"))
+                self.memory.give_back(entry.size)
+                entry.result.set_result(answer_failure("the session has ended.", "user"))
 
-    def _close(self, queue: str) -> None:
-        left = self._open.get(queue, 0) - 1
-        if left > 0:
-            self._open[queue] = left
-        else:
-            self._open.pop(queue, None)
+    def _close(self, request_id: str, entry: _Entry) -> None:
+        self._unfetched.discard(request_id)
+        for queue in entry.queues:
+            left = self._open.get(queue, 0) - 1
+            if left > 0:
+                self._open[queue] = left
+            else:
+                self._open.pop(queue, None)
 
     def _retire(self, request_id: str, size: int) -> None:
         now = time.monotonic()

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from .._version import __version__
+from ..errors import show
+from . import requests
 from .answer import Refusal
-from .checkpoints import SAMPLER, WEIGHTS
+from .checkpoints import SAMPLER, WEIGHTS, RunRecord
 from .service import Service
 
 
 def client_config(service: Service) -> dict[str, Any]:
     """What the `tinker` package must know before it starts."""
     return {
-        "sample_max_concurrent_requests": service.settings.max_samples,
+        "sample_max_concurrent_requests": service.settings.max_samples_of_one,
         "fwdbwd_max_chunk_bytes_count": min(5_000_000, service.settings.max_request_bytes // 2),
     }
 
@@ -60,12 +62,12 @@ def evsys_model(service: Service, base_model: str | None) -> dict[str, Any]:
     }
 
 
-def model_info(service: Service, model_id: str) -> dict[str, Any]:
+def model_info(service: Service, request: requests.ModelOnly) -> dict[str, Any]:
     """One model in training."""
-    model = service.sessions.model(model_id)
+    model = service.sessions.model(request.model_id)
     return {
         "type": "get_info",
-        "model_id": model_id,
+        "model_id": model.model_id,
         "model_name": model.base_model,
         "is_lora": True,
         "lora_rank": model.rank,
@@ -77,59 +79,62 @@ def model_info(service: Service, model_id: str) -> dict[str, Any]:
     }
 
 
-def training_run(service: Service, run_id: str, record: dict[str, Any] | None = None) -> dict[str, Any]:
+def training_run(service: Service, run_id: str, record: RunRecord | None = None) -> dict[str, Any]:
     """One model that was ever trained here."""
     record = record or service.checkpoints.run(run_id)
     if record is None:
-        raise Refusal(404, f"there is no training run {run_id!r} here.")
+        raise Refusal(404, f"there is no training run {show(run_id)} here.")
     saved = service.checkpoints.listed(run_id)
     latest = {
         kind: next((c for c in saved if c["checkpoint_id"].startswith(f"{kind}/")), None) for kind in (WEIGHTS, SAMPLER)
     }
-    metadata = record.get("user_metadata")
     return {
         "training_run_id": run_id,
-        "base_model": record["base_model"],
+        "base_model": record.base_model,
         "model_owner": "local",
         "is_lora": True,
-        "lora_rank": record["lora_rank"],
-        "last_request_time": saved[0]["time"] if saved else record["created"],
+        "lora_rank": record.lora_rank,
+        "last_request_time": saved[0]["time"] if saved else record.created,
         "last_checkpoint": latest[WEIGHTS],
         "last_sampler_checkpoint": latest[SAMPLER],
-        "user_metadata": {key: str(value) for key, value in metadata.items()} if metadata else None,
+        "user_metadata": _texts(record.user_metadata),
     }
 
 
 def training_runs(service: Service, *, limit: int, offset: int) -> dict[str, Any]:
     """All models that were ever trained here, the latest first."""
     records = service.checkpoints.runs()
-    shown = [training_run(service, run["training_run_id"], run) for run in records[offset : offset + limit]]
+    shown = [training_run(service, run.training_run_id, run) for run in records[offset : offset + limit]]
     return {"training_runs": shown, "cursor": _cursor(limit, offset, len(records))}
 
 
 def checkpoints(service: Service, run_id: str | None, *, limit: int, offset: int) -> dict[str, Any]:
     """Everything that was saved, of one run or of all."""
     if run_id is not None and service.checkpoints.run(run_id) is None:
-        raise Refusal(404, f"there is no training run {run_id!r} here.")
+        raise Refusal(404, f"there is no training run {show(run_id)} here.")
     found = service.checkpoints.listed(run_id)
     return {"checkpoints": found[offset : offset + limit], "cursor": _cursor(limit, offset, len(found))}
 
 
-def weights_info(service: Service, path: str) -> dict[str, Any]:
+def weights_info(service: Service, request: requests.WeightsInfo) -> dict[str, Any]:
     """What must be known to go on from saved weights."""
-    record = service.checkpoints.get(path)
+    record = service.checkpoints.get(request.tinker_path)
     flags = {"train_unembed": True, "train_mlp": True, "train_attn": True}
-    return {"base_model": record["base_model"], "is_lora": True, "lora_rank": record["lora_rank"], **flags}
+    return {"base_model": record.base_model, "is_lora": True, "lora_rank": record.lora_rank, **flags}
+
+
+def sessions(service: Service) -> dict[str, Any]:
+    """Who is there."""
+    return {"sessions": [found.session_id for found in service.sessions.all()]}
 
 
 def session(service: Service, session_id: str) -> dict[str, Any]:
     """What a session has made."""
     found = service.sessions.get(session_id)
-    metadata = found.user_metadata
     return {
         "training_run_ids": list(found.models),
         "sampler_ids": list(found.samplers),
-        "user_metadata": {key: str(value) for key, value in metadata.items()} if metadata else None,
+        "user_metadata": _texts(found.user_metadata),
         "display_name": found.display_name,
     }
 
@@ -150,6 +155,10 @@ def health(service: Service) -> dict[str, Any]:
         "models": sum(len(found.models) for found in sessions),
         "running": service.futures.running,
     }
+
+
+def _texts(metadata: dict[str, Any] | None) -> dict[str, str] | None:
+    return {key: str(value) for key, value in metadata.items()} if metadata else None
 
 
 def _cursor(limit: int, offset: int, total: int) -> dict[str, int]:

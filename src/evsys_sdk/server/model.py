@@ -8,15 +8,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.responses import Response
+
 from ..backends.client import TrainingClient
 from ..backends.future import Operation
 from ..errors import EvsysError
 from ..log import get_logger
-from .answer import Answer, Refusal
+from .answer import Refusal, answer_failure
 from .futures import Futures
 from .turns import Turns
 
-type Start = Callable[[], Operation[Answer]]
+type Start = Callable[[], Operation[Response]]
 """Hands an operation to the backend; the operation's result is the answer to the client."""
 
 
@@ -53,20 +55,23 @@ class ServedModel:
     def request_id(self, seq_id: int) -> str:
         return f"{self.model_id}:{seq_id}"
 
-    def submit(self, seq_id: int, start: Start, check: Callable[[], None] | None = None) -> str:
-        """Do this when it is its turn; refuses at once what `start` or, if others come first, `check` refuses."""
+    def submit(self, seq_id: int, start: Start, check: Callable[[], None] | None = None, *, size: int = 0) -> str:
+        """Do this when it is its turn; refuses at once what `start` or, if others come first, `check` refuses.
+
+        `size` is what it takes to remember until then, in bytes.
+        """
         request_id = self.request_id(seq_id)
         if self.turns.seen(seq_id):
             return request_id
-        self._make_room(seq_id)
+        self._make_room(seq_id, size)
         if seq_id == self.turns.next and not self.delay_s:
-            return self._start_now(seq_id, start)
+            return self._start_now(seq_id, start, size)
         try:
             if check is not None:
                 check()
         except (EvsysError, Refusal) as error:
             raise self.refuse(seq_id, error) from None
-        self._promise(request_id)
+        self._promise(request_id, size)
         self.turns.take(seq_id, lambda: self._run(request_id, start))
         return request_id
 
@@ -87,13 +92,14 @@ class ServedModel:
                 message = (
                     f"request {missing[0]} of this model did not arrive within {after_s:g} s, so this one was dropped."
                 )
-                self.futures.finish(self.request_id(seq_id), Answer.failed(message, "user"))
+                self.futures.finish(self.request_id(seq_id), answer_failure(message, "user"))
 
-    def _make_room(self, seq_id: int) -> None:
-        if self.futures.waiting(self.model_id) < self.max_queue:
-            return
+    def _make_room(self, seq_id: int, size: int) -> None:
         if seq_id == self.turns.next and self.turns.held:
             return  # those that fill the queue wait for this one
+        if self.futures.waiting(self.model_id) < self.max_queue:
+            self.futures.memory.check(size)
+            return
         raise Refusal(
             429,
             f"{self.max_queue} requests of this model are waiting or their results were not fetched. Fetch results, or "
@@ -101,19 +107,19 @@ class ServedModel:
             retry_after_s=1,
         )
 
-    def _start_now(self, seq_id: int, start: Start) -> str:
+    def _start_now(self, seq_id: int, start: Start, size: int) -> str:
         try:
             operation = start()
         except (EvsysError, Refusal) as error:
             raise self.refuse(seq_id, error) from None
         request_id = self.request_id(seq_id)
-        self._promise(request_id)
+        self._promise(request_id, size)
         self.follow(self._finish(request_id, operation))
         self.turns.take(seq_id, lambda: None)
         return request_id
 
-    def _promise(self, request_id: str) -> None:
-        self.futures.open(request_id, session_id=self.session_id, queue=self.model_id)
+    def _promise(self, request_id: str, size: int) -> None:
+        self.futures.open(request_id, self.model_id, session_id=self.session_id, size=size)
 
     def _run(self, request_id: str, start: Start) -> None:
         """Start what was promised earlier; whatever happens, the promise is kept."""
@@ -129,7 +135,7 @@ class ServedModel:
         await asyncio.sleep(self.delay_s)
         await self._finish(request_id, _started(start))
 
-    async def _finish(self, request_id: str, operation: Operation[Answer]) -> None:
+    async def _finish(self, request_id: str, operation: Operation[Response]) -> None:
         self.futures.finish(request_id, await outcome(operation, request_id))
 
     async def settled(self) -> None:
@@ -145,22 +151,22 @@ class ServedModel:
         return task
 
 
-def _started(start: Start) -> Operation[Answer]:
+def _started(start: Start) -> Operation[Response]:
     """The operation, or one that has failed already."""
     try:
         return start()
     except Exception as error:
-        failed: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+        failed: concurrent.futures.Future[Response] = concurrent.futures.Future()
         failed.set_exception(error)
         return Operation(failed)
 
 
-async def outcome(operation: Awaitable[Answer], request_id: str) -> Answer:
+async def outcome(operation: Awaitable[Response], request_id: str) -> Response:
     """The answer of an operation, also when it fails."""
     try:
         return await operation
     except (EvsysError, Refusal) as error:
-        return Answer.failed(str(error), "user")
+        return answer_failure(str(error), "user")
     except Exception as error:
         get_logger(__name__).exception("request %s failed", request_id)
-        return Answer.failed(f"the server failed: {type(error).__name__}: {error}", "server")
+        return answer_failure(f"the server failed: {type(error).__name__}: {error}", "server")

@@ -17,11 +17,12 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.responses import Response
 
 from ..backends.client import ForwardBackwardOutput, Sample, TopLogprobs
 from ..backends.datum import Datum, Floats
 from ..errors import DataError, MissingExtraError, show
-from .answer import PROTOBUF, Answer, Refusal
+from .answer import PROTOBUF, Refusal
 from .prompt_targets import PromptTargets
 from .tensor import ragged, tensor
 
@@ -81,7 +82,7 @@ def read_training_request(body: bytes) -> TrainingRequest:
     )
 
 
-def training_answer(output: ForwardBackwardOutput) -> Answer:
+def training_answer(output: ForwardBackwardOutput) -> Response:
     """The result of a forward or backward pass."""
     pb = messages()
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
@@ -93,7 +94,7 @@ def training_answer(output: ForwardBackwardOutput) -> Answer:
         field.data = b"".join([np.ascontiguousarray(row, np.float32).tobytes() for row in rows])
         field.offsets = np.cumsum([0, *(4 * row.size for row in rows)], dtype=np.int64).tobytes()
         field.trailing_shape.extend(rows[0].shape[1:])
-    return Answer(message.SerializeToString(), PROTOBUF)
+    return Response(message.SerializeToString(), media_type=PROTOBUF)
 
 
 def sample_answer(
@@ -103,7 +104,7 @@ def sample_answer(
     top_prompt: TopLogprobs | None = None,
     top_samples: Sequence[TopLogprobs] = (),
     targets: tuple[PromptTargets, TopLogprobs] | None = None,
-) -> Answer:
+) -> Response:
     """The result of a sampling request."""
     pb = messages()
     message = pb.SampleResponse()
@@ -121,7 +122,7 @@ def sample_answer(
         _write_top(message.topk_prompt_logprobs, top_prompt)
     if targets is not None:
         targets[0].write(message.target_prompt_logprobs, targets[1], pb.DTYPE_FLOAT32)
-    return Answer(message.SerializeToString(), PROTOBUF)
+    return Response(message.SerializeToString(), media_type=PROTOBUF)
 
 
 def _write_top(message: Any, top: TopLogprobs) -> None:

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from ..config.base import Strict
 from ..errors import show
 from .answer import Refusal
 
 _LONGEST_TTL_S = 10 * 366 * 24 * 3600
+_LONGEST_METADATA = 16_384
+
+type Id = Annotated[str, StringConstraints(max_length=160)]
+"""Of a session, a model, a sampler or a request."""
+type Number = Annotated[int, Field(ge=0, lt=10**9)]
+"""Counts what a client makes; it becomes part of a name, and names have nine digits."""
+type Text = Annotated[str, StringConstraints(max_length=1000)]
+
+
+def _short(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(json.dumps(metadata, allow_nan=False).encode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"this cannot be kept as JSON ({error})") from None
+    if size > _LONGEST_METADATA:
+        raise ValueError(f"{size} bytes of metadata are more than {_LONGEST_METADATA}")
+    return metadata
+
+
+type Metadata = Annotated[dict[str, Any], AfterValidator(_short)]
+type Labels = Annotated[dict[str, str], AfterValidator(_short)]
 
 
 class Typed(Strict):
     """Every request may name its type."""
 
-    type: str | None = None
+    type: Text | None = None
 
 
 class CreateSession(Typed):
     """Open a session."""
 
-    tags: list[str] = []
-    user_metadata: dict[str, Any] | None = None
-    sdk_version: str = ""
-    project_id: str | None = None
-    display_name: str | None = None
+    tags: list[Text] = Field(default=[], max_length=100)
+    user_metadata: Metadata | None = None
+    sdk_version: Text = ""
+    project_id: Text | None = None
+    display_name: Text | None = None
 
 
 class SessionOnly(Typed):
     """A sign of life."""
 
-    session_id: str
+    session_id: Id
 
 
 class Lora(Strict):
@@ -54,10 +76,10 @@ class Optimizer(Strict):
 class CreateModel(Typed):
     """Start training a model."""
 
-    session_id: str
-    model_seq_id: int = Field(ge=0)
-    base_model: str
-    user_metadata: dict[str, Any] | None = None
+    session_id: Id
+    model_seq_id: Number
+    base_model: Text
+    user_metadata: Metadata | None = None
     lora_config: Lora | None = None
     optimizer_config: Optimizer | None = None
 
@@ -65,13 +87,13 @@ class CreateModel(Typed):
 class ModelOnly(Typed):
     """Anything that concerns a whole model."""
 
-    model_id: str
+    model_id: Id
 
 
 class Numbered(Typed):
     """A request that has its place in the order of a model's requests."""
 
-    model_id: str
+    model_id: Id
     seq_id: int = Field(ge=1, lt=2**31)
 
 
@@ -97,7 +119,7 @@ class Saved(Numbered):
 
     path: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)
     ttl_seconds: int | None = Field(default=None, ge=3600, le=_LONGEST_TTL_S)
-    user_metadata: dict[str, str] | None = None
+    user_metadata: Labels | None = None
 
 
 class SaveWeights(Saved):
@@ -109,24 +131,24 @@ class SaveWeights(Saved):
 class SaveForSampler(Saved):
     """Store weights, or keep them in memory for one sampling session."""
 
-    sampling_session_seq_id: int | None = Field(default=None, ge=0)
+    sampling_session_seq_id: Number | None = None
 
 
 class LoadWeights(Numbered):
     """Go back to stored weights."""
 
-    path: str
+    path: Text
     optimizer: bool
-    weights_access_token: str | None = None
+    weights_access_token: Text | None = None
 
 
 class CreateSamplingSession(Typed):
     """Open weights for sampling."""
 
-    session_id: str
-    sampling_session_seq_id: int = Field(ge=0)
-    base_model: str | None = None
-    model_path: str | None = None
+    session_id: Id
+    sampling_session_seq_id: Number
+    base_model: Text | None = None
+    model_path: Text | None = None
 
 
 class TextChunk(Strict):
@@ -145,14 +167,17 @@ class Prompt(Strict):
         return [token for chunk in self.chunks for token in chunk.tokens]
 
 
+type Stops = Annotated[list[Text] | list[int], Field(max_length=64)]
+
+
 class Sampling(Strict):
     """How to sample; the values are checked by the backend."""
 
-    max_tokens: int | None = None
+    max_tokens: int | None = Field(default=None, lt=2**31)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    stop: str | list[str] | list[int] | None = None
+    stop: Text | Stops | None = None
     temperature: float = 1.0
-    top_k: int = -1
+    top_k: int = Field(default=-1, lt=2**31)
     top_p: float = 1.0
 
 
@@ -161,7 +186,7 @@ class JsonTensor(Strict):
 
     data: list[int] | list[float]
     dtype: Literal["int64", "float32"]
-    shape: list[int]
+    shape: list[int] = Field(max_length=8)
     sparse_crow_indices: list[int] | None = None
     sparse_col_indices: list[int] | None = None
 
@@ -169,15 +194,15 @@ class JsonTensor(Strict):
 class Sample(Typed):
     """Continue a prompt."""
 
-    sampling_session_id: str
+    sampling_session_id: Id
     seq_id: int = Field(ge=0, lt=2**63)
     num_samples: int = Field(default=1, ge=1, le=1024)
     prompt: Prompt
     sampling_params: Sampling
     prompt_logprobs: bool | None = None
-    prompt_logprobs_last_n: int | None = Field(default=None, ge=1)
-    topk_prompt_logprobs: int = Field(default=0, ge=0)
-    topk_sample_logprobs: int = Field(default=0, ge=0)
+    prompt_logprobs_last_n: int | None = Field(default=None, ge=1, lt=2**31)
+    topk_prompt_logprobs: int = Field(default=0, ge=0, lt=2**31)
+    topk_sample_logprobs: int = Field(default=0, ge=0, lt=2**31)
     target_prompt_logprobs: JsonTensor | None = None
     prompt_alt_tokens_k: Literal[0] = 0
     record_stability_info: Literal[False] | None = None
@@ -186,14 +211,14 @@ class Sample(Typed):
 class Retrieve(Strict):
     """Ask for a result."""
 
-    request_id: str
+    request_id: Id
     allow_metadata_only: bool = False
 
 
 class WeightsInfo(Strict):
     """Ask what a checkpoint holds."""
 
-    tinker_path: str
+    tinker_path: Text
 
 
 class Ttl(Strict):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import socket
 from collections.abc import Callable
-from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any, Final
 
+from ..builtins import EXTRA_MODULES
 from ..errors import ConfigError, MissingExtraError
 from ..log import get_logger
 from .settings import ServeSettings
@@ -24,12 +23,11 @@ _FETCH_S: Final = 3.0
 
 def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     """Serve until a signal asks to stop; `announce` gets the URL once clients can connect."""
-    if any(find_spec(name) is None for name in ("uvicorn", "tinker")):
+    if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
     from .protobuf import messages
     from .service import Service
 
-    _allow_many_connections()
     messages()  # what is missing should show before a client connects
     listening = _listen(settings)
     try:
@@ -39,12 +37,16 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
 
 
 async def _serve(service: Any, listening: socket.socket, announce: Callable[[str], None]) -> None:
-    from .app import App
+    import uvicorn
 
-    uvicorn: Any = import_module("uvicorn")
+    from .app import App
+    from .connections import limited
+
     loop = asyncio.get_running_loop()
     config: Any = uvicorn.Config(
         App(service),
+        http=limited(service.settings),
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -94,6 +96,7 @@ async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
     """Once asked to stop: wait for what is being worked on, let clients fetch it, then close."""
     await stopping.wait()
     futures, settings = service.futures, service.settings
+    service.give_up_waiting()
     get_logger(__name__).info("shutting down; %d operations to finish", futures.running)
     loop = asyncio.get_running_loop()
     end = loop.time() + settings.grace_s
@@ -121,14 +124,6 @@ def _listen(settings: ServeSettings) -> socket.socket:
             "Choose another --port (0 takes a free one) or --host."
         ) from None
     return listening
-
-
-def _allow_many_connections() -> None:
-    """Every request for a result holds a connection, and systems allow 1024 files unless asked for more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _url(listening: socket.socket) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
+
+from starlette.responses import Response
 
 from ..backends import checks
 from ..backends.client import AdamParams, OptimStepOutput, SamplingClient
@@ -16,10 +19,12 @@ from ..backends.future import Operation
 from ..errors import BackendError, EvsysError
 from ..log import get_logger
 from . import requests
-from .answer import Answer, Refusal
+from .answer import Refusal, answer_failure, answer_json
 from .checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
 from .engine import Engine
+from .fair_share import FairShare
 from .futures import Futures
+from .memory import Memory
 from .model import ServedModel
 from .protobuf import TrainingRequest, read_training_request, training_answer
 from .sessions import Sampler, Session, Sessions
@@ -37,10 +42,17 @@ class Service:
     engine: Engine
     checkpoints: Checkpoints
     sessions: Sessions = field(default_factory=Sessions)
-    futures: Futures = field(default_factory=Futures)
+    memory: Memory = field(init=False)
+    futures: Futures = field(init=False)
+    samples: FairShare = field(init=False)
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.settings.max_held_bytes)
+        self.futures = Futures(self.memory)
+        self.samples = FairShare(self.settings.samples_at_once)
 
     @classmethod
     def start(cls, settings: ServeSettings) -> Service:
@@ -71,11 +83,14 @@ class Service:
                 self.settings.delay_ms / 1000,
             )
             session.models[model_id] = model
-            self.futures.open(request_id, session_id=session.session_id, queue=model_id)
+            self.futures.open(request_id, model_id, session_id=session.session_id)
             model.follow(self._prepare(model, request_id, request.user_metadata))
         return {"request_id": request_id, "model_id": model_id}
 
-    def forward_backward(self, request: TrainingRequest, data: list[Datum] | EvsysError) -> dict[str, Any]:
+    def forward_backward(
+        self, request: TrainingRequest, data: list[Datum] | EvsysError, *, size: int
+    ) -> dict[str, Any]:
+        """Train on data of `size` bytes, or refuse them."""
         model = self.sessions.model(request.model_id)
         if isinstance(data, EvsysError):
             if model.turns.seen(request.seq_id):
@@ -88,10 +103,10 @@ class Service:
             checks.check_loss(request.loss_fn, config, client.capabilities)
             checks.check_data(data, client.capabilities, request.loss_fn)
 
-        def start() -> Operation[Answer]:
+        def start() -> Operation[Response]:
             return run(data, request.loss_fn, config).then(training_answer)
 
-        return {"request_id": model.submit(request.seq_id, start, check)}
+        return {"request_id": model.submit(request.seq_id, start, check, size=size)}
 
     async def read_training(self, body: bytes) -> tuple[TrainingRequest, list[Datum] | EvsysError]:
         """A request and its data, or what is wrong with them."""
@@ -109,7 +124,7 @@ class Service:
         model = self.sessions.model(request.model_id)
         adam = AdamParams(**request.adam_params.model_dump())
 
-        def start() -> Operation[Answer]:
+        def start() -> Operation[Response]:
             return model.client.optim_step(adam).then(_step_answer)
 
         return {"request_id": model.submit(request.seq_id, start, lambda: checks.check_adam(adam))}
@@ -119,7 +134,7 @@ class Service:
         name = request.path or f"{request.seq_id:06d}"
         place = Place(model.model_id, WEIGHTS, name)
 
-        def start() -> Operation[Answer]:
+        def start() -> Operation[Response]:
             self._check_free(place, overwrite=request.overwrite)
             return model.client.save_state(f"{request.seq_id:06d}-{name}").then(
                 lambda ref: self._named(place, ref, model, request, overwrite=request.overwrite)
@@ -134,7 +149,7 @@ class Service:
         name = request.path or f"{request.seq_id:06d}"
         place = Place(model.model_id, SAMPLER, name)
 
-        def start() -> Operation[Answer]:
+        def start() -> Operation[Response]:
             self._check_free(place, overwrite=False)
             return model.client.sampler(f"{request.seq_id:06d}-{name}").then(
                 lambda sampler: self._named(place, sampler.ref, model, request, overwrite=False)
@@ -145,9 +160,9 @@ class Service:
     def load_weights(self, request: requests.LoadWeights) -> dict[str, Any]:
         model = self.sessions.model(request.model_id)
 
-        def start() -> Operation[Answer]:
-            ref = self.checkpoints.get(request.path)["ref"]
-            answer = Answer.json({"path": request.path, "model_id": model.model_id, "type": "load_weights"})
+        def start() -> Operation[Response]:
+            ref = self.checkpoints.get(request.path).ref
+            answer = answer_json({"path": request.path, "model_id": model.model_id, "type": "load_weights"})
             return model.client.load_state(ref, with_optimizer=request.optimizer).then(lambda _: answer)
 
         return {"request_id": model.submit(request.seq_id, start)}
@@ -160,7 +175,8 @@ class Service:
         except (ValueError, TypeError, KeyError, RecursionError):
             return
         if isinstance(model_id, str) and type(seq_id) is int and seq_id >= 1:
-            self.sessions.model(model_id).refuse(seq_id, refusal)
+            with contextlib.suppress(Refusal):  # a model or number that is not there: the first refusal says more
+                self.sessions.model(model_id).refuse(seq_id, refusal)
 
     def follow(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run something on the side; the loop alone would not keep it alive."""
@@ -171,6 +187,7 @@ class Service:
     async def end_session(self, session: Session) -> None:
         """Let go of everything a session holds, after what it has submitted is done."""
         self.sessions.end(session.session_id)
+        self.samples.forget(session.session_id)
         for model in session.models.values():
             await model.settled()
             if model.handles is not None:
@@ -190,10 +207,14 @@ class Service:
         for session in self.sessions.idle(self.settings.idle_s):
             get_logger(__name__).info("session %s gave no sign of life and is ended", session.session_id)
             await self.end_session(session)
+        self.give_up_waiting(self.settings.gap_s)
+        await asyncio.to_thread(self.checkpoints.delete_expired)
+
+    def give_up_waiting(self, after_s: float = 0.0) -> None:
+        """End requests that wait for an earlier one for so long. Behind a shutdown none comes any more."""
         for session in self.sessions.all():
             for model in session.models.values():
-                model.give_up_overdue(self.settings.gap_s)
-        await asyncio.to_thread(self.checkpoints.delete_expired)
+                model.give_up_overdue(after_s)
 
     async def close(self) -> None:
         """Let go of all models."""
@@ -229,18 +250,20 @@ class Service:
 
         try:
             model.handles = await asyncio.to_thread(prepare)
-            answer = Answer.json({"model_id": model.model_id, "type": "create_model"})
+            answer = answer_json({"model_id": model.model_id, "type": "create_model"})
         except Exception as error:
             get_logger(__name__).exception("the model %s could not be made", model.model_id)
             model.broken = True
-            answer = Answer.failed(str(error), "user" if isinstance(error, EvsysError) else "server")
+            answer = answer_failure(str(error), "user" if isinstance(error, EvsysError) else "server")
         self.futures.finish(request_id, answer)
 
     def _check_free(self, place: Place, *, overwrite: bool) -> None:
         if self.checkpoints.exists(place) and not overwrite:
             raise BackendError(f"{place.path} exists already. Use another name, or overwrite=True to replace weights.")
 
-    def _named(self, place: Place, ref: str, model: ServedModel, request: requests.Saved, *, overwrite: bool) -> Answer:
+    def _named(
+        self, place: Place, ref: str, model: ServedModel, request: requests.Saved, *, overwrite: bool
+    ) -> Response:
         """Give what the backend has written its public name; on the backend's thread, one after another."""
         self._check_free(place, overwrite=overwrite)
         self.checkpoints.add(
@@ -250,22 +273,22 @@ class Service:
             user_metadata=request.user_metadata,
             about={"base_model": model.base_model, "lora_rank": model.rank},
         )
-        return Answer.json({"path": place.path})
+        return answer_json({"path": place.path})
 
-    def _snapshot(self, model: ServedModel, request: requests.SaveForSampler) -> Operation[Answer]:
+    def _snapshot(self, model: ServedModel, request: requests.SaveForSampler) -> Operation[Response]:
         """Weights that live as long as their session, for one sampler."""
         sampler_id = f"{model.session_id}:sample:{request.sampling_session_seq_id}"
         session = self.sessions.get(model.session_id)
 
         loop = asyncio.get_running_loop()
 
-        def keep(client: SamplingClient) -> Answer:
+        def keep(client: SamplingClient) -> Response:
             sampler = Sampler(sampler_id, session.session_id, model.base_model, None, client)
             loop.call_soon_threadsafe(session.keep, sampler)  # before the answer, which takes the same way
-            return Answer.json({"sampling_session_id": sampler_id, "type": "save_weights_for_sampler"})
+            return answer_json({"sampling_session_id": sampler_id, "type": "save_weights_for_sampler"})
 
         return model.client.sampler().then(keep)
 
 
-def _step_answer(output: OptimStepOutput) -> Answer:
-    return Answer.json({"metrics": dict(output.metrics)})
+def _step_answer(output: OptimStepOutput) -> Response:
+    return answer_json({"metrics": dict(output.metrics)})

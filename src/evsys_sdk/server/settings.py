@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..errors import ConfigError
+
+_MOCK_MODEL: Final = "tiny"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,8 @@ class ServeSettings:
 
     state_dir: Path
     """Where saved weights are kept; they survive a restart."""
-    models: tuple[str, ...]
-    """Base models that clients may ask for."""
+    models: tuple[str, ...] = ()
+    """Base models that clients may ask for; the mock backend has one of its own."""
     backend: str = "mock"
     backend_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     host: str = "127.0.0.1"
@@ -37,7 +40,11 @@ class ServeSettings:
     max_queue: int = 256
     """Requests of one model that wait or whose result was not fetched yet."""
     max_samples: int = 2000
-    """Sampling requests of all clients at once."""
+    """Sampling requests of all clients that wait or whose result was not fetched yet; one session may have half."""
+    samples_at_once: int = 64
+    """Samples that the backend draws at the same time, of all clients."""
+    max_tokens: int = 1024
+    """Length of a sample for which the client sets no limit."""
     max_request_mb: float = 64.0
     idle_s: float = 300.0
     """A session without any sign of life for so long is ended."""
@@ -49,8 +56,18 @@ class ServeSettings:
     """How long a client that asks for a result is kept waiting before it is told to ask again."""
     read_s: float = 60.0
     """How long a request may take to arrive."""
+    head_s: float = 10.0
+    """How long a connection may be open without the head of a request, which is what says who sends it."""
+    max_connections: int = 4096
+    """Connections at once. Beyond, the one that has waited longest for a request is closed."""
+    max_half_open: int = 512
+    """Connections by which no request has come yet."""
+    max_head_bytes: int = 32_768
+    max_headers: int = 100
 
     def __post_init__(self) -> None:
+        if not self.models and self.backend == "mock":
+            object.__setattr__(self, "models", (_MOCK_MODEL,))
         if not self.models:
             raise ConfigError("the server has no model to offer. Name one or more with --model.")
         if not self.api_key and not self.allow_anyone and not is_loopback(self.host):
@@ -63,7 +80,18 @@ class ServeSettings:
     def max_request_bytes(self) -> int:
         return int(self.max_request_mb * 1e6)
 
+    @property
+    def max_samples_of_one(self) -> int:
+        """Sampling requests of one session."""
+        return max(1, self.max_samples // 2)
 
+    @property
+    def max_held_bytes(self) -> int:
+        """Of all requests that are read, wait or are worked on."""
+        return 16 * self.max_request_bytes
+
+
+@functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can connect to `host`."""
     if host == "localhost":

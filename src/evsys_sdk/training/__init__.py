@@ -1,1 +1,26 @@
-"""Room 5: the loop the SDK owns: batches in, optimiser steps, checkpoints, resume, observers, watchdogs."""
+"""Room 6: the loop the SDK owns: batches in, optimiser steps, checkpoints, resume, observers, watchdogs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .batch import TrainingBatch
+    from .callback import Callback, EvalRecord, RunControl, RunInfo
+    from .services import RunServices
+
+__all__ = [
+    "Callback",
+    "EvalRecord",
+    "RunControl",
+    "RunInfo",
+    "RunServices",
+    "TrainingBatch",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {"batch": "TrainingBatch", "callback": "Callback EvalRecord RunControl RunInfo", "services": "RunServices"},
+)

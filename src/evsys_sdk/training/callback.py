@@ -69,9 +69,9 @@ class EvalRecord:
 
     @property
     def named_metrics(self) -> dict[str, float]:
-        """Scores as they are logged: `eval/exact_match`, or `val/<benchmark>/pass@1` where the set has its own name."""
+        """Scores as they are logged: `eval/exact_match`, or `val/<benchmark>/pass@1` where the set has a name."""
         own = f"{self.split}/"
-        prefix = own if self.name in ("", self.split) else f"{own}{self.name}/"
+        prefix = f"{own}{self.name}/" if self.name else own
         return {name if name.startswith(own) else prefix + name: value for name, value in self.metrics.items()}
 
 

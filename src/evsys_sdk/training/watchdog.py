@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ..errors import TrainingError
 
+_REMEDY = "Check that rows have supervised tokens, or, for RL, that the rewards within a group differ."
+
 
 @dataclass(slots=True)
 class Watchdog:
@@ -51,8 +53,14 @@ class Watchdog:
         self._empty += 1
         if self._empty >= self.max_empty_batches:
             raise TrainingError(
-                f"{self._empty} batches in a row up to step {step} held nothing to learn from. Check that rows have "
-                "supervised tokens, or, for RL, that the rewards within a group differ."
+                f"{self._empty} batches in a row up to step {step} held nothing to learn from. {_REMEDY}"
+            )
+
+    def check_learned(self, steps: int, *, learned: bool) -> None:
+        """Refuse to call a run finished that never had anything to learn from, however few its steps were."""
+        if steps and not learned:
+            raise TrainingError(
+                f"none of the {steps} steps had anything to learn from, so that nothing was trained. {_REMEDY}"
             )
 
     def _check_explosion(self, step: int, loss: float | None) -> None:

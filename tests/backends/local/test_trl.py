@@ -86,7 +86,7 @@ def test_sft_here_and_in_trl_go_the_same_way(llama: str, tmp_path: Path, schedul
     assert found[-1] < 0.2 * found[0]
     assert curve(our_lines, "learning_rate") == pytest.approx(curve(their_lines, "learning_rate"), rel=1e-5)
     assert curve(our_lines, "grad_norm") == pytest.approx(curve(their_lines, "grad_norm"), rel=1e-3)
-    assert theirs.extras["trainer"] == "SFTTrainer"
+    assert theirs.notes.trainer == "SFTTrainer"
     [start] = tmp_path.glob("b/**/trl-start-1/sampler")
     ended = [adapter(one.artifacts["final_checkpoint"]) for one in (ours, theirs)]
     assert distance(*ended) < 1e-3 * distance(adapter(str(start)), ended[1])

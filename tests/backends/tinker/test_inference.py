@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_not_there_is_refused(server: ServerProcess) -> Non
 
 
 def test_eval_model_can_ask_it(server: ServerProcess, tmp_path: Path) -> None:
-    from evsys_sdk.eval.model_eval.client import client_params
+    from evsys_sdk.eval.scored_model import client_params
 
     given = {"model_name": "tiny", "adapter_path": None, "checkpoint_path": "tinker://a/b"}
     params = client_params("tinker", given, {"server": {"base_url": server.url}})

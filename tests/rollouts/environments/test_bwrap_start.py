@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from evsys_sdk.rollouts.environment import SandboxError, running
 from evsys_sdk.rollouts.environments.bwrap import BwrapEnvironment
-from evsys_sdk.rollouts.environments.start_problems import explain
+from evsys_sdk.rollouts.sandbox.start_problems import explain
 
 from .bwrap_on_this_machine import StartSandbox
 

@@ -29,15 +29,17 @@ from ..datum import Datum, Floats
 from ..future import Operation
 from ..losses import LOSSES, LossCallable, custom_loss, named_loss
 from ..seeds import RequestSeeds
-from ..worker import Worker
+from ..worker import UNFINISHED, Worker
 from . import model
 from .checkpoint import read_checkpoint, write_checkpoint
-from .sampling import Request, generate
+from .sampling import Request, Sampling, advance
 from .state import Identity, TrainingState, pack_arrays, unpack_arrays
 from .tokenizer import VOCABULARY, ByteTokenizer
 from .weights import Weights
 
 _SUGGESTED_LEARNING_RATE = 5e-4
+_TOKENS_IN_A_ROW = 16
+"""Samples grow by so many tokens before others have their turn, so that a short one need not wait for a long one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +196,14 @@ class MockSamplingClient:
         """Continue a prompt several times."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
-        request = Request(np.asarray(prompt, np.int64), num_samples, params, seed)
+        sampling = Sampling(Request(np.asarray(prompt, np.int64), num_samples, params, seed))
         weights = self._weights
-        return self._worker.submit_many("sample", request, lambda many: generate(weights, many), group=weights)
+
+        def grow(many: Sequence[Sampling]) -> list[Any]:
+            advance(weights, many, _TOKENS_IN_A_ROW)
+            return [sampling.samples() if sampling.done else UNFINISHED for sampling in many]
+
+        return self._worker.submit_many("sample", sampling, grow, group=weights)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Of each token given those before it, (N,); the first has none and is nan."""

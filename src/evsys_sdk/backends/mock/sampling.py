@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +63,32 @@ class _Lane:
         return Sample(sampled, self.logprobs, "stop" if self.stopped else "length")
 
 
-def generate(weights: Weights, requests: Sequence[Request]) -> list[list[Sample]]:
-    """Answer every request."""
-    lanes = [[_lane(request, number) for number in range(request.num_samples)] for request in requests]
-    for together in _batches([lane for group in lanes for lane in group]):
-        while together := [lane for lane in together if not lane.done]:
+class Sampling:
+    """The samples of one request in the making."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    @cached_property
+    def lanes(self) -> list[_Lane]:
+        """Made when their turn comes, because they take room for all that may follow."""
+        return [_lane(self._request, number) for number in range(self._request.num_samples)]
+
+    @property
+    def done(self) -> bool:
+        return all(lane.done for lane in self.lanes)
+
+    def samples(self) -> list[Sample]:
+        return [lane.sample() for lane in self.lanes]
+
+
+def advance(weights: Weights, many: Sequence[Sampling], tokens: int) -> None:
+    """Let every sample grow by up to so many tokens."""
+    for together in _batches([lane for sampling in many for lane in sampling.lanes if not lane.done]):
+        for _ in range(tokens):
+            if not (together := [lane for lane in together if not lane.done]):
+                break
             _advance(weights, together)
-    return [[lane.sample() for lane in group] for group in lanes]
 
 
 def choose(

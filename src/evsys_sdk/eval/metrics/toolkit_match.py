@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...data.shapes import is_object
@@ -18,13 +18,20 @@ class ToolkitMatch:
 
     name: ClassVar[str] = "toolkit_match"
 
-    def compute(self, *, predictions: Sequence[str], targets: Sequence[Any]) -> float:
-        """A target is a tool, or an object with its `toolkit`."""
+    def compute(
+        self,
+        *,
+        predictions: Sequence[str],
+        targets: Sequence[Any],
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+    ) -> float:
+        """The toolkit is the row's own `toolkit`, or else that of the target: a tool, or an object with `toolkit`."""
         if not predictions or len(predictions) != len(targets):
             raise EvalError(f"toolkits of {len(predictions)} predictions and {len(targets)} targets do not compare.")
+        rows: Sequence[Mapping[str, Any]] = metadata or [dict[str, Any]()] * len(targets)
         return statistics.fmean(
-            toolkit_of(prediction) == _target_toolkit(target)
-            for prediction, target in zip(predictions, targets, strict=True)
+            _belongs(prediction, _target_toolkit(target, row))
+            for prediction, target, row in zip(predictions, targets, rows, strict=True)
         )
 
 
@@ -35,8 +42,14 @@ def toolkit_of(tool: str) -> str:
     return tool[: mark.start()] if mark else tool.partition("_")[0]
 
 
-def _target_toolkit(target: Any) -> str:
-    named: dict[str, Any] = target if is_object(target) else {"tool_slug": target}
+def _belongs(tool: str, toolkit: str) -> bool:
+    """Whether a tool's name begins with the toolkit, which may be of several words: `google_drive`."""
+    name = tool.strip().casefold()
+    return toolkit_of(name) == toolkit or (name.startswith(toolkit) and name[len(toolkit) : len(toolkit) + 1] in "_./:")
+
+
+def _target_toolkit(target: Any, row: Mapping[str, Any]) -> str:
+    named: dict[str, Any] = target if is_object(target) else {"tool_slug": target, "toolkit": row.get("toolkit")}
     toolkit, tool = named.get("toolkit"), named.get("tool_slug") or named.get("answer")
     found = str(toolkit).strip().casefold() if toolkit else toolkit_of(str(tool or ""))
     if not found:

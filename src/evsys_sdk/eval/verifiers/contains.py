@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from ...errors import EvalError
 from ...protocols import VerificationResult
-from ..answer import AnswerParams, expected_texts
+from ..answer import AnswerParams
 from ..verifier import BaseVerifier
 
 
@@ -36,7 +36,7 @@ class Contains(BaseVerifier[ContainsParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Look for each expected text."""
-        wanted = expected_texts(target)
+        wanted = self.cfg.expected_in(target)
         if not all(text.strip() for text in wanted):
             raise EvalError("an expected text is empty, and every answer contains that. Give it a text.")
         answer = self.cfg.answer_in(completion)

@@ -11,7 +11,7 @@ import unicodedata
 from typing import Any, ClassVar
 
 from ...protocols import VerificationResult
-from ..answer import AnswerParams, expected_texts
+from ..answer import AnswerParams
 from ..verifier import BaseVerifier
 
 
@@ -43,7 +43,7 @@ class ExactMatch(BaseVerifier[ExactMatchParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Compare the answer with each text that would be right."""
-        right = [self.cfg.normalised(text) for text in expected_texts(target)]
+        right = [self.cfg.normalised(text) for text in self.cfg.expected_in(target)]
         answer = self.cfg.answer_in(completion)
         found = answer is not None and self.cfg.normalised(answer) in right
         return VerificationResult(float(found), {"answer": answer})

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
-from ..answer import AnswerParams, expected_texts, last_boxed
+from ..answer import AnswerParams, last_boxed
 from ..quantity import EXACT, DecimalMark, Notation, Quantity, close, plain
 from ..verifier import BaseVerifier
 
@@ -55,7 +55,7 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Read the number and compare it with each that would be right."""
-        right = [value for text in expected_texts(target) for value in self._expected(text)]
+        right = [value for text in self.cfg.expected_in(target) for value in self._expected(text)]
         answer = self.cfg.answer_in(completion)
         found = None if answer is None else self._read(answer)
         if found is None:

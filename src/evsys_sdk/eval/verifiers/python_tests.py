@@ -2,15 +2,16 @@
 
     {fn_name: python_tests, expected: ["assert add(2, 2) == 4", "assert add(-1, 1) == 0"]}
 
-A test is Python source: statements, `test_*` functions or `unittest` cases. Code of a model is never run on this
-machine: without an environment there is no score.
+A test is Python source: statements, `test_*` functions or `unittest` cases. Code and tests run in two processes: the
+tests call the solution's functions and get plain data back, which they compare out of the solution's reach. Objects of
+the solution's own classes can be used and their methods called, but are never equal to plain data. Code of a model is
+never run on this machine: without an environment there is no score.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -20,12 +21,15 @@ from ...data.shapes import is_list
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
 from ..answer import code_blocks, extract_answer, without_thinking
+from ..test_runner import program
+from ..test_runner.check import problems_in
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
     from ...rollouts.environment import Environment, ExecResult
 
-_RUNNER = Path(__file__).parents[1] / "python_test_runner.py"
+_SCRATCH = "/tmp"
+"""Where the runner lies until it runs: not in the working folder, where the policy may have left something."""
 
 
 class PythonTestsParams(Strict):
@@ -56,13 +60,14 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
                 "there is no environment to run the tests in, and a model's code is never run on this machine. "
                 "Give the harness an environment, for example bwrap."
             )
-        tests, secret = _tests(target), secrets.token_hex(16)
-        job = {"secret": secret, "code": self._code(completion), "tests": tests, "cwd": self.cfg.cwd}
-        runner, job_file = f".evsys_{secrets.token_hex(4)}.py", f".evsys_{secrets.token_hex(4)}.json"
-        await environment.write_file(runner, _RUNNER.read_text("utf-8"))
-        await environment.write_file(job_file, json.dumps(job))
-        done = await environment.exec(f"{self.cfg.python} {runner} {job_file}", timeout_s=self.cfg.timeout_s)
-        return self._judge(tests, _report(done, secret), done)
+        tests = check_tests(target)
+        end_processes: Any = getattr(environment, "kill_processes", None)
+        if end_processes is not None:  # what the policy left running could get at the tests before they run
+            await end_processes()
+        folder = await _write_job(environment, {"code": self._code(completion), "tests": tests, "cwd": self.cfg.cwd})
+        command = f"exec {self.cfg.python} -I {folder}/tests.py {folder}"
+        done = await environment.exec(command, timeout_s=self.cfg.timeout_s)
+        return self._judge(tests, [line.split(" ", 2) for line in done.stdout.splitlines()], done)
 
     def _code(self, completion: str) -> str:
         if self.cfg.code == "none":
@@ -74,25 +79,34 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
         return blocks[-1] if self.cfg.code == "last_block" else "\n".join(blocks)
 
     def _judge(self, tests: list[str], report: list[list[str]], done: ExecResult) -> VerificationResult:
-        if ["ready"] not in report:
+        if report[:1] not in ([["ready"]], [["unprotected"]]):
             raise EvalError(
                 f"the tests did not start: '{self.cfg.python}' ended with {done.exit_code} and said "
                 f"{show(done.stderr.strip())}. The sandbox needs Python, and room to write."
             )
+        if report[0] == ["unprotected"]:
+            raise EvalError("the tests could not be shielded from the code: that takes Linux. Choose another sandbox.")
         passed = sum(line[0] == "pass" for line in report)
         failures = {line[1]: line[2] if len(line) > 2 else "" for line in report if line[0] == "fail"}
         info = {"passed": passed, "tests": len(tests), "failures": failures, "timed_out": done.timed_out}
         return VerificationResult(passed / len(tests) if self.cfg.partial_credit else float(passed == len(tests)), info)
 
 
-def _tests(target: Any) -> list[str]:
+def check_tests(target: Any) -> list[str]:
+    """The tests of a task; raises if they are none, or could not be judged whatever the solution."""
     tests: list[Any] = target if is_list(target) else [target]
     if not tests or not all(isinstance(test, str) and test.strip() for test in tests):
         raise EvalError(f"expected is {show(target)}. Give the tests as Python source: a text, or a list of texts.")
+    if problems := problems_in(tests):
+        raise EvalError(" ".join(problems))
     return tests
 
 
-def _report(done: ExecResult, secret: str) -> list[list[str]]:
-    """The lines that begin with the secret, without it: outcome, number of the test, reason."""
-    lines = (line.split(" ", 3) for line in done.stdout.splitlines())
-    return [rest for first, *rest in lines if first == secret]
+async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
+    """Put the programs and what they work on into a new folder of the sandbox."""
+    files = {"tests.py": program("tests"), "solution.py": program("solution"), "job.json": json.dumps(job)}
+    name = f"evsys-{secrets.token_hex(8)}"
+    folder = f"{_SCRATCH}/{name}" if environment.name != "unsafe_host" else name  # which has no other place
+    for path, content in files.items():
+        await environment.write_file(f"{folder}/{path}", content)
+    return folder

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
-from ..answer import AnswerParams, expected_texts
+from ..answer import AnswerParams
 from ..bounded_regex import How, RegexTimeoutError, checked_pattern, match_within
 from ..verifier import BaseVerifier
 
@@ -60,8 +60,8 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
     async def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Match the answer, in another process that can be ended."""
         pattern = self.cfg.pattern or self._expected_pattern(target)
-        right = expected_texts(target) if self.cfg.pattern and target is not None else None
-        answer = self.cfg.answer_in(completion)
+        right = self.cfg.expected_in(target) if self.cfg.pattern and target is not None else None
+        answer = self._answer_in(completion, pattern)
         if answer is None:
             return VerificationResult(0.0, {"match": None})
         try:
@@ -73,6 +73,12 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
         found = None if groups is None else groups[min(1, len(groups) - 1)]
         fits = groups is not None and (right is None or found in right)
         return VerificationResult(float(fits), {"match": found})
+
+    def _answer_in(self, completion: str, pattern: str) -> str | None:
+        """What is matched: with its tag, where the pattern asks for that tag."""
+        if self.cfg.answer_tag is None or f"<{self.cfg.answer_tag}>" not in pattern:
+            return self.cfg.answer_in(completion)
+        return self.cfg.model_copy(update={"answer_tag": None, "require_answer_tag": False}).answer_in(completion)
 
     def _expected_pattern(self, target: Any) -> str:
         if not isinstance(target, str) or not target:

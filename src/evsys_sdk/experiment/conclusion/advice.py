@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from ..statistics.two_level import RunScores
+import numpy as np
+
+from ..hypothesis import Claim
+from ..statistics.two_level import FloatArray, IntArray, RunScores
 from .comparison import Analysis
 from .evidence import Evidence
 from .looks import Looks
 from .measured import saturated
 from .rules import Ruling
-from .summary import counted
+from .summary import counted, listed, number
 
 _SEEDS_TO_START_WITH = 3
+_CORRELATED = 0.05
+"""Share of the spread of differences that tasks of one source have in common, from which on it is said."""
+_LOW = 0.02
+"""A best score below this says that the tasks are too hard, rather than how good the runs are."""
 
 
-def threats(evidence: Evidence, claim: dict[str, Any] | None, analysis: Analysis, looks: Looks | None) -> list[str]:
+def threats(evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: Looks | None) -> list[str]:
     """Everything that makes the numbers worth less than they look."""
     return [*_about_the_design(evidence, claim, analysis, looks), *_about_the_data(evidence, analysis)]
 
 
-def next_steps(evidence: Evidence, claim: dict[str, Any] | None, analysis: Analysis, ruling: Ruling) -> list[str]:
+def next_steps(
+    evidence: Evidence, claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: Sequence[str]
+) -> list[str]:
     """What would settle it, the most useful first."""
     steps = [*ruling.remedies, *_repairs(evidence, analysis)]
     if ruling.verdict != "invalid":
-        steps += _onward(claim, analysis, ruling)
+        steps += _onward(claim, analysis, ruling, extremes)
     return list(dict.fromkeys(steps))
 
 
+def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
+    """Ceiling, floor, and scores that cannot tell the runs apart."""
+    report, base = analysis.report, analysis.baseline_scores
+    if saturated(report):
+        return ["Every run scores the same on every task: this set cannot tell them apart."]
+    if not analysis.question.is_rate or not report.runs:
+        return []
+    means = [run.mean for run in report.runs.values()]
+    if analysis.question.sign > 0 and max(means) < _LOW:
+        return [f"Floor: the best run scores {number(max(means))}, so the tasks are too hard to tell the runs apart."]
+    if base is None or analysis.baseline is None or analysis.baseline.kind == "level":
+        return []
+    room = 1 - base.mean if analysis.question.sign > 0 else base.mean
+    wanted = max(0.0 if claim is None else claim.threshold, analysis.detectable or 0.0)
+    if room >= wanted or (claim is not None and claim.kind == "not_worse"):
+        return []
+    return [
+        f"{'Ceiling' if analysis.question.sign > 0 else 'Floor'}: `{analysis.baseline.name}` scores "
+        f"{number(base.mean)}, which leaves {number(room)} to gain, and less than {number(wanted)} cannot count here."
+    ]
+
+
 def _about_the_design(
-    evidence: Evidence, claim: dict[str, Any] | None, analysis: Analysis, looks: Looks | None
+    evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: Looks | None
 ) -> Iterator[str]:
     question, baseline = analysis.question, analysis.baseline
     if claim is not None and not evidence.registered:
@@ -46,6 +76,8 @@ def _about_the_design(
         yield f"`{baseline.name}` is the baseline only because it is the first run. Name one in the hypothesis."
     if baseline is not None and baseline.kind == "model":
         yield "The baseline is a model before training: any training at all may be what helped."
+    if baseline is not None and evidence.parent is not None and baseline.name == evidence.parent.name:
+        yield f"`{baseline.name}` was run in another experiment: code, prices or the machine may have changed since."
     if question.sign > 0 and question.metric.endswith("loss"):
         yield f"More {question.metric} counts as better. If that is not meant, set success_metric: {{mode: min}}."
     if evidence.stopped is not None:
@@ -58,23 +90,53 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     report = analysis.report
     if report.runs and not report.by_task:
         yield "The metric has no scores by task, so the interval knows the luck of seeds but not that of the tasks."
-    if report.by_task and (report.n_tasks or 0) < 2:
+    if report.by_task and report.n_tasks == 1:
         yield "There is a single task, so the interval knows the luck of seeds but not that of the tasks."
     if report.dropped_tasks:
         yield f"Left out for all arms, because some have no score: {counted(report.dropped_tasks, 'task')}."
     if failed := sum(report.failed_samples.values()):
         yield f"Failed on our side, and in no score: {counted(failed, 'sample')}."
+    yield from _about_clusters(analysis)
     seeds = {run.n_seeds for run in report.runs.values()}
     if len(seeds) > 1:
         yield f"Runs have between {min(seeds)} and {max(seeds)} scored seeds."
     if seeds == {2}:
         yield "Two seeds a run tell little about how far a third would lie from them."
-    if saturated(report):
-        yield "Every run scores the same on every task: this set cannot tell them apart."
     yield from _unchanging_seeds(report.runs)
     for run in evidence.runs:
         if run.name in report.runs and run.problems:
             yield f"Some seeds of `{run.name}` failed or are not scored; those that are left may be the lucky ones."
+
+
+def _about_clusters(analysis: Analysis) -> Iterator[str]:
+    report, base = analysis.report, analysis.baseline_scores
+    if report.n_clusters is not None and 1 < report.n_clusters < 10:
+        yield f"The tasks come from {report.n_clusters} clusters, which is little to know other ones by."
+    if base is None or not report.by_task:
+        return
+    candidates = [report.runs[name].values.mean(axis=0) for name in analysis.candidates]
+    gaps = [scores - base.values.mean(axis=0) for scores in candidates]
+    for key, groups in report.labels.items():
+        share = max((shared_within(gap, groups) for gap in gaps), default=0.0)
+        if share > _CORRELATED:
+            yield (
+                f"Tasks with the same `{key}` gain and lose together (intra-class correlation {share:.2f}), and are "
+                f"counted as if they did not. Put that key into `metadata.cluster` of the tasks."
+            )
+
+
+def shared_within(values: FloatArray, groups: IntArray) -> float:
+    """Intra-class correlation: the share of the spread that members of a group have in common; 0 for no such thing."""
+    sizes = np.bincount(groups)
+    number_of, total = len(sizes), len(values)
+    if number_of < 2 or total <= number_of:
+        return 0.0
+    means = np.bincount(groups, values) / sizes
+    between = float((sizes * (means - values.mean()) ** 2).sum()) / (number_of - 1)
+    within = float(((values - means[groups]) ** 2).sum()) / (total - number_of)
+    usual = (total - float((sizes**2).sum()) / total) / (number_of - 1)
+    spread = between + (usual - 1) * within
+    return (between - within) / spread if spread > 0 else 0.0
 
 
 def _unchanging_seeds(runs: Mapping[str, RunScores]) -> Iterator[str]:
@@ -88,14 +150,13 @@ def _repairs(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     unfinished = [arm for arm in evidence.arms if arm.problem is not None or arm.status is None]
     broken = [arm.arm for arm in unfinished if arm.stopped is None]
     if broken:
-        shown = ", ".join(f"`{arm}`" for arm in broken[:3]) + (f" and {len(broken) - 3} more" if broken[3:] else "")
-        yield f"Repair {shown} and run the experiment again with --resume."
+        yield f"Repair {listed(broken, most=3)} and run the experiment again with --resume."
     if analysis.question.skipped is not None:
         yield f"Score the test set {'/'.join(analysis.question.skipped)}."
 
 
-def _onward(claim: dict[str, Any] | None, analysis: Analysis, ruling: Ruling) -> Iterator[str]:
-    if analysis.baseline is None:
+def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: Sequence[str]) -> Iterator[str]:
+    if analysis.baseline is None and (claim is None or claim.kind != "trend"):
         yield "Give it something to compare with: a run named `baseline`, or `models: [base]` in a benchmark."
     if claim is None:
         yield "State a hypothesis: {claim, metric, min_effect, baseline} under metadata.hypothesis."
@@ -103,29 +164,41 @@ def _onward(claim: dict[str, Any] | None, analysis: Analysis, ruling: Ruling) ->
     if ruling.verdict == "supported":
         if analysis.question.shared:
             yield "Confirm it once on a sealed set: add a benchmark with `split: test`, and call this one `split: val`."
-        else:
+        elif ruling.judged is not None:
             yield f"Take `{ruling.judged}` as the baseline of the next experiment."
+    elif extremes and ruling.verdict != "refuted":
+        easier = extremes[0].startswith("Floor") == (analysis.question.sign > 0)
+        yield f"Score the runs on {'easier' if easier else 'harder'} tasks: on these, no change can show what it does."
     elif ruling.verdict == "refuted":
-        yield "Give this claim up, or claim a smaller effect; more seeds of the same runs would not change the answer."
+        yield "Give this claim up, or claim a smaller effect; more seeds of these runs would hardly change the answer."
     elif ruling.judged is not None and analysis.comparison(ruling.judged) is not None:
-        yield _more_evidence(ruling.judged, analysis, float(claim["min_effect"]))
+        yield _more_evidence(ruling.judged, analysis, claim)
+    elif claim.kind == "trend":
+        yield "Add seeds, or values further apart on the axis: both make the slope better known."
 
 
-def _more_evidence(judged: str, analysis: Analysis, min_effect: float) -> str:
+def _more_evidence(judged: str, analysis: Analysis, claim: Claim) -> str:
     """How many seeds would settle it, at the effect that is left after the flattery of choosing is taken away."""
-    base = analysis.baseline_scores
+    base, comparison = analysis.baseline_scores, analysis.comparison(judged)
     seeds = analysis.report.runs[judged].n_seeds
     baseline_seeds = base.n_seeds if base is not None and base.trained else seeds
-    plan = analysis.plan(judged)
-    comparison = analysis.comparison(judged)
-    if plan is None or comparison is None or min(seeds, baseline_seeds) < 2:
+    prospect = analysis.prospect
+    if prospect is None or comparison is None or min(seeds, baseline_seeds) < 2:
         return (
             f"Repeat `{judged}` and the baseline with `n_repeats: {_SEEDS_TO_START_WITH}`: nothing counts before that."
         )
-    effect = analysis.question.sign * comparison.adjusted - min_effect
+    effect = analysis.question.sign * comparison.adjusted - claim.threshold
+    sees = analysis.detectable or 0.0
     if effect <= 0:
-        return "Try a bigger change: what was seen is no more than the best of several runs gains by luck."
-    needed = plan.seeds_needed(effect)
+        if claim.min_effect and sees > claim.min_effect:
+            needed = prospect.seeds_needed(claim.min_effect)
+            how = "more tasks" if needed is None else f"`n_repeats: {needed}`, or more tasks"
+            return (
+                f"Make the experiment able to see it: this one shows effects from {number(sees)} on, and "
+                f"{number(claim.min_effect)} was claimed; {how} would do."
+            )
+        return f"Try a bigger change: effects from {number(sees)} on would have shown, and this one did not."
+    needed = prospect.seeds_needed(effect)
     if needed is None:
         return "Add tasks, or samples of each task: no number of seeds would show an effect this small."
     if needed <= seeds:

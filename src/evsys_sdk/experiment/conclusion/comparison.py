@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..statistics.multiplicity import MaxT, max_t
-from ..statistics.noise import Plan, smallest_detectable
-from ..statistics.student_t import t_quantile
+import numpy as np
+
+from ..hypothesis import Claim
+from ..statistics.attempts import attempt_error, look_errors
+from ..statistics.power import Prospect
+from ..statistics.reference import ERROR, Reference, detectable_effect, reference_of
 from ..statistics.two_level import Differences, RunScores, compare
 from ..statistics.winner import shrunk
 from .evidence import Evidence
@@ -37,7 +40,9 @@ class Analysis:
     comparisons: tuple[Comparison, ...] = ()
     """In the order of `candidates`."""
     differences: Differences | None = None
-    correction: MaxT | None = None
+    reference: Reference | None = None
+    preferred: str | None = None
+    """The candidate that validation likes best; most of the error rate is spent on it."""
     eliminated: int = 0
     """Runs that a search compared and stopped; they have no score and count in the correction."""
 
@@ -53,62 +58,114 @@ class Analysis:
         return next((one for one in self.comparisons if one.run == run), None)
 
     @property
+    def critical(self) -> float | None:
+        """Standard errors to each side of the interval of the run that stands the best chance."""
+        return None if self.reference is None else self.reference.critical(preferred=self.preferred is not None)
+
+    @property
     def detectable(self) -> float | None:
         """The smallest effect of a typical run that this experiment would have seen in 80 % of repetitions."""
-        if self.differences is None or self.correction is None:
+        if self.differences is None or self.reference is None or self.critical is None:
             return None
-        stderr = statistics.median(self.differences.stderr.tolist())
-        return smallest_detectable(stderr, self.correction.critical(), self.correction.df)
+        return detectable_effect(self.differences, self.reference, self.critical)
 
-    def plan(self, run: str) -> Plan | None:
-        """What a repetition for the sake of one run is planned from; None where the noise of seeds is unknown."""
-        differences, correction, base = self.differences, self.correction, self.baseline_scores
-        if differences is None or correction is None or differences.noise is None or base is None:
-            return None
-        at = self.candidates.index(run)
-        mine = self.report.runs[run]
-        seeds = 2 / (1 / mine.n_seeds + 1 / base.n_seeds) if base.trained else float(mine.n_seeds)
-        return Plan(
-            task_variance=float(differences.task_variance[at]),
-            seeds_now=seeds,
-            noise=differences.noise,
-            runs=len(self.candidates) + int(base.trained),
-            critical_now=correction.critical(),
-            df_now=correction.df,
-            frozen_baseline=not base.trained,
-        )
+    @property
+    def prospect(self) -> Prospect | None:
+        """What a repetition is planned from; None where the noise of seeds is unknown."""
+        return None if self.differences is None else Prospect.of(self.differences, candidates=self.n_compared)
 
 
 def analyse(evidence: Evidence, question: Question, baseline: Baseline | None) -> Analysis:
     """Compare every scored run with the baseline."""
     report = measure(evidence, question, question.report)
     selection = report if question.shared else measure(evidence, question, question.selection)
-    return answer(question, baseline, report, selection, eliminated=len(evidence.eliminated))
+    return answer(
+        question,
+        baseline,
+        report,
+        selection,
+        eliminated=len(evidence.eliminated),
+        sound=complete(evidence, [run.name for run in evidence.runs]),
+        error=error_rate(evidence, report),
+    )
+
+
+def error_rate(evidence: Evidence, report: Measured) -> float:
+    """How often luck alone may pass here: less for a later attempt, and for a look before the last seed."""
+    error = ERROR if evidence.attempt is None else attempt_error(evidence.attempt)
+    if len(evidence.interim) < 2:
+        return error
+    seeds = max((run.n_seeds for run in report.runs.values()), default=0)
+    looks = sorted(evidence.interim)
+    at = next((place for place, count in enumerate(looks) if count >= seeds), len(looks) - 1)
+    return look_errors(tuple(count / looks[-1] for count in looks), error)[at]
+
+
+def complete(evidence: Evidence, names: Sequence[str]) -> list[str]:
+    """The runs none of whose arms failed; what is left of the others is no fair sample of them."""
+    return [name for name in names if (run := evidence.run(name)) is not None and not run.problems]
 
 
 def answer(
-    question: Question, baseline: Baseline | None, report: Measured, selection: Measured, *, eliminated: int = 0
+    question: Question,
+    baseline: Baseline | None,
+    report: Measured,
+    selection: Measured,
+    *,
+    eliminated: int = 0,
+    sound: Sequence[str] | None = None,
+    error: float = ERROR,
 ) -> Analysis:
-    """The same from arrays."""
+    """The same from arrays; `sound` names the runs that may be preferred."""
     base = scores_of(report, baseline)
     own = baseline.name if baseline is not None and baseline.kind == "run" else None
     candidates = tuple(name for name in report.runs if name != own)
     if base is None or not candidates:
         return Analysis(question, baseline, report, selection, candidates)
     scores = [report.runs[name] for name in candidates]
-    differences = compare(base, scores)
+    differences = compare(base, scores, pool=report.pool)
     if differences is None:
         bare = tuple(_bare(name, run.mean - base.mean) for name, run in zip(candidates, scores, strict=True))
         return Analysis(question, baseline, report, selection, candidates, bare, eliminated=eliminated)
-    correction = max_t(differences, unseen=eliminated)
-    comparisons = _comparisons(candidates, differences, correction, widest=1.0 if question.is_rate else math.inf)
-    return Analysis(question, baseline, report, selection, candidates, comparisons, differences, correction, eliminated)
+    preferred = None if question.shared else _prefer(question, selection, candidates, sound)
+    on_validation = 0.0 if preferred is None else selection.runs[preferred].tasks_df
+    reference = reference_of(differences, unseen=eliminated, validation_tasks=on_validation, error=error)
+    widest = _widest(question, baseline)
+    comparisons = _comparisons(candidates, differences, reference, preferred, widest)
+    if report.lowest:
+        comparisons = _bounded(comparisons, candidates, baseline, report, reference, preferred, widest)
+    return Analysis(
+        question,
+        baseline,
+        report,
+        selection,
+        candidates,
+        comparisons,
+        differences,
+        reference,
+        preferred,
+        eliminated,
+    )
+
+
+def _prefer(
+    question: Question, selection: Measured, candidates: Sequence[str], sound: Sequence[str] | None
+) -> str | None:
+    """The candidate with the best score on validation; its price does not matter here."""
+    known = [name for name in candidates if name in selection.runs and (sound is None or name in sound)]
+    return max(known, key=lambda name: question.sign * selection.runs[name].mean, default=None)
 
 
 def scores_of(measured: Measured, baseline: Baseline | None) -> RunScores | None:
-    """The scores of the baseline, if it has any."""
+    """The scores of the baseline, if it has any; a level is a model that scores it on every task."""
     if baseline is None:
         return None
+    if baseline.kind == "level":
+        like = next(iter(measured.runs.values()), None)
+        if like is None:
+            return None
+        values = np.full((1, like.values.shape[1]), float(baseline.level or 0.0))
+        return RunScores(values, by_task=like.by_task, trained=False, clusters=like.clusters)
     return measured.base_model if baseline.kind == "model" else measured.runs.get(baseline.name)
 
 
@@ -169,31 +226,81 @@ def run_costs(evidence: Evidence) -> Callable[[str], Sequence[float | None]]:
     return cost
 
 
+def over_limits(evidence: Evidence, claim: Claim, run: str) -> dict[str, float | None]:
+    """The limits of the claim that an arm of a run exceeds, with what it uses; None where that is not known."""
+    usd, tokens, _ = run_costs(evidence)(run)
+    used = {"usd": usd, "tokens": tokens}
+    return {name: used[name] for name, limit in claim.limits.items() if (known := used[name]) is None or known > limit}
+
+
 def _bare(name: str, difference: float) -> Comparison:
     return Comparison(name, difference, None, None, None, None, None, difference, None)
 
 
+def _widest(question: Question, baseline: Baseline | None) -> tuple[float, float]:
+    """Where every difference lies."""
+    if not question.is_rate:
+        return -math.inf, math.inf
+    if baseline is not None and baseline.kind == "level":
+        return -float(baseline.level or 0.0), 1 - float(baseline.level or 0.0)
+    return -1.0, 1.0
+
+
 def _comparisons(
-    names: Sequence[str], differences: Differences, correction: MaxT, *, widest: float
+    names: Sequence[str],
+    differences: Differences,
+    reference: Reference,
+    preferred: str | None,
+    widest: tuple[float, float],
 ) -> tuple[Comparison, ...]:
-    critical = correction.critical()
     adjusted = shrunk(differences)
+    plain = reference.plain
     found: list[Comparison] = []
     for at, name in enumerate(names):
         estimate, stderr = float(differences.estimates[at]), float(differences.stderr[at])
-        df = float(differences.df[at])
-        plain = t_quantile(0.975, df) * stderr
+        width = reference.critical(preferred=name == preferred) * stderr
         found.append(
             Comparison(
                 run=name,
                 difference=estimate,
-                low=max(estimate - critical * stderr, -widest),
-                high=min(estimate + critical * stderr, widest),
-                plain_low=max(estimate - plain, -widest),
-                plain_high=min(estimate + plain, widest),
-                p=correction.p_value(estimate / stderr),
+                low=max(estimate - width, widest[0]),
+                high=min(estimate + width, widest[1]),
+                plain_low=max(estimate - plain * stderr, widest[0]),
+                plain_high=min(estimate + plain * stderr, widest[1]),
+                p=reference.p_value(estimate / stderr, preferred=name == preferred),
                 adjusted=float(adjusted[at]),
-                df=df,
+                df=float(differences.df[at]),
             )
         )
     return tuple(found)
+
+
+def _bounded(
+    comparisons: Sequence[Comparison],
+    names: Sequence[str],
+    baseline: Baseline | None,
+    report: Measured,
+    reference: Reference,
+    preferred: str | None,
+    widest: tuple[float, float],
+) -> tuple[Comparison, ...]:
+    """The intervals once more, with what is missing counted against the runs, and then against the baseline."""
+    ends: list[list[float]] = []
+    for own, other, side in ((report.lowest, report.highest, -1), (report.highest, report.lowest, 1)):
+        base = scores_of(Measured(runs=other, base_model=report.base_model, by_task=True), baseline)
+        if base is not None and base.values.shape[1] != next(iter(own.values())).values.shape[1]:
+            base = None  # the model before training has no score for some task
+        found = None if base is None else compare(base, [own[name] for name in names], pool=report.pool)
+        if found is None:
+            ends.append([widest[0] if side < 0 else widest[1]] * len(names))
+            continue
+        widths = [reference.critical(preferred=name == preferred) for name in names] * found.stderr
+        ends.append(np.clip(found.estimates + side * widths, *widest).tolist())
+    return tuple(
+        replace(
+            one,
+            worst_low=min(low, low if one.low is None else one.low),
+            best_high=max(high, high if one.high is None else one.high),
+        )
+        for one, low, high in zip(comparisons, *ends, strict=True)
+    )

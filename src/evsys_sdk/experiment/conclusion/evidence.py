@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...config import Metadata
 from .looks import Looks
@@ -40,6 +41,12 @@ class Scoring:
     failed_samples: int = 0
     unscored: Mapping[str, str] = field(default_factory=dict[str, str])
     """Tasks without any score, and why."""
+    clusters: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What each task was drawn together with; a task that is not here was drawn by itself."""
+    samples: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
+    """The reward of every sample of each task; None for one that failed on our side."""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """What the tasks say about where they come from: key (template, source, document) -> task -> value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,8 @@ class RunEvidence:
     name: str
     arms: Sequence[ArmEvidence]
     tags: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The config of the run by dotted path, so that it can be said what differs."""
 
     @property
     def eliminated(self) -> bool:
@@ -120,6 +129,18 @@ class Evidence:
     """Whether a search decided by the scores which arms went on."""
     looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
     """How often earlier experiments scored a test set, by the sha256 of its tasks."""
+    pool: Sequence[RunEvidence] = ()
+    """Runs of other experiments with the same model and benchmark: they tell more about what a seed does."""
+    parent: RunEvidence | None = None
+    """The run that this experiment goes on from; the baseline where no other one is given."""
+    attempt: int | None = None
+    """Which attempt at this claim it is, counted from 1; None where nobody counts."""
+    interim: Sequence[int] = ()
+    """Numbers of seeds at which a verdict was planned to be drawn, the last one included; empty: once."""
+    identity: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was measured and with what: model, verifier, code ... as names or hashes."""
+    deviations: Sequence[str] = ()
+    """What did not go as planned: resumes, raised budgets."""
 
     def run(self, name: str) -> RunEvidence | None:
         return next((run for run in self.runs if run.name == name), None)

@@ -1,11 +1,13 @@
-"""`conclusion.md`: the verdict first, then everything it rests on, on one screen."""
+"""`conclusion.md`: the verdict first, then everything it rests on, on one page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .model import Conclusion, RunSummary
 from .summary import counted, number
+
+_MOST_SEEDS_SHOWN = 5
 
 
 def as_markdown(conclusion: Conclusion) -> str:
@@ -15,11 +17,14 @@ def as_markdown(conclusion: Conclusion) -> str:
         conclusion.summary,
         _claim(conclusion),
         _runs(conclusion),
+        _bullets("What differed", _differences(conclusion)),
         _comparisons(conclusion),
+        _trend(conclusion),
         _sensitivity(conclusion),
         _bullets("Why not more", conclusion.reasons[1:]),
         _bullets("Not scored", (f"`{arm}`: {why}" for arm, why in conclusion.not_scored.items())),
-        _bullets("Threats", conclusion.threats),
+        _bullets("Threats", [*conclusion.extremes, *conclusion.threats, *conclusion.deviations]),
+        _bullets("Measured with", (f"{what}: {which}" for what, which in conclusion.identity.items())),
         _bullets("Next", conclusion.next),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -30,29 +35,53 @@ def _claim(conclusion: Conclusion) -> str:
     if claim is None:
         return ""
     when = "registered before the first step" if conclusion.registered else "**not registered before the first step**"
-    return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}."
+    rule = f" {conclusion.rule}" if conclusion.rule else ""
+    attempt = f" This is attempt {conclusion.attempt} at the claim." if conclusion.attempt else ""
+    return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}.{rule}{attempt}"
 
 
 def _runs(conclusion: Conclusion) -> str:
     if not conclusion.runs:
         return ""
     chosen = any(run.selection_score is not None for run in conclusion.runs)
-    header = [
-        "run",
-        *(["chosen by"] if chosen else []),
-        "mean",
-        "95 % interval",
-        "seeds",
-        "tasks",
-        "failed",
-        "tokens",
-        "usd",
-    ]
+    header = ["run", *(["chosen by"] if chosen else []), "mean", "95 % interval", "by seed", "failed", "tokens", "usd"]
     title = f"## {conclusion.metric}" + (f" (chosen by {conclusion.selection})" if chosen else "")
     rows = [_run_cells(run, conclusion, chosen=chosen) for run in conclusion.runs]
     less = " Less is better." if conclusion.mode == "min" else ""
     note = f"**bold**: the best run.{less}" if conclusion.best_arm else less.strip()
-    return "\n\n".join(part for part in (title, _table(header, rows), note) if part)
+    notes = " ".join([note, *_population(conclusion), *_costs(conclusion)]).strip()
+    return "\n\n".join(part for part in (title, _table(header, rows), notes) if part)
+
+
+def _population(conclusion: Conclusion) -> Iterator[str]:
+    found = conclusion.population
+    if found is None or found.n_tasks is None:
+        return
+    where = f" of {found.source}" if found.source else ""
+    clusters = f" in {counted(found.n_clusters, 'cluster')}" if found.n_clusters is not None else ""
+    each = found.samples_per_task
+    samples = f", {each:.3g} {'sample' if each == 1 else 'samples'} each" if each else ""
+    yield f"Scored on {counted(found.n_tasks, 'task')}{where}{clusters}{samples}."
+    seeds = {tuple(run.seeds) for run in conclusion.runs if run.seeds}
+    if len(seeds) == 1:
+        shown = ", ".join(map(str, next(iter(seeds))))
+        several = sum(bool(run.seeds) for run in conclusion.runs) > 1
+        yield f"Seeds: {shown}{', the same for all runs' if several else ''}."
+
+
+def _costs(conclusion: Conclusion) -> Iterator[str]:
+    """What the run that matters takes, compared with the baseline."""
+    base = next((run for run in conclusion.runs if run.is_baseline), None)
+    run = conclusion.run(conclusion.judged or conclusion.best_arm)
+    if base is None or run is None or run.name == base.name:
+        return
+    for what, mine, other in (
+        ("tokens", run.tokens_per_arm, base.tokens_per_arm),
+        ("dollars", run.usd_per_arm, base.usd_per_arm),
+    ):
+        if mine and other and abs(mine / other - 1) >= 0.005:
+            more = "more" if mine > other else "fewer" if what == "tokens" else "less"
+            yield f"An arm of `{run.name}` takes {abs(mine / other - 1):.0%} {more} {what} than one of `{base.name}`."
 
 
 def _run_cells(run: RunSummary, conclusion: Conclusion, *, chosen: bool) -> list[str]:
@@ -65,32 +94,70 @@ def _run_cells(run: RunSummary, conclusion: Conclusion, *, chosen: bool) -> list
         *([number(run.selection_score)] if chosen else []),
         number(run.mean),
         interval,
-        str(run.n_seeds or "-"),
-        "-" if run.n_tasks is None else str(run.n_tasks),
+        _by_seed(run),
         ", ".join(failures) or "0",
         "-" if run.tokens is None else f"{run.tokens:,}",
         "-" if run.usd is None else f"{run.usd:.2f}",
     ]
 
 
+def _by_seed(run: RunSummary) -> str:
+    if len(run.by_seed) > _MOST_SEEDS_SHOWN:
+        return f"{len(run.by_seed)} seeds, {number(min(run.by_seed))} to {number(max(run.by_seed))}"
+    return " ".join(number(value) for value in run.by_seed) or "-"
+
+
+def _differences(conclusion: Conclusion) -> Iterator[str]:
+    for path in dict.fromkeys(path for run in conclusion.runs for path in run.differs):
+        values = {run.name: run.differs[path] for run in conclusion.runs if path in run.differs}
+        shown = [f"{_short(value)} in `{name}`" for name, value in list(values.items())[:8]]
+        more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+        yield f"`{path}`: {', '.join(shown)}{more}"
+
+
+def _short(value: object) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def _comparisons(conclusion: Conclusion) -> str:
     if not conclusion.comparisons:
         return ""
     several = conclusion.n_compared > 1
+    bounded = any(one.worst_low is not None for one in conclusion.comparisons)
     header = ["run", "difference", "95 % interval", "p", *(["without the luck of being chosen"] if several else [])]
+    header += ["whatever the failed samples were"] if bounded else []
     rows = [
         [
             one.run,
             number(one.difference, signed=True),
-            "-" if one.low is None else f"{number(one.low, signed=True)} to {number(one.high, signed=True)}",
+            _interval(one.low, one.high),
             "-" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
             *([number(one.adjusted, signed=True)] if several else []),
+            *([_interval(one.worst_low, one.best_high)] if bounded else []),
         ]
         for one in conclusion.comparisons
     ]
     corrected = f" Intervals and p are corrected for {conclusion.n_compared} compared runs." if several else ""
-    why = f"`{conclusion.baseline}` is the baseline: {conclusion.baseline_is}.{corrected}"
-    return "\n\n".join([f"## Against {conclusion.baseline}", _table(header, rows), why])
+    level = conclusion.hypothesis is not None and conclusion.hypothesis.get("level") is not None
+    what = f"{conclusion.baseline} is what is compared with" if level else f"`{conclusion.baseline}` is the baseline"
+    return "\n\n".join(
+        [f"## Against {conclusion.baseline}", _table(header, rows), f"{what}: {conclusion.baseline_is}.{corrected}"]
+    )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None else f"{number(low, signed=True)} to {number(high, signed=True)}"
+
+
+def _trend(conclusion: Conclusion) -> str:
+    trend = conclusion.trend
+    if trend is None:
+        return ""
+    rows = [[value, number(mean)] for value, mean in trend.values.items()]
+    change = f"From {trend.first:g} to {trend.last:g}, a straight line changes by {number(trend.change, signed=True)}"
+    interval = f" ({_interval(trend.low, trend.high)})" if trend.low is not None else ""
+    return "\n\n".join([f"## Along {trend.axis}", _table([trend.axis, "mean"], rows), f"{change}{interval}."])
 
 
 def _sensitivity(conclusion: Conclusion) -> str:

@@ -1,21 +1,26 @@
 """Scores as arrays: the seeds of each run as rows, the tasks that all of them answered as columns.
 
-What cannot be used is named with the reason; nothing is dropped in silence.
+What cannot be used is named with the reason; nothing is dropped in silence. Samples that failed on our side are no
+zeros, but they may have been: `lowest` and `highest` hold what each run would have scored if all of them were wrong,
+or all were right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
-from ..statistics.two_level import RunScores
-from .evidence import ArmEvidence, Evidence, Score, SetKey
+from ..statistics.two_level import FloatArray, IntArray, RunScores
+from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
 from .question import Question, base_model_keys
 
 _LEAST_COVERAGE = 0.8
 """Share of the tasks an arm must have answered to be compared at all, so that it cannot shrink the set for everyone."""
+_MEANS = ("pass@1", "pass^1", "mean_reward", "pass_rate", "exact_match", "accuracy")
+"""Metrics of which a failed sample moves the score of its task by its share; in others it may move all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +36,21 @@ class Measured:
     by_task: bool = False
     n_tasks: int | None = None
     """How many tasks are compared; None where the metric has no scores by task."""
+    n_clusters: int | None = None
+    """How many clusters these are drawn from; None where every task stands for itself."""
     dropped_tasks: int = 0
     """Tasks that some arm has no score for, left out for all."""
     n_samples: Mapping[str, int] = field(default_factory=dict[str, int])
     failed_samples: Mapping[str, int] = field(default_factory=dict[str, int])
     hashes: frozenset[str] = frozenset()
     """Of the tasks; more than one means that the runs did not answer the same ones."""
+    lowest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
+    """Every run with its missing samples taken as wrong; empty where none is missing."""
+    highest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
+    pool: Sequence[RunScores] = ()
+    """Runs of other experiments on the same set."""
+    labels: Mapping[str, IntArray] = field(default_factory=dict[str, IntArray])
+    """Where the tasks say they come from, as numbers: key -> one for each task."""
 
 
 def saturated(measured: Measured) -> bool:
@@ -59,7 +73,7 @@ def measure(evidence: Evidence, question: Question, key: SetKey | None) -> Measu
             unusable[arm.arm] = why
     base = _base_model(evidence, question, key)
     if scores and all(score.per_task is not None for score in scores.values()):
-        return _by_task(evidence, key, scores, unusable, base)
+        return _by_task(evidence, question, key, scores, unusable, base)
     return _by_value(evidence, key, scores, unusable, base)
 
 
@@ -81,23 +95,136 @@ def _why_unfinished(arm: ArmEvidence) -> str:
 
 def _by_task(
     evidence: Evidence,
+    question: Question,
     key: SetKey,
     scores: dict[str, Score],
     unusable: dict[str, str],
     base: Sequence[tuple[Score, str]],
 ) -> Measured:
-    asked = {task for score in scores.values() for task in score.per_task or ()}
+    asked = _asked([score.per_task or {} for score in scores.values()])
     for arm, score in list(scores.items()):
         if len(score.per_task or ()) < _LEAST_COVERAGE * len(asked):
             unusable[arm] = f"only {len(score.per_task or ())} of {len(asked)} tasks have a score"
             del scores[arm]
-    everyone = [score.per_task or {} for score in [*scores.values(), *(score for score, _ in base)]]
-    common = sorted(task for task in asked if all(task in tasks for tasks in everyone))
+    everyone = [score.per_task or {} for score in chain(scores.values(), (score for score, _ in base))]
+    common = [task for task in asked if all(task in tasks for tasks in everyone)] if asked else []
     if not common:
         return _by_value(evidence, key, scores, unusable, base)
-    rows = {arm: [(score.per_task or {})[task] for task in common] for arm, score in scores.items()}
-    found = _measured(evidence, key, rows, unusable, by_task=True, dropped=len(asked) - len(common))
-    return _with_base_model(found, base, [[(score.per_task or {})[task] for task in common] for score, _ in base])
+    scorings = {arm.arm: arm.scorings[key] for arm in evidence.arms if arm.arm in scores}
+    clusters = _clusters(scorings.values(), common)
+    rows = {arm: _row(score.per_task or {}, common) for arm, score in scores.items()}
+    found = _measured(evidence, key, rows, unusable, clusters=clusters, by_task=True)
+    found = replace(
+        found,
+        dropped_tasks=len(asked) - len(common),
+        n_clusters=None if clusters is None else int(clusters.max()) + 1,
+        pool=_pool(evidence.pool, key, question.metric),
+        labels={} if clusters is not None else _labels(scorings.values(), common),
+    )
+    found = _with_base_model(found, base, [_row(score.per_task or {}, common) for score, _ in base])
+    return _with_bounds(found, evidence, question, key, scores, asked)
+
+
+def _asked(each: Sequence[Mapping[str, float]]) -> list[str]:
+    """Every task that some arm has a score for, in alphabetical order; most often all arms have the same ones."""
+    first = list(each[0]) if each else []
+    if all(len(one) == len(first) and list(one) == first for one in each):
+        return sorted(first)
+    return sorted({task for one in each for task in one})
+
+
+def _row(per_task: Mapping[str, float], tasks: Sequence[str]) -> FloatArray:
+    return np.fromiter(map(per_task.__getitem__, tasks), dtype=np.float64, count=len(tasks))
+
+
+def _clusters(scorings: Iterable[Scoring], tasks: Sequence[str]) -> IntArray | None:
+    """The number of each task's cluster; None where no task has one."""
+    known = next((one.clusters for one in scorings if one.clusters), None)
+    if known is None:
+        return None
+    return _number([f"cluster {known[task]}" if task in known else f"task {task}" for task in tasks])
+
+
+def _labels(scorings: Iterable[Scoring], tasks: Sequence[str]) -> dict[str, IntArray]:
+    """Keys that every task has a value for."""
+    known = next((one.labels for one in scorings if one.labels), None)
+    if known is None:
+        return {}
+    whole = {key: values for key, values in known.items() if all(task in values for task in tasks)}
+    return {key: _number([str(values[task]) for task in tasks]) for key, values in sorted(whole.items())}
+
+
+def _number(names: Sequence[str]) -> IntArray:
+    at = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    return np.array([at[name] for name in names], dtype=np.intp)
+
+
+def _pool(runs: Sequence[RunEvidence], key: SetKey, metric: str) -> list[RunScores]:
+    """What seeds did in other experiments, each by the tasks that its own seeds share."""
+    found: list[RunScores] = []
+    for run in runs:
+        scores = [score for arm in run.arms if (score := _score(arm, key, metric)[0]) is not None]
+        tables = [score.per_task for score in scores if score.per_task is not None]
+        common = [task for task in _asked(tables) if all(task in one for one in tables)]
+        if len(tables) > 1 and len(common) > 1:
+            clusters = _clusters([arm.scorings[key] for arm in run.arms if key in arm.scorings], common)
+            found.append(RunScores(np.stack([_row(one, common) for one in tables]), clusters=clusters))
+    return found
+
+
+def _with_bounds(
+    measured: Measured,
+    evidence: Evidence,
+    question: Question,
+    key: SetKey,
+    scores: Mapping[str, Score],
+    asked: Sequence[str],
+) -> Measured:
+    """The same with everything that is missing taken as wrong, and as right."""
+    arms = {arm.arm: arm.scorings[key] for arm in evidence.arms if arm.arm in scores}
+    unscored = {task for one in arms.values() for task in one.unscored}
+    everything = sorted({*asked, *unscored}) if unscored else asked
+    shares = {arm: _missing_shares(scores[arm], one, everything) for arm, one in arms.items()}
+    if not any(share.any() for share in shares.values()):
+        return measured
+    low, high = _range(question, scores.values())
+    clusters = _clusters(arms.values(), everything)
+    whole = question.metric not in _MEANS
+
+    def fill(value: float) -> dict[str, RunScores]:
+        rows = {arm: _filled(scores[arm], everything, shares[arm], value, whole=whole) for arm in arms}
+        return dict(_measured(evidence, key, rows, {}, clusters=clusters, by_task=True).runs)
+
+    return replace(measured, lowest=fill(low), highest=fill(high))
+
+
+def _range(question: Question, scores: Iterable[Score]) -> tuple[float, float]:
+    """The worst and the best a sample can score, as far as that is known."""
+    values = [value for score in scores for value in (score.per_task or {}).values()]
+    return (0.0, 1.0) if question.is_rate else (min(0.0, *values), max(1.0, *values))
+
+
+def _missing_shares(score: Score, scoring: Scoring, tasks: Sequence[str]) -> FloatArray:
+    """The share of the samples of each task that has no score."""
+    known = score.per_task or {}
+    samples = scoring.samples
+    evenly = 0.0
+    if scoring.failed_samples and not samples:  # nothing tells which tasks they belonged to
+        evenly = scoring.failed_samples / (scoring.failed_samples + score.n_samples)
+    found = np.full(len(tasks), evenly)
+    for at, task in enumerate(tasks):
+        if task not in known:
+            found[at] = 1.0
+        elif task in samples and None in samples[task]:
+            found[at] = sum(reward is None for reward in samples[task]) / len(samples[task])
+    return found
+
+
+def _filled(score: Score, tasks: Sequence[str], shares: FloatArray, value: float, *, whole: bool) -> FloatArray:
+    known = score.per_task or {}
+    row = np.array([known.get(task, value) for task in tasks])
+    missing = (shares > 0).astype(float) if whole else shares
+    return row * (1 - missing) + value * missing
 
 
 def _by_value(
@@ -107,8 +234,9 @@ def _by_value(
     unusable: Mapping[str, str],
     base: Sequence[tuple[Score, str]],
 ) -> Measured:
-    found = _measured(evidence, key, {arm: score.value for arm, score in scores.items()}, unusable)
-    return _with_base_model(found, base, [[score.value] for score, _ in base])
+    rows = {arm: np.array([score.value]) for arm, score in scores.items()}
+    found = _measured(evidence, key, rows, unusable)
+    return _with_base_model(found, base, [np.array([score.value]) for score, _ in base])
 
 
 def _base_model(evidence: Evidence, question: Question, key: SetKey) -> list[tuple[Score, str]]:
@@ -120,19 +248,19 @@ def _base_model(evidence: Evidence, question: Question, key: SetKey) -> list[tup
     return found
 
 
-def _with_base_model(
-    measured: Measured, base: Sequence[tuple[Score, str]], rows: Sequence[Sequence[float]]
-) -> Measured:
+def _with_base_model(measured: Measured, base: Sequence[tuple[Score, str]], rows: Sequence[FloatArray]) -> Measured:
     if not base:
         return measured
-    scores = RunScores(np.array(rows).mean(axis=0, keepdims=True), by_task=measured.by_task, trained=False)
+    clusters = next((run.clusters for run in measured.runs.values()), None)
+    values = np.array(rows).mean(axis=0, keepdims=True)
+    scores = RunScores(values, by_task=measured.by_task, trained=False, clusters=clusters)
     hashes = measured.hashes | {sha256 for _, sha256 in base if sha256}
     return replace(measured, base_model=scores, hashes=hashes)
 
 
 def _from_results(evidence: Evidence, metric: str) -> Measured:
     usable = [arm for arm in evidence.arms if arm.ended and metric in arm.metrics]
-    values = {arm.arm: arm.metrics[metric] for arm in usable}
+    values = {arm.arm: np.array([arm.metrics[metric]]) for arm in usable}
     unusable = {
         arm.arm: _why_unfinished(arm) if not arm.ended else f"it reports no finite {metric}"
         for arm in evidence.arms
@@ -144,22 +272,23 @@ def _from_results(evidence: Evidence, metric: str) -> Measured:
 def _measured(
     evidence: Evidence,
     key: SetKey | None,
-    rows: Mapping[str, float | Sequence[float]],
+    rows: Mapping[str, FloatArray],
     unusable: Mapping[str, str],
     *,
+    clusters: IntArray | None = None,
     by_task: bool = False,
-    dropped: int = 0,
 ) -> Measured:
     runs: dict[str, RunScores] = {}
     samples: dict[str, int] = {}
     failed: dict[str, int] = {}
     hashes: set[str] = set()
     for run in sorted(evidence.runs, key=lambda run: run.name):
-        used = [arm for arm in run.arms if arm.arm in rows]
+        used = sorted((arm for arm in run.arms if arm.arm in rows), key=lambda arm: (arm.seed, arm.arm))
         if not used:
             continue
-        values = [np.atleast_1d(np.asarray(rows[arm.arm], dtype=np.float64)) for arm in used]
-        runs[run.name] = RunScores(np.stack(values), by_task=by_task)
+        values = np.stack([rows[arm.arm] for arm in used])
+        seeds = tuple(arm.seed for arm in used)
+        runs[run.name] = RunScores(values, by_task=by_task, clusters=clusters, seeds=seeds)
         scorings = [arm.scorings[key] for arm in used if key is not None]
         samples[run.name] = sum(max((score.n_samples for score in one.scores.values()), default=0) for one in scorings)
         failed[run.name] = sum(one.failed_samples for one in scorings)
@@ -169,7 +298,6 @@ def _measured(
         unusable=unusable,
         by_task=by_task,
         n_tasks=next((scores.values.shape[1] for scores in runs.values()), None) if by_task else None,
-        dropped_tasks=dropped,
         n_samples=samples,
         failed_samples=failed,
         hashes=frozenset(hashes),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Literal, Self
 
@@ -24,7 +24,7 @@ class _Readable:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
+        names = {one.name for one in fields(cls)}  # pyright: ignore[reportArgumentType]
         return cls(**{name: value for name, value in data.items() if name in names})
 
 
@@ -52,6 +52,14 @@ class RunSummary(_Readable):
     """Trained on and sampled, over all seeds."""
     usd: float | None
     is_baseline: bool = False
+    seeds: list[int] = field(default_factory=list[int])
+    by_seed: list[float] = field(default_factory=list[float])
+    """The score of each seed, in the order of `seeds`."""
+    differs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The settings that are not the same in all runs."""
+    tokens_per_arm: float | None = None
+    """Of its median arm."""
+    usd_per_arm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,10 @@ class Comparison(_Readable):
     adjusted: float
     """The difference without the flattery of having been chosen from several runs."""
     df: float | None
+    worst_low: float | None = None
+    """Lower end if every sample that failed were wrong in this run and right in the baseline; None: none failed."""
+    best_high: float | None = None
+    """Upper end if it were the other way round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,36 @@ class NoiseFloor(_Readable):
     """Two equal recipes differ by less than this in 19 of 20 cases."""
     of: str
     """Whose seeds tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Population(_Readable):
+    """What the numbers are about."""
+
+    source: str | None
+    """File or id of the tasks."""
+    n_tasks: int | None
+    n_clusters: int | None
+    """None where every task stands for itself."""
+    samples_per_task: float | None
+    left_out: int = 0
+    """Tasks that some arm has no score for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend(_Readable):
+    """How the metric moves along an axis."""
+
+    axis: str
+    first: float
+    last: float
+    """Lowest and highest value of the axis."""
+    change: float
+    """Of the fitted line, from the lowest value to the highest."""
+    low: float | None
+    high: float | None
+    values: dict[str, float] = field(default_factory=dict[str, float])
+    """Value of the axis -> mean score of its runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +166,22 @@ class Conclusion:
     not_scored: dict[str, str]
     threats: list[str]
     next: list[str]
-    schema_version: int = 1
+    rule: str | None = None
+    """What had to be seen, as it was fixed before the first step."""
+    error_rate: float | None = None
+    """How often luck alone would have been called supported, at most, where all runs are equally noisy."""
+    attempt: int | None = None
+    """Which attempt at the claim this is; None where nobody counts."""
+    population: Population | None = None
+    shared_seeds: bool = False
+    """Whether all runs were trained with the same seeds."""
+    extremes: list[str] = field(default_factory=list[str])
+    """Ceiling, floor, and scores that do not vary."""
+    trend: Trend | None = None
+    identity: dict[str, str] = field(default_factory=dict[str, str])
+    """Model, verifier, code, as far as the record names them."""
+    deviations: list[str] = field(default_factory=list[str])
+    schema_version: int = 2
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the same record always gives the same bytes."""
@@ -141,18 +198,27 @@ class Conclusion:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Conclusion:
         """The conclusion that was written; raises KeyError or TypeError for anything else."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name != "schema_version"}
-        floor = known["noise_floor"]
+        known: dict[str, Any] = {
+            one.name: data[one.name] for one in fields(cls) if one.name in data or not _has_default(one)
+        }
         known["runs"] = [RunSummary.from_dict(run) for run in known["runs"]]
         known["comparisons"] = [Comparison.from_dict(one) for one in known["comparisons"]]
-        known["noise_floor"] = None if floor is None else NoiseFloor.from_dict(floor)
-        return cls(**known, schema_version=int(data.get("schema_version", 1)))
+        for name, form in (("noise_floor", NoiseFloor), ("population", Population), ("trend", Trend)):
+            if known.get(name) is not None:
+                known[name] = form.from_dict(known[name])
+        known["schema_version"] = int(data.get("schema_version", 1))
+        return cls(**known)
 
     def comparison(self, run: str | None) -> Comparison | None:
         return next((one for one in self.comparisons if one.run == run), None)
 
     def run(self, name: str | None) -> RunSummary | None:
         return next((one for one in self.runs if one.name == name), None)
+
+
+def _has_default(one: Field[Any]) -> bool:
+    """Whether an older conclusion may lack it."""
+    return one.default is not MISSING or one.default_factory is not MISSING
 
 
 def _rounded(value: Any) -> Any:

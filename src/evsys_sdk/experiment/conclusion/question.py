@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ...config.metadata import BASE_MODEL
-from ..hypothesis import normalised, success_metric
+from ..hypothesis import Claim, find_claim, success_metric
 from .evidence import BASELINE, Evidence, Scoring, SetKey
 
 TRAIN_FIT = "train_fit/"
@@ -55,23 +55,25 @@ class Question:
 class Baseline:
     """What runs are compared with."""
 
-    kind: Literal["run", "model"]
+    kind: Literal["run", "model", "level"]
     name: str
     how: str
     """Why this one, for the reader."""
+    level: float | None = None
+    """The score that a claim of an absolute level asks for."""
 
 
 def full_name(key: SetKey, metric: str) -> str:
     """The name under which a benchmark's score is logged."""
     split, label = key
-    return f"{split}/{metric}" if label in ("", split) else f"{split}/{label}/{metric}"
+    return f"{split}/{metric}" if label == "" else f"{split}/{label}/{metric}"
 
 
-def claim_question(evidence: Evidence, claim: dict[str, Any] | None) -> Question | None:
+def claim_question(evidence: Evidence, claim: Claim | None) -> Question | None:
     """The metric that the claim is about; without one, that of success."""
-    if claim is None or claim["metric"] is None:
+    if claim is None or claim.metric is None:
         return success_question(evidence)
-    return ask(evidence, claim["metric"], 1 if claim["direction"] == "increase" else -1)
+    return ask(evidence, claim.metric, claim.sign)
 
 
 def success_question(evidence: Evidence) -> Question | None:
@@ -79,9 +81,9 @@ def success_question(evidence: Evidence) -> Question | None:
     success = success_metric(evidence.metadata)
     if success is not None:
         return ask(evidence, success.name, 1 if success.mode == "max" else -1)
-    claim = normalised(evidence.metadata)
-    if claim is not None and claim["metric"] is not None:
-        return ask(evidence, claim["metric"], 1 if claim["direction"] == "increase" else -1)
+    claim = find_claim(evidence.metadata)
+    if claim is not None and claim.metric is not None:
+        return ask(evidence, claim.metric, claim.sign)
     name = _default_metric(evidence)
     return None if name is None else ask(evidence, name, -1 if name.endswith("loss") else 1)
 
@@ -104,8 +106,11 @@ def ask(evidence: Evidence, name: str, sign: int) -> Question | None:
     return None if found is None else Question(found, sign)
 
 
-def find_baseline(evidence: Evidence, question: Question, wanted: str | None) -> Baseline | None:
-    """The run or model to compare with, if there is any; a name that was asked for is taken even if it is not there."""
+def find_baseline(evidence: Evidence, question: Question, claim: Claim | None) -> Baseline | None:
+    """What to compare with, if there is anything; a name that was asked for is taken even if it is not there."""
+    if claim is not None and claim.level is not None:
+        return Baseline("level", f"{claim.level:g}", "the claim names this level", claim.level)
+    wanted = claim.baseline if claim is not None else None
     has_base = bool(base_model_keys(evidence, question))
     if wanted is not None:
         known = evidence.run(wanted) is not None
@@ -118,6 +123,8 @@ def find_baseline(evidence: Evidence, question: Question, wanted: str | None) ->
         return Baseline("run", named.name, how)
     if has_base:
         return Baseline("model", BASE_MODEL, "the model before training was scored on the same tasks")
+    if evidence.parent is not None:
+        return Baseline("run", evidence.parent.name, "this experiment goes on from it")
     left = [run.name for run in evidence.runs if not run.eliminated]
     if len(left) > 1:
         return Baseline("run", left[0], "it is the first run, and none is called or tagged `baseline`")

@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from ...config import Metadata
 from ...errors import DataError
+from ...record.events import Event, Kind
 from ...record.folders import load_result
 from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord, config_runs
+from ...record.scores import load_score_lines
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
 from .looks import count_looks
@@ -25,13 +27,14 @@ _NOTHING: dict[str, Any] = {}
 def read_evidence(path: Path) -> Evidence:
     """The evidence in the folder of an experiment."""
     record = ExperimentRecord(path)
-    config, start = record.load_config(), record.start
+    config, start = record.load(), record.start
     metadata = _metadata(path, config)
     searched = bool(record.search_decisions)
     arms = [_arm(run, searched=searched) for run in record.runs_on_disk]
     names = dict.fromkeys([*_run_tags(config), *(arm.run for arm in arms)])
     tags = _run_tags(config)
-    runs = [RunEvidence(name, _by_seed(arms, name), tags.get(name, ())) for name in names]
+    settings = _run_settings(config)
+    runs = [RunEvidence(name, _by_seed(arms, name), tags.get(name, ()), settings.get(name, {})) for name in names]
     tests = {one.sha256 for arm in arms for one in arm.scorings.values() if one.key[0] == "test" and one.sha256}
     return Evidence(
         experiment=record.experiment_id or path.resolve().name,
@@ -43,6 +46,7 @@ def read_evidence(path: Path) -> Evidence:
         stopped=record.budget_stop or None,
         searched=searched,
         looks=count_looks(path, tests, started=start.time),
+        deviations=_deviations(record.events),
     )
 
 
@@ -59,6 +63,21 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 def _run_tags(config: Mapping[str, Any]) -> dict[str, list[str]]:
     return {run["name"]: list(run.get("tags") or ()) for run in config_runs(dict(config)) if "name" in run}
+
+
+def _run_settings(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The config of each run by dotted path, without what only names it."""
+
+    def flat(value: Any, place: str = "") -> dict[str, Any]:
+        if not isinstance(value, dict) or not value:
+            return {place: value}
+        items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return {
+            k: v for key, inner in items.items() for k, v in flat(inner, f"{place}.{key}" if place else key).items()
+        }
+
+    named = [run for run in config_runs(dict(config)) if "name" in run]
+    return {run["name"]: flat({k: v for k, v in run.items() if k not in ("name", "tags", "seed")}) for run in named}
 
 
 def _by_seed(arms: Iterable[ArmEvidence], run: str) -> list[ArmEvidence]:
@@ -100,7 +119,7 @@ def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
 def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
     """The last scoring of each benchmark: the one of the latest step, and of that the latest line."""
     found: dict[SetKey, Scoring] = {}
-    for line in run.score_lines:
+    for line in load_score_lines(run.folder):
         try:
             scoring = _scoring(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -126,7 +145,17 @@ def _scoring(line: Mapping[str, Any]) -> Scoring:
         scores,
         int(line.get("failed_samples") or 0),
         {str(task): str(why) for task, why in unscored.items()},
+        clusters=_of_tasks(tasks, line.get("clusters")),
+        samples=_of_tasks(tasks, line.get("samples")),
+        labels={str(key): _of_tasks(tasks, values) for key, values in (line.get("labels") or _NOTHING).items()},
     )
+
+
+def _of_tasks(tasks: Sequence[str], values: Sequence[Any] | None) -> dict[str, Any]:
+    """What a line says about each task; nothing about a task whose value is null."""
+    if values is None or len(values) != len(tasks):
+        return {}
+    return {task: value for task, value in zip(tasks, values, strict=True) if value is not None}
 
 
 def _score(given: Mapping[str, Any], tasks: Sequence[str]) -> Score | None:
@@ -138,6 +167,16 @@ def _score(given: Mapping[str, Any], tasks: Sequence[str]) -> Score | None:
         pairs = zip(tasks, values, strict=True)
         per_task = {task: float(value) for task, value in pairs if _is_finite(value)}
     return Score(float(given["value"]), per_task, int(given.get("n_samples") or 0), int(given.get("n_missing") or 0))
+
+
+def _deviations(events: Iterable[Event]) -> list[str]:
+    """What did not go as planned before the conclusion, which later events must not change."""
+    resumed = 0
+    for event in events:
+        if event.kind == Kind.CONCLUDED:
+            break
+        resumed += event.kind == Kind.RESUMED
+    return [f"It was resumed {'once' if resumed == 1 else f'{resumed} times'}."] if resumed else []
 
 
 def _is_finite(value: Any) -> bool:

@@ -1,22 +1,24 @@
 """The rules of the verdict. Read `rule` from top to bottom: the first that applies decides.
 
-A claim is *supported* only if the interval of the difference, corrected for the number of runs compared, lies beyond
-the smallest effect that was claimed, on the set that is reported, with at least two seeds on each side, and the claim
-is the one that was registered before the first step. What falls short of one of these is *promising, unconfirmed*.
+A claim is *supported* if the interval of some run, which holds for all compared runs together, lies beyond what was
+claimed, on the set that is reported, however the samples that failed would have turned out, with at least two seeds on
+each side, within the cost that was allowed, and the claim is the one that was registered before the first step. What
+falls short of one of these is *promising, unconfirmed*. Price decides which run is called best, never the verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..hypothesis import hypothesis_sha256
-from .comparison import Analysis, answer, choose, run_costs
+from ..hypothesis import Claim, hypothesis_sha256
+from .comparison import Analysis, answer, complete, over_limits
 from .evidence import Evidence
 from .measured import saturated
 from .model import Comparison, Verdict
 from .question import TRAIN_FIT, Baseline
+from .summary import counted, listed, number
+from .trend import TrendFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Ruling:
     reasons: Sequence[str] = ()
     remedies: Sequence[str] = ()
     judged: str | None = None
+    cleared: Sequence[str] = ()
+    """Runs that show what was claimed."""
     comparable: bool = True
     """False where the scores themselves cannot be used."""
 
@@ -45,36 +49,32 @@ class _Flaws:
         self.comparable = self.comparable and comparable
 
 
-def rule(evidence: Evidence, claim: dict[str, Any] | None, analysis: Analysis) -> Ruling:
+def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: TrendFound | None = None) -> Ruling:
     """The verdict on the claim."""
-    judged = _judged(evidence, analysis)
+    judged = _favourite(evidence, analysis, analysis.candidates)
     flaws = _flaws(evidence, claim, analysis)
     if flaws.reasons:
-        return Ruling("invalid", flaws.reasons, flaws.remedies, judged, flaws.comparable)
+        return Ruling("invalid", flaws.reasons, flaws.remedies, judged, comparable=flaws.comparable)
     if claim is None:
         return Ruling("inconclusive", ["no hypothesis was stated, so none is judged"], judged=judged)
+    if claim.kind == "trend":
+        return _decide_trend(evidence, claim, analysis, trend)
     if analysis.baseline is None:
         return Ruling("inconclusive", ["there is nothing to compare with: one run and no baseline"], judged=judged)
-    comparison = analysis.comparison(judged)
-    if comparison is None:
+    if not analysis.comparisons or judged is None:
         return Ruling("inconclusive", ["no run but the baseline has a score"], judged=judged)
-    verdict, reasons = _decide(evidence, analysis, comparison, float(claim["min_effect"]))
-    return Ruling(verdict, reasons, judged=judged)
+    return _decide(evidence, claim, analysis, judged)
 
 
-def complete(evidence: Evidence, names: Sequence[str]) -> list[str]:
-    """The runs none of whose arms failed; what is left of the others is no fair sample of them."""
-    return [name for name in names if (run := evidence.run(name)) is not None and not run.problems]
+def _favourite(evidence: Evidence, analysis: Analysis, names: Sequence[str]) -> str | None:
+    """The run that the selection set likes best, in the direction of the claim; one without failed seeds, if any is."""
+    known = [name for name in names if name in analysis.selection.runs]
+    sound = complete(evidence, known) or known
+    sign, runs = analysis.question.sign, analysis.selection.runs
+    return max(sorted(sound), key=lambda name: sign * runs[name].mean, default=None)
 
 
-def _judged(evidence: Evidence, analysis: Analysis) -> str | None:
-    """The candidate that the selection set prefers, in the direction of the claim."""
-    names = [name for name in analysis.candidates if name in analysis.selection.runs]
-    eligible = complete(evidence, names) or names
-    return choose(analysis.selection, eligible, analysis.question.sign, run_costs(evidence))
-
-
-def _flaws(evidence: Evidence, claim: dict[str, Any] | None, analysis: Analysis) -> _Flaws:
+def _flaws(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> _Flaws:
     flaws = _Flaws()
     if evidence.invalidated is not None:
         flaws.add(
@@ -119,22 +119,58 @@ def _lost_baseline(evidence: Evidence, baseline: Baseline) -> tuple[str, str]:
     return f"the baseline `{baseline.name}` has no score: {why}", "Repair it and run again with --resume."
 
 
-def _decide(
-    evidence: Evidence, analysis: Analysis, comparison: Comparison, min_effect: float
-) -> tuple[Verdict, list[str]]:
-    sign = analysis.question.sign
-    bounds = oriented(comparison.low, comparison.high, sign)
-    if bounds is None:
-        return "inconclusive", [_no_interval(analysis)]
-    lacking = _lacking(evidence, analysis, comparison.run)
-    if bounds[0] > min_effect:
-        return ("promising_unconfirmed", lacking) if lacking else ("supported", [])
-    if all(_excluded(one, sign, min_effect) for one in analysis.comparisons):
+def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> Ruling:
+    sign, limit = analysis.question.sign, claim.threshold
+    if all(one.low is None for one in analysis.comparisons):
+        return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
+    dear = {one.run: over for one in analysis.comparisons if (over := over_limits(evidence, claim, one.run))}
+    too_dear = {name for name, over in dear.items() if any(used is not None for used in over.values())}
+    seen = [one.run for one in analysis.comparisons if _clears(one, sign, limit)]
+    cleared = [name for name in seen if name not in too_dear]
+    if cleared:
+        lacking = {name: _lacking(evidence, claim, analysis, name) for name in cleared}
+        whole = [name for name in cleared if not lacking[name]]
+        best = _favourite(evidence, analysis, whole or cleared) or cleared[0]
+        verdict: Verdict = "supported" if whole else "promising_unconfirmed"
+        return Ruling(verdict, lacking[best], judged=best, cleared=whole or cleared)
+    if all(one.run in too_dear or _excludes(one, sign, limit) for one in analysis.comparisons):
         doubts = _doubts_about_refuting(evidence, analysis)
-        return ("inconclusive", doubts) if doubts else ("refuted", [])
-    if reason := _promise(analysis, comparison, min_effect):
-        return "promising_unconfirmed", [reason, *lacking]
-    return "inconclusive", [_undecided(bounds, min_effect), *lacking]
+        reasons = doubts or [_too_dear(claim, name, dear[name]) for name in seen]
+        return Ruling("inconclusive" if doubts else "refuted", reasons, judged=seen[0] if seen else judged)
+    comparison = analysis.comparison(judged) or analysis.comparisons[0]
+    lacking = _lacking(evidence, claim, analysis, comparison.run)
+    if reason := _promise(analysis, comparison, limit):
+        return Ruling("promising_unconfirmed", [reason, *lacking], judged=judged)
+    return Ruling("inconclusive", [_undecided(comparison, sign, claim), *lacking], judged=judged)
+
+
+def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: TrendFound | None) -> Ruling:
+    if found is None:
+        return Ruling("inconclusive", [f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"])
+    bounds = oriented(found.trend.low, found.trend.high, analysis.question.sign)
+    if bounds is None:
+        return Ruling("inconclusive", [_no_interval(analysis)])
+    few = [name for name in found.runs if analysis.report.runs[name].n_seeds < 2]
+    lacking = (
+        [f"{listed(few)} {'have' if few[1:] else 'has'} one seed, which cannot tell a recipe from its luck"]
+        if few
+        else []
+    )
+    lost = [run.name for run in evidence.runs if run.name not in found.runs or run.problems]
+    if lost:
+        lacking.append(f"not all seeds of {listed(lost)} ended with a score, and the rest are no fair sample")
+    lacking += _lacking_of_any(evidence, analysis)
+    if bounds[0] > claim.min_effect:
+        return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
+    if bounds[1] < claim.min_effect:
+        return Ruling("inconclusive" if lacking else "refuted", lacking)
+    what = "the claimed change" if claim.min_effect else "a rise and a fall"
+    return Ruling(
+        "inconclusive",
+        [f"the interval of the change holds both {what} and less", *lacking]
+        if claim.min_effect
+        else [f"the interval of the change holds both {what}", *lacking],
+    )
 
 
 def oriented(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
@@ -144,21 +180,51 @@ def oriented(low: float | None, high: float | None, sign: int) -> tuple[float, f
     return (low, high) if sign > 0 else (-high, -low)
 
 
-def _excluded(comparison: Comparison, sign: int, min_effect: float) -> bool:
+def _clears(comparison: Comparison, sign: int, limit: float) -> bool:
     bounds = oriented(comparison.low, comparison.high, sign)
-    return bounds is not None and bounds[1] < min_effect
+    return bounds is not None and bounds[0] > limit
 
 
-def _lacking(evidence: Evidence, analysis: Analysis, judged: str) -> list[str]:
+def _excludes(comparison: Comparison, sign: int, limit: float) -> bool:
+    bounds = oriented(comparison.low, comparison.high, sign)
+    widest = oriented(comparison.worst_low, comparison.best_high, sign)
+    return bounds is not None and bounds[1] < limit and (widest is None or widest[1] < limit)
+
+
+def _lacking(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> list[str]:
     """What a claim that looks right lacks to be supported."""
-    base = analysis.baseline_scores
+    base, baseline = analysis.baseline_scores, analysis.baseline
     found: list[str] = []
     if analysis.report.runs[judged].n_seeds < 2:
         found.append(f"`{judged}` has one seed, and one seed cannot tell a recipe from its luck")
-    if base is not None and base.trained and base.n_seeds < 2 and analysis.baseline is not None:
-        found.append(f"the baseline `{analysis.baseline.name}` has one seed, and one seed cannot tell it from its luck")
+    if base is not None and base.trained and base.n_seeds < 2 and baseline is not None:
+        found.append(f"the baseline `{baseline.name}` has one seed, and one seed cannot tell it from its luck")
     if not complete(evidence, [judged]):
         found.append(f"not all seeds of `{judged}` ended with a score, and the rest are no fair sample")
+    if baseline is not None and baseline.kind == "run" and not complete(evidence, [baseline.name]):
+        found.append(f"not all seeds of the baseline `{baseline.name}` ended with a score: the best may be missing")
+    comparison = analysis.comparison(judged)
+    worst = None if comparison is None else oriented(comparison.worst_low, comparison.best_high, analysis.question.sign)
+    if worst is not None and worst[0] <= claim.threshold:
+        failed = sum(analysis.report.failed_samples.values()) or analysis.report.dropped_tasks
+        found.append(
+            f"{counted(failed, 'sample' if sum(analysis.report.failed_samples.values()) else 'task')} without a score "
+            f"might have changed it: with `{judged}` wrong and the baseline right there, the interval begins at "
+            f"{number(worst[0], signed=True)}"
+        )
+    unknown = [name for name, used in over_limits(evidence, claim, judged).items() if used is None]
+    if unknown:
+        found.append(f"the claim limits {listed(unknown)}, and the record does not say what `{judged}` used")
+    if claim.kind == "not_worse" and saturated(analysis.report):
+        found.append("every run scores the same on every task, so that a loss could not have been seen")
+    return found + _lacking_of_any(evidence, analysis)
+
+
+def _lacking_of_any(evidence: Evidence, analysis: Analysis) -> list[str]:
+    """The same, for whatever run is judged."""
+    found: list[str] = []
+    if analysis.report.n_clusters == 1:
+        found.append("all tasks belong to one cluster, so nothing tells how it would be on another")
     if analysis.question.skipped is not None:
         found.append(f"no run has a score on the test set {'/'.join(analysis.question.skipped)}")
     if analysis.question.metric.startswith(TRAIN_FIT):
@@ -179,32 +245,44 @@ def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
         found.append("the effect was not seen, but every run scores the same on every task, so none could be")
     lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs and not run.eliminated]
     if lost:
-        found.append(f"the effect was not seen, but {_listed(lost)} without a score might have shown it")
+        found.append(f"the effect was not seen, but {listed(lost)} without a score might have shown it")
     return found
 
 
-def _promise(analysis: Analysis, comparison: Comparison, min_effect: float) -> str | None:
+def _too_dear(claim: Claim, name: str, over: dict[str, float | None]) -> str:
+    said = [f"{used:,.6g} {unit}" for unit, used in over.items() if used is not None]
+    allowed = [f"{claim.limits[unit]:,.6g}" for unit, used in over.items() if used is not None]
+    return f"`{name}` shows the effect, but an arm of it takes {' and '.join(said)}, of {' and '.join(allowed)} allowed"
+
+
+def _promise(analysis: Analysis, comparison: Comparison, limit: float) -> str | None:
     """A weaker sign of the effect, in words; None where there is none."""
     sign = analysis.question.sign
     plain = oriented(comparison.plain_low, comparison.plain_high, sign)
     compared = analysis.n_compared
-    if compared > 1 and plain is not None and plain[0] > min_effect:
+    if compared > 1 and plain is not None and plain[0] > limit:
         return f"the interval excludes luck only as long as it is not corrected for having compared {compared} runs"
-    if analysis.question.shared or sign * comparison.difference < min_effect:
+    if analysis.question.shared or sign * comparison.difference < limit:
         return None
     chosen_by, lost = analysis.selection, analysis.eliminated
     on_selection = answer(analysis.question, analysis.baseline, chosen_by, chosen_by, eliminated=lost)
     seen = on_selection.comparison(comparison.run)
-    bounds = oriented(seen.low, seen.high, sign) if seen is not None else None
-    if bounds is None or bounds[0] <= min_effect:
+    if seen is None or not _clears(seen, sign, limit):
         return None
     return "the set that chose among the runs shows the effect, and the reported one does not confirm it"
 
 
-def _undecided(bounds: tuple[float, float], min_effect: float) -> str:
-    if min_effect and bounds[0] > 0:
+def _undecided(comparison: Comparison, sign: int, claim: Claim) -> str:
+    bounds = oriented(comparison.low, comparison.high, sign)
+    if bounds is None:
+        return "nothing tells how noisy the difference is"
+    if claim.kind == "not_worse":
+        return "the interval holds both a loss that was ruled out and a smaller one"
+    if claim.kind == "at_least":
+        return "the interval holds scores on both sides of the level"
+    if claim.min_effect and bounds[0] > 0:
         return "there is an effect, but it may be smaller than the claimed one"
-    if min_effect and bounds[1] > min_effect:
+    if claim.min_effect and bounds[1] > claim.min_effect:
         return "the interval holds both no effect and the claimed one"
     return "the interval holds both a gain and a loss"
 
@@ -214,7 +292,3 @@ def _no_interval(analysis: Analysis) -> str:
     if any(run.n_seeds > 1 for run in runs):
         return "the seeds agree to the last digit, so nothing tells how far another one would lie from them"
     return "there is one seed and no score by task, so nothing tells how noisy the difference is"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

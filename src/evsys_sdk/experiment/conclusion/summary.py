@@ -1,12 +1,16 @@
-"""The verdict in one sentence, with its numbers."""
+"""The verdict in one sentence, with its numbers; and how numbers and lists are written."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from ..hypothesis import Claim
 from .comparison import Analysis
-from .model import Comparison
-from .rules import Ruling
+from .model import Comparison, Trend
+
+if TYPE_CHECKING:
+    from .rules import Ruling
 
 _LEAD = {
     "supported": "Supported",
@@ -17,31 +21,59 @@ _LEAD = {
 }
 
 
-def in_one_sentence(claim: dict[str, Any] | None, analysis: Analysis, ruling: Ruling, best: str | None) -> str:
+def in_one_sentence(
+    claim: Claim | None, analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None
+) -> str:
     """What to remember if only one sentence is read."""
     lead = _LEAD[ruling.verdict]
     if ruling.verdict == "invalid":
         return f"{lead}: {ruling.reasons[0]}."
-    comparison = analysis.comparison(ruling.judged)
     if claim is None:
         score = "" if best is None else f"; the best run is `{best}`"
         return f"No hypothesis was stated, so none is judged{score}."
-    if comparison is None or analysis.baseline is None:
+    seen = _seen(claim, analysis, ruling, trend)
+    if seen is None:
         return f"{lead}: {ruling.reasons[0]}."
-    effect = f"`{comparison.run}` scores {with_interval(comparison)} against `{analysis.baseline.name}`"
-    metric = f" on {analysis.question.title}"
-    limit = float(claim["min_effect"])
-    claimed = f" ({number(analysis.question.sign * limit, signed=True)} was claimed)" if limit else ""
     reason = f"; {ruling.reasons[0]}" if ruling.reasons else ""
-    return f"{lead}: {effect}{metric}{claimed}{reason}."
+    return f"{lead}: {seen}{_claimed(claim)}{reason}."
+
+
+def _seen(claim: Claim, analysis: Analysis, ruling: Ruling, trend: Trend | None) -> str | None:
+    title = analysis.question.title
+    if trend is not None:
+        change = _with_interval(trend.change, trend.low, trend.high, signed=True)
+        return f"{title} changes by {change} from {claim.axis} = {trend.first:g} to {trend.last:g}"
+    comparison = analysis.comparison(ruling.judged)
+    if comparison is None or analysis.baseline is None:
+        return None
+    if analysis.baseline.level is not None:
+        level = analysis.baseline.level
+        ends = [None if end is None else level + end for end in (comparison.low, comparison.high)]
+        return f"`{comparison.run}` scores {_with_interval(level + comparison.difference, *ends)} on {title}"
+    return f"`{comparison.run}` scores {with_interval(comparison)} against `{analysis.baseline.name}` on {title}"
+
+
+def _claimed(claim: Claim) -> str:
+    more = " within a cost limit" if claim.limits else ""
+    if claim.kind == "at_least":
+        return f" (at {'least' if claim.sign > 0 else 'most'} {number(claim.level)}{more} was claimed)"
+    if claim.kind == "not_worse":
+        return f" (worse by less than {number(claim.margin)}{more} was claimed)"
+    if not claim.min_effect:
+        return ""
+    return f" ({number(claim.sign * claim.min_effect, signed=True)}{more} was claimed)"
 
 
 def with_interval(comparison: Comparison) -> str:
     """A difference with its corrected interval."""
-    text = number(comparison.difference, signed=True)
-    if comparison.low is None or comparison.high is None:
+    return _with_interval(comparison.difference, comparison.low, comparison.high, signed=True)
+
+
+def _with_interval(value: float, low: float | None, high: float | None, *, signed: bool = False) -> str:
+    text = number(value, signed=signed)
+    if low is None or high is None:
         return text
-    return f"{text} [{number(comparison.low, signed=True)}, {number(comparison.high, signed=True)}]"
+    return f"{text} [{number(low, signed=signed)}, {number(high, signed=signed)}]"
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
@@ -57,3 +89,9 @@ def number(value: float | None, *, signed: bool = False) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 seed`, `2 seeds`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(names: Sequence[str], *, most: int = 6) -> str:
+    """Names as code, the first few of them."""
+    shown = ", ".join(f"`{name}`" for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from ..hypothesis import hypothesis_sha256, normalised
+from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalised
 from ..statistics.noise import noise_floor
 from ..statistics.student_t import t_quantile
-from ..statistics.two_level import RunScores, SeedNoise, run_mean, seed_noise
-from .advice import next_steps, threats
-from .comparison import Analysis, analyse, choose, run_costs
+from ..statistics.two_level import RunScores, SeedNoise, are_paired, run_mean, seed_noise
+from .advice import find_extremes, next_steps, threats
+from .comparison import Analysis, analyse, choose, complete, error_rate, run_costs
 from .evidence import Evidence, RunEvidence
 from .looks import Looks
-from .model import Comparison, Conclusion, NoiseFloor, RunSummary
-from .question import Question, claim_question, find_baseline, success_question
-from .rules import Ruling, complete, rule
-from .summary import in_one_sentence
+from .model import Comparison, Conclusion, NoiseFloor, Population, RunSummary
+from .question import Baseline, Question, claim_question, find_baseline, success_question
+from .rules import Ruling, rule
+from .settings import differing_settings
+from .summary import counted, in_one_sentence
+from .trend import find_trend
 
 
 def conclude_from(evidence: Evidence) -> Conclusion:
     """What the evidence shows."""
-    claim = normalised(evidence.metadata)
+    claim = find_claim(evidence.metadata)
     question = claim_question(evidence, claim)
     if question is None:
         return _nothing_scored(evidence, claim)
-    baseline = find_baseline(evidence, question, claim["baseline"] if claim else None)
+    is_trend = claim is not None and claim.kind == "trend"
+    baseline = None if is_trend else find_baseline(evidence, question, claim)
+    evidence = _with_parent(evidence, baseline)
     analysis = analyse(evidence, question, baseline)
-    ruling = rule(evidence, claim, analysis)
+    error = error_rate(evidence, analysis.report)
+    trend = find_trend(evidence, claim, analysis.report, error) if claim is not None and is_trend else None
+    ruling = rule(evidence, claim, analysis, trend)
     best, best_score = _best(evidence, analysis, ruling)
     looks = _looks(evidence, analysis)
     usable = ruling.comparable
-    floor = _noise_floor(analysis)
+    extremes = find_extremes(claim, analysis)
+    shown = None if trend is None else trend.trend
+    validated = analysis.preferred is not None
     return Conclusion(
-        experiment=evidence.experiment,
+        **_about(evidence, claim),
         verdict=ruling.verdict,
-        summary=in_one_sentence(claim, analysis, ruling, best),
+        summary=in_one_sentence(claim, analysis, ruling, best, shown),
         reasons=list(ruling.reasons),
-        hypothesis=claim,
-        hypothesis_sha256=hypothesis_sha256(evidence.metadata),
-        registered=evidence.registered and evidence.registered_sha256 == hypothesis_sha256(evidence.metadata),
         metric=question.title,
         mode="max" if _better_sign(evidence, question) > 0 else "min",
         selection=None if question.selection is None else "/".join(question.selection),
@@ -52,25 +58,54 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         runs=_summaries(evidence, analysis),
         comparisons=_sorted_comparisons(analysis) if usable else [],
         n_compared=analysis.n_compared if usable else 0,
-        noise_floor=floor,
+        noise_floor=_noise_floor(analysis),
         smallest_detectable=analysis.detectable if usable else None,
         looks=None if looks is None else asdict(looks),
         not_scored=dict(sorted(analysis.report.unusable.items())),
         threats=threats(evidence, claim, analysis, looks),
-        next=next_steps(evidence, claim, analysis, ruling),
+        next=next_steps(evidence, claim, analysis, ruling, extremes),
+        rule=None if claim is None else claim.rule(question.title, validated=validated, error=error),
+        error_rate=None if claim is None else error,
+        population=_population(evidence, analysis) if usable else None,
+        shared_seeds=are_paired(list(analysis.report.runs.values())) or _same_seeds(analysis),
+        extremes=extremes,
+        trend=shown if usable else None,
     )
 
 
+def _about(evidence: Evidence, claim: Claim | None) -> dict[str, Any]:
+    """What a conclusion says whatever was found."""
+    sha256 = hypothesis_sha256(evidence.metadata)
+    return {
+        "experiment": evidence.experiment,
+        "hypothesis": normalised(evidence.metadata),
+        "hypothesis_sha256": sha256,
+        "registered": evidence.registered and evidence.registered_sha256 == sha256,
+        "attempt": evidence.attempt,
+        "identity": dict(evidence.identity),
+        "deviations": list(evidence.deviations),
+    }
+
+
+def _with_parent(evidence: Evidence, baseline: Baseline | None) -> Evidence:
+    """The evidence with the run that the experiment goes on from, where that is what runs are compared with."""
+    parent = evidence.parent
+    if parent is None or baseline is None or baseline.name != parent.name or evidence.run(parent.name) is not None:
+        return evidence
+    return replace(evidence, runs=[*evidence.runs, parent])
+
+
 def _best(evidence: Evidence, analysis: Analysis, ruling: Ruling) -> tuple[str | None, float | None]:
-    """The best run by the success metric, chosen on val; its score is the reported one."""
+    """The best run by the success metric, chosen on val and, of equal ones, by price; its score is the reported one."""
     if not ruling.comparable:
         return None, None
     question = success_question(evidence) or analysis.question
     same = question == analysis.question
     found = analysis if same else analyse(evidence, question, analysis.baseline)
-    if same and ruling.verdict == "supported" and ruling.judged is not None:
-        return ruling.judged, found.report.runs[ruling.judged].mean
-    names = complete(evidence, [name for name in found.report.runs if name in found.selection.runs])
+    parent = evidence.parent.name if evidence.parent is not None else None
+    names = complete(evidence, [name for name in found.report.runs if name in found.selection.runs and name != parent])
+    if same and ruling.verdict == "supported" and ruling.cleared:
+        names = [name for name in names if name in ruling.cleared]
     best = choose(found.selection, names, question.sign, run_costs(evidence))
     return best, None if best is None else found.report.runs[best].mean
 
@@ -89,19 +124,36 @@ def _looks(evidence: Evidence, analysis: Analysis) -> Looks | None:
 
 def _noise_floor(analysis: Analysis) -> NoiseFloor | None:
     runs = list(analysis.report.runs.values())
-    base = analysis.baseline_scores
     seeds = max((run.n_seeds for run in runs), default=1)
-    floor = noise_floor(base, seed_noise(runs), seeds=seeds)
+    floor = noise_floor(seed_noise(runs, pool=analysis.report.pool), seeds=seeds)
     if floor is None:
         return None
-    name = analysis.baseline.name if floor.of_baseline and analysis.baseline is not None else "all runs"
-    return NoiseFloor(floor.seed_sd, floor.difference, name)
+    lent = counted(len(analysis.report.pool), "earlier run")
+    return NoiseFloor(floor.seed_sd, floor.difference, f"all runs and {lent}" if analysis.report.pool else "all runs")
+
+
+def _population(evidence: Evidence, analysis: Analysis) -> Population | None:
+    key, report = analysis.question.report, analysis.report
+    if key is None:
+        return None
+    entries = [entry for entry in evidence.metadata.benchmark if (entry.role or "eval", entry.label or "") == key]
+    source = next((entry.path or entry.id or entry.name for entry in entries), None)
+    asked = sum(run.n_seeds * (report.n_tasks or 0) for run in report.runs.values())
+    samples = sum(report.n_samples.values()) / asked if asked else None
+    return Population(source, report.n_tasks, report.n_clusters, samples, report.dropped_tasks)
+
+
+def _same_seeds(analysis: Analysis) -> bool:
+    seeds = {run.seeds for run in analysis.report.runs.values()}
+    return len(analysis.report.runs) > 1 and len(seeds) == 1
 
 
 def _summaries(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
     """All runs, the best first, those without a score last."""
-    noise = seed_noise(list(analysis.report.runs.values()))
-    found = [_summary(run, analysis, noise) for run in evidence.runs]
+    noise = seed_noise(list(analysis.report.runs.values()), pool=analysis.report.pool)
+    differing = differing_settings(evidence.runs)
+    cost = run_costs(evidence)
+    found = [_summary(run, analysis, noise, differing.get(run.name, {}), cost(run.name)) for run in evidence.runs]
     base = analysis.baseline
     if base is not None and base.kind == "model" and analysis.report.base_model is not None:
         found.append(_model_summary(base.name, analysis.report.base_model, analysis.question))
@@ -109,7 +161,13 @@ def _summaries(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
     return sorted(found, key=lambda run: (run.mean is None, -sign * (run.mean or 0.0), run.name))
 
 
-def _summary(run: RunEvidence, analysis: Analysis, noise: SeedNoise | None) -> RunSummary:
+def _summary(
+    run: RunEvidence,
+    analysis: Analysis,
+    noise: SeedNoise | None,
+    differs: dict[str, Any],
+    cost: Sequence[float | None],
+) -> RunSummary:
     report = analysis.report
     scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
     low, high = _interval(scores, noise, analysis.question)
@@ -132,6 +190,11 @@ def _summary(run: RunEvidence, analysis: Analysis, noise: SeedNoise | None) -> R
         is_baseline=analysis.baseline is not None
         and analysis.baseline.kind == "run"
         and analysis.baseline.name == run.name,
+        seeds=[] if scores is None else list(scores.seeds),
+        by_seed=[] if scores is None else scores.seed_means.tolist(),
+        differs=differs,
+        tokens_per_arm=cost[1],
+        usd_per_arm=cost[0],
     )
 
 
@@ -147,7 +210,7 @@ def _interval(
     found = None if scores is None else run_mean(scores, noise)
     if scores is None or found is None:
         return None, None
-    width = t_quantile(0.975, found[1]) * found[0]
+    width = t_quantile(0.975, round(found[1], 1)) * found[0]
     low, high = scores.mean - width, scores.mean + width
     return (max(low, 0.0), min(high, 1.0)) if question.is_rate else (low, high)
 
@@ -157,24 +220,27 @@ def _sorted_comparisons(analysis: Analysis) -> list[Comparison]:
     return sorted(analysis.comparisons, key=lambda one: (-sign * one.difference, one.run))
 
 
-def _nothing_scored(evidence: Evidence, claim: dict[str, Any] | None) -> Conclusion:
+def _nothing_scored(evidence: Evidence, claim: Claim | None) -> Conclusion:
     """A record without any number that could answer the question."""
-    wanted = (claim or {}).get("metric")
-    what = f"no run reports {wanted}" if wanted else "no run reports a score"
+    wanted = None if claim is None else claim.metric
     problems = {
         arm.arm: arm.problem or "it has no result" for arm in evidence.arms if arm.problem or arm.status is None
     }
-    reasons = [what if evidence.invalidated is None else f"the experiment was invalidated: {evidence.invalidated}"]
-    sha256 = hypothesis_sha256(evidence.metadata)
-    remedy = "Check the name of the metric, or add a benchmark under metadata.benchmark."
+    broken = bool(evidence.arms) and len(problems) == len(evidence.arms)
+    if evidence.invalidated is not None:
+        reason, remedy = f"the experiment was invalidated: {evidence.invalidated}", "Run it again without that flaw."
+    elif broken:
+        arm, why = next(iter(problems.items()))
+        reason = f"no run has a score: none of {counted(len(problems), 'arm')} ended with one, first `{arm}`: {why}"
+        remedy = "Repair the cause and run again with --resume; there is nothing to conclude before that."
+    else:
+        reason = f"no run reports {wanted or 'a score'}"
+        remedy = "Check the name of the metric, or add a benchmark under metadata.benchmark."
     return Conclusion(
-        experiment=evidence.experiment,
+        **_about(evidence, claim),
         verdict="invalid",
-        summary=f"Invalid: {reasons[0]}.",
-        reasons=reasons,
-        hypothesis=claim,
-        hypothesis_sha256=sha256,
-        registered=evidence.registered and evidence.registered_sha256 == sha256,
+        summary=f"Invalid: {reason}.",
+        reasons=[reason],
         metric=wanted,
         mode=None,
         selection=None,

@@ -1,26 +1,35 @@
 """Arms on this machine: in this process, in threads, or in processes of their own.
 
-Arms that only wait for a remote backend share this process as threads. Arms that compute get a process each, which is
-kept for the next arm, and on a machine with GPUs a GPU each. A process that dies takes one arm with it and no other.
+One arm at a time made of built-ins runs right here, and arms that only wait for a remote backend share this process as
+threads. Arms that compute get a process each, which is kept for the next arm, and on a machine with GPUs a GPU each.
+Arms with code of the user's own, and arms with a time limit, always get a process: it can be ended, and if it dies it
+takes one arm with it and no other.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from ...config.base import Strict
+from ...errors import ConfigError, TrainingError
 from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
 from ...training.callback import RunControl
-from ..launcher import ArmJob, Launch, execute
+from ..launcher import ArmJob, Launch, execute, kill_after_s, timeout_reason
 from ..machine import cpu_count, visible_gpus
-from ..project_code import ProjectCode
+from ..project_code import ProjectCode, registered_later, runs_own_code
 from .worker import WorkerProcess, briefing_for
 
 type Where = Literal["auto", "threads", "processes"]
@@ -57,16 +66,16 @@ class LocalLauncher:
         remote = _is_remote(launch)
         gpus = [] if remote or self.cfg.gpus_per_arm == 0 else visible_gpus()
         slots = min(launch.max_concurrent or self._room(remote, gpus), max(n_arms, 1))
-        if slots == 1 and self.cfg.arms_in == "auto":
+        plan = self._plan(launch, slots, remote)
+        if plan.where == "here":
             self._executors = [_InThisThread(launch)]
-        elif self._uses_threads(remote):
+        elif plan.where == "threads":
             self._executors = [_InThread(launch) for _ in range(slots)]
         else:
-            briefing = briefing_for(launch)
             shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
-            self._executors = [_InProcess(launch, briefing, share) for share in shares]
+            self._executors = [_InProcess(launch, plan.briefing, share) for share in shares]
         self._free = list(reversed(self._executors))
-        if not isinstance(self._executors[0], _InThisThread):
+        if plan.where != "here":
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
         return slots
 
@@ -112,18 +121,31 @@ class LocalLauncher:
                 del self._running[job.arm.name]
                 self._free.append(executor)
 
-    def _uses_threads(self, remote: bool) -> bool:
-        """Also where a process could not import what the script itself has registered."""
-        if self.cfg.arms_in != "auto":
-            return self.cfg.arms_in == "threads"
-        unreachable = ProjectCode.of_this_process().unreachable
-        if unreachable and not remote:
+    def _plan(self, launch: Launch, slots: int, remote: bool) -> _Plan:
+        """Where arms run: built-ins where they start fastest, others where they can do no harm and can be ended."""
+        fork = runs_own_code(launch.config) and hasattr(os, "fork")
+        if self.cfg.arms_in == "threads":
+            return _Plan("threads")
+        if self.cfg.arms_in == "processes":
+            return _Plan("processes", briefing_for(launch, fork=fork))
+        inside = "here" if slots == 1 else "threads"
+        needs_process = fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)
+        if not needs_process or os.name == "nt":  # where a worker cannot be given a connection
+            return _Plan(inside)
+        if (obstacle := _obstacle()) is None:
+            try:
+                return _Plan("processes", briefing_for(launch, fork=fork))
+            except ConfigError as error:
+                if slots > 1:
+                    raise
+                obstacle = str(error)
+        if slots > 1 or launch.config.arm_timeout_s is not None:
             get_logger(__name__).warning(
-                "the arms share this process, because another one cannot import extensions registered in %s; "
-                "move them to a module of their own to use all cores",
-                ", ".join(unreachable),
+                "the arms share this process, which costs speed where there are several, and one that hangs or crashes "
+                "cannot be ended alone: %s",
+                obstacle,
             )
-        return remote or bool(unreachable) or os.name == "nt"  # where a worker cannot be given a connection
+        return _Plan(inside)
 
     def _room(self, remote: bool, gpus: list[str]) -> int:
         if remote:
@@ -141,6 +163,15 @@ class LocalLauncher:
             own = [gpus[(first + index) % len(gpus)] for index in range(self.cfg.gpus_per_arm)]
             told["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where the arms of an experiment run."""
+
+    where: Literal["here", "threads", "processes"]
+    briefing: bytes = b""
+    """What processes are told."""
 
 
 class _Executor:
@@ -170,6 +201,19 @@ class _Executor:
 class _InThisThread(_Executor):
     """The arm has this thread for itself, so that a second Ctrl-C ends it at once."""
 
+    def run(self, job: ArmJob) -> RunResult:
+        folder = Path.cwd()
+        try:
+            with _alarm(self.launch.config.arm_timeout_s):
+                return super().run(replace(job, run_dir=job.run_dir.absolute()) if self._own_code else job)
+        finally:
+            with suppress(OSError):
+                os.chdir(folder)  # the arm may have gone elsewhere
+
+    @cached_property
+    def _own_code(self) -> bool:
+        return runs_own_code(self.launch.config)
+
 
 class _InThread(_Executor):
     """One of several arms in this process."""
@@ -184,9 +228,13 @@ class _InProcess(_Executor):
         self._worker: WorkerProcess | None = None
 
     def run(self, job: ArmJob) -> RunResult:
-        if self._worker is None or not self._worker.is_alive:
+        if self._worker is not None and not (self._worker.is_alive and self._worker.is_sound):
+            self._worker.kill()
+            self._worker.close()
+            self._worker = None
+        if self._worker is None:
             self._worker = WorkerProcess.start(self._briefing, self._environment)
-        return self._worker.run(job)
+        return self._worker.run(job, self.launch.config.arm_timeout_s)
 
     def stop(self, reason: str) -> None:
         if self._worker is not None:
@@ -203,6 +251,34 @@ class _InProcess(_Executor):
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
+
+
+def _obstacle() -> str | None:
+    """Why no other process could execute the arms; None if one could."""
+    if scripts := ProjectCode.of_this_process().unreachable:
+        return f"another process cannot import extensions registered in {', '.join(scripts)}. Move them to a module."
+    if later := registered_later():
+        return f"another process does not have {', '.join(later)}. Register them where their module is imported."
+    return None
+
+
+@contextmanager
+def _alarm(seconds: float | None) -> Generator[None]:
+    """Interrupt this thread when an arm has not stopped in its time: the most that can be done without a process."""
+    if seconds is None or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(number: int, frame: Any) -> None:
+        raise TrainingError(f"{timeout_reason(seconds)} and did not stop, so it was interrupted.")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, kill_after_s(seconds), 1.0)  # again, if the arm has caught the error
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _is_remote(launch: Launch) -> bool:

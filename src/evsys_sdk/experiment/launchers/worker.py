@@ -1,34 +1,47 @@
-"""A process that executes one arm after the other, and the door through which this process talks to it.
+"""Processes that execute arms, and the door through which this process talks to them.
 
-It is started by module name, not forked: no threads, locks or event loops come along, and the script that started the
-experiment is not run again. It ends when its parent does, because it then reads the end of their connection.
+A worker is started by module name, not forked: no threads, locks or event loops come along, and the script that started
+the experiment is not run again. It imports the project's code once. An arm of built-ins is executed in the worker
+itself, which keeps what it has loaded for the next arm. An arm with code of the user's own gets a fork of the worker:
+nothing it does to its process (exits, crashes, threads, forks, closed files, another working folder) reaches another
+arm or this process. A worker ends when its parent does, because it then reads the end of their connection.
 """
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 import pickle
 import queue
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 from ...errors import ConfigError, EvsysError, Problem
-from ...log import redact_output
+from ...log import get_logger, redact_output
 from ...protocols import RunResult
 from ...training.callback import RunControl
-from ..launcher import ArmJob, Launch, WorkerLost, execute, refuse
+from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
 from ..project_code import ProjectCode
 from ..result_json import portable
 
 _FAREWELL_S = 10.0
+_LOOK_UP_S = 0.2
+"""How soon it is noticed that a worker is gone, or that its arm's time is over."""
 _WORKER = "EVSYS_ARM_WORKER"
 """Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
+_ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
 
 
 class WorkerProcess:
@@ -38,6 +51,10 @@ class WorkerProcess:
         self._process = process
         self._connection = connection
         self._sending = threading.Lock()
+        self._arm: int | None = None
+        """The process that executes an arm at the moment: this worker, or a fork of it."""
+        self.is_sound = True
+        """Whether it can be given another arm."""
 
     @classmethod
     def start(cls, briefing: bytes, environment: dict[str, str]) -> WorkerProcess:
@@ -45,7 +62,7 @@ class WorkerProcess:
         try:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                process = _started(theirs.fileno(), environment)
+                process = _start_process(theirs.fileno(), environment)
                 worker = cls(process, Connection(ours.detach()))
         except OSError as error:
             raise WorkerLost(f"no process could be started for it: {error}") from None
@@ -56,20 +73,54 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def run(self, job: ArmJob) -> RunResult:
-        """Have an arm executed; a process that dies on the way raises `WorkerLost`."""
-        self._send(pickle.dumps(("run", job)))
+    def run(self, job: ArmJob, limit_s: float | None) -> RunResult:
+        """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
+        self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
+        result, ends_at, overdue = None, math.inf, False
         try:
-            return self._connection.recv()
-        except (EOFError, OSError):
-            raise self._lost() from None
+            while True:
+                if not self._connection.poll(_LOOK_UP_S):
+                    if overdue := overdue or time.monotonic() > ends_at:
+                        self._kill_arm()
+                    if not self.is_alive and not self._connection.poll():
+                        raise EOFError  # its children may keep the connection open, so that its end is never read
+                    continue
+                what, value = self._connection.recv()
+                if what == "began":
+                    self._arm = value
+                    ends_at = math.inf if limit_s is None else time.monotonic() + kill_after_s(limit_s)
+                elif what == "result":
+                    result = value
+                elif result is not None:
+                    return result
+                else:
+                    raise self._lost(value, limit_s if overdue else None)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.is_sound = False
+            raise self._lost(None, limit_s if overdue else None) from None
+        finally:
+            self._arm = None
+
+    def _kill_arm(self) -> None:
+        if self._arm is None:
+            return
+        for end in (os.killpg, os.kill):  # it may have left its group
+            with suppress(ProcessLookupError, PermissionError):
+                end(self._arm, signal.SIGKILL)
 
     def stop(self, reason: str) -> None:
+        self.is_sound = False  # an arm that is killed while it reads this leaves half of it to the next
         with suppress(WorkerLost):
             self._send(pickle.dumps(("stop", reason)))
 
     def kill(self) -> None:
-        self._process.kill()
+        """End the arm, everything it has started, and the worker."""
+        arm, self.is_sound = self._arm, False
+        self._kill_arm()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if arm is not None:
+            _wait_for_end(arm)
 
     def close(self) -> None:
         """Send it home; one that does not go is ended."""
@@ -77,7 +128,7 @@ class WorkerProcess:
         try:
             self._process.wait(_FAREWELL_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             self._process.wait()
         self._connection.close()
 
@@ -85,40 +136,64 @@ class WorkerProcess:
         """Let it read the end of the connection, which closing does not while a thread here waits for its result."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
             ours.shutdown(socket.SHUT_WR)
+        if self._arm is not None:  # nobody wants its result any more
+            self.kill()
 
     def _send(self, message: bytes) -> None:
         try:
             with self._sending:
                 self._connection.send_bytes(message)
         except OSError:
-            raise self._lost() from None
+            self.is_sound = False
+            raise self._lost(None, None) from None
 
-    def _lost(self) -> WorkerLost:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_FAREWELL_S)
-        code = self._process.returncode
+    def _lost(self, code: int | None, limit_s: float | None) -> WorkerLost:
+        """Why there is no result: its time was over, or its process ended, with `code` where that is known."""
+        if limit_s is not None:
+            return WorkerLost(f"{timeout_reason(limit_s)} and did not stop, so its process was ended.", final=True)
+        if code is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_FAREWELL_S)
+            code = self._process.returncode
         cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
         return WorkerLost(f"the process that trained it ended with {cause}")
 
 
-def _started(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _wait_for_end(pid: int) -> None:
+    """Wait until a process that was killed is dead, so that it holds no lock any more; it need not be our child."""
+    with suppress(OSError, AttributeError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            select.select([descriptor], [], [], _FAREWELL_S)
+        finally:
+            os.close(descriptor)
+
+
+def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A worker that finds modules where this process does, and prints where this process does."""
     command = [sys.executable, "-P", "-m", __spec__.name, str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}
     prints_to = 2 if sys.stdout is sys.stderr else None  # stdout is kept free for an answer in JSON
-    return subprocess.Popen(command, env=told, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=prints_to)
+    return subprocess.Popen(
+        command,
+        env=told,
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=prints_to,
+        process_group=0,  # so that what an arm leaves behind can be ended with it
+    )
 
 
-def briefing_for(launch: Launch) -> bytes:
-    """What a worker is told; what cannot travel is refused with its name."""
+def briefing_for(launch: Launch, *, fork: bool) -> bytes:
+    """What a worker is told; what cannot travel is refused with its name. With `fork`, each arm gets a process."""
     code = ProjectCode.of_this_process()
     if code.unreachable:
         hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
         message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
         raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
     try:
-        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH")))
+        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH"), fork))
     except Exception as error:
         hint = "Register it and name it under callbacks, or set launcher.params.arms_in to 'threads'."
         raise ConfigError(Problem(f"a callback cannot be sent to a process: {error}", hint=hint)) from None
@@ -130,19 +205,95 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the parent decides what it means
         signal.signal(number, _pass_over)
     connection = Connection(descriptor)
-    code, launch, python_path = pickle.loads(connection.recv_bytes())
+    code, launch, python_path, fork = pickle.loads(connection.recv_bytes())
     os.environ.pop("PYTHONPATH", None)  # it was for this process: another Python, in a sandbox, would stumble over it
     if python_path is not None:
         os.environ["PYTHONPATH"] = python_path
-    inbox = _Inbox(connection)
     try:
         code.load()
         problem = None
     except EvsysError as error:
         problem = error
+    if fork:
+        _fork_for_each_arm(connection, launch, problem)
+    inbox = _Inbox(connection)
     while True:
-        job, control = inbox.next_job()
-        connection.send(portable(execute(job, launch, control)) if problem is None else refuse(job, problem))
+        _execute_here(connection, launch, problem, *inbox.next_job())
+        connection.send(("ended", 0))
+
+
+def _execute_here(
+    connection: Connection, launch: Launch, problem: EvsysError | None, job: ArmJob, control: RunControl
+) -> None:
+    connection.send(("began", os.getpid()))
+    door = os.fstat(connection.fileno())
+    result = portable(execute(job, launch, control)) if problem is None else refuse(job, problem)
+    if not os.path.samestat(door, os.fstat(connection.fileno())):  # closed by the arm, and now another file's
+        raise OSError("the connection to the parent was closed")
+    connection.send(("result", result))
+
+
+def _fork_for_each_arm(connection: Connection, launch: Launch, problem: EvsysError | None) -> NoReturn:
+    """Import once, then be the parent of one process after the other; no thread may run here."""
+    with suppress(OSError, AttributeError):  # what an arm's own children leave behind becomes ours to end
+        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    _import_what_arms_use(launch)
+    while True:
+        try:
+            what, job = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        if what != "run":
+            continue  # the arm that was to stop has ended
+        child = os.fork()
+        if child == 0:
+            _execute_in_fork(connection, launch, problem, job)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        _end_leftovers(child)
+        try:
+            connection.send(("ended", code))
+        except OSError:
+            os._exit(0)
+
+
+def _execute_in_fork(connection: Connection, launch: Launch, problem: EvsysError | None, job: ArmJob) -> NoReturn:
+    """The life of a process with one arm."""
+    code, owner = 1, os.getpid()
+    try:
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        with suppress(OSError):  # if memory runs out, it is this process that has to go
+            Path("/proc/self/oom_score_adj").write_text("500", encoding="utf-8")
+        inbox = _Inbox(connection)
+        inbox.put(job)
+        _execute_here(connection, launch, problem, *inbox.next_job())
+        code = 0
+    except BaseException as error:
+        if os.getpid() == owner:
+            get_logger(__name__).error("the result of run '%s' did not arrive: %r", job.arm.name, error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)  # whatever threads the arm has left
+
+
+def _end_leftovers(child: int) -> None:
+    """End what an arm has started and not ended: its group, and orphans that came to us."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+    with suppress(OSError):
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(pid), signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _import_what_arms_use(launch: Launch) -> None:
+    """So that it need not be imported by every arm."""
+    if any(run.backend.kind == "mock" for run in launch.config.all_runs()):
+        import_module("evsys_sdk.backends.mock.client")
 
 
 def _pass_over(number: int, frame: Any) -> None:
@@ -154,24 +305,27 @@ class _Inbox:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._control = RunControl()
         self._jobs: queue.SimpleQueue[tuple[ArmJob, RunControl]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def put(self, job: ArmJob) -> None:
+        self._control = RunControl()
+        self._jobs.put((job, self._control))
 
     def next_job(self) -> tuple[ArmJob, RunControl]:
         return self._jobs.get()
 
     def _listen(self) -> None:
-        control = RunControl()
         while True:
             try:
                 what, value = self._connection.recv()
-            except (EOFError, OSError):
+            except (EOFError, OSError, TypeError):
                 os._exit(0)  # nobody is left who would want the result, and someone may go on in this folder
             if what == "run":
-                control = RunControl()
-                self._jobs.put((value, control))
+                self.put(value)
             else:
-                control.stop(value, interrupted=True)
+                self._control.stop(value, interrupted=True)
 
 
 if __name__ == "__main__":

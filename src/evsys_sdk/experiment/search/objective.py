@@ -15,7 +15,8 @@ from typing import Any, Literal
 from ...config import ExperimentConfig
 from ...config.search import full_names, success_of, val_metrics
 from ...record.checkpoints import CheckpointLog
-from ...record.scores import read_scores
+from ...record.scores import read_scores, task_scores
+from ...record.values import number
 from ...registry import list_metrics
 from ..arms import Arm
 
@@ -94,10 +95,7 @@ def final_scores(run_dir: Path, objective: Objective) -> Mapping[str, float]:
 
 def _by_task(line: Mapping[str, Any], metric: str) -> dict[str, float]:
     score: Mapping[str, Any] = line["metrics"].get(metric) or {}
-    value, per_task = score.get("value"), score.get("per_task")
-    tasks: list[str] = line.get("tasks") or []
-    if line.get("unscored") or not isinstance(value, int | float) or not math.isfinite(value):
+    value, by_task = number(score.get("value")), task_scores(line, score)
+    if line.get("unscored") or value is None:
         return {}
-    if per_task is not None and len(per_task) == len(tasks) and all(math.isfinite(one) for one in per_task):
-        return {task: float(one) for task, one in zip(tasks, per_task, strict=True)}
-    return {"": float(value)}
+    return by_task if by_task is not None and len(by_task) == len(line["tasks"]) else {"": value}

@@ -6,15 +6,14 @@ import json
 import math
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from ...config import ExperimentConfig, RunConfig
-from ...data import apply_transforms, build_transforms, load_rows
 from ...errors import EvsysError, Problem
-from ...protocols import RunContext
+from ...protocols import traits_of
 from ...registry import get_data_store
 from ..recipe import build_algorithm
+from ..rows import load_transformed
 from .objective import Objective
 
 
@@ -40,8 +39,7 @@ def step_problems(config: ExperimentConfig, objective: Objective) -> list[Proble
 
 def pause_every(run: RunConfig, objective: Objective) -> int:
     """How many steps apart a run can pause with a fresh score: where it is scored, and between two of its rollouts."""
-    updates = getattr(getattr(build_algorithm(run), "cfg", None), "updates_per_batch", 1)
-    return math.lcm(objective.every, updates)
+    return math.lcm(objective.every, traits_of(build_algorithm(run)).updates_per_batch)
 
 
 def _lengths(config: ExperimentConfig) -> dict[str, int | str]:
@@ -53,7 +51,7 @@ def _lengths(config: ExperimentConfig) -> dict[str, int | str]:
         if data is None:
             return []
         store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
-        return list(apply_transforms(load_rows(data, store=store), build_transforms(data.transforms)))
+        return load_transformed(data, store)[0]
 
     found: dict[str, int | str] = {}
     for run in config.all_runs():
@@ -71,16 +69,7 @@ def _key(run: RunConfig) -> str:
 
 
 def _length(run: RunConfig, rows: Callable[[], list[Any]]) -> int | None:
-    algorithm: Any = build_algorithm(run)
-    stages: list[Any] = list(getattr(algorithm, "_algorithms", ()))
-    if stages:
-        each = [stage.cfg.max_steps for stage in stages]
-        return None if None in each else sum(each)
-    fixed = getattr(getattr(algorithm, "cfg", None), "max_steps", None)
-    if isinstance(fixed, int):
-        return fixed
-    planned = getattr(algorithm, "planned_steps", None)
-    if planned is None:
-        return None
-    context = SimpleNamespace(extras={"train_rows": rows()})
-    return planned(cast("RunContext", context))
+    traits = traits_of(build_algorithm(run))
+    if traits.max_steps is not None or traits.planned_steps is None:
+        return traits.max_steps
+    return traits.planned_steps(rows())

@@ -17,7 +17,7 @@ def is_settled(result: ArmResult) -> bool:
     """Whether a search may decide by it: not if it was interrupted, because it goes on when the experiment does."""
     if result.status != "cancelled" or result.paused_after is not None:
         return True
-    reason = str(result.result.extras.get("stop_reason", ""))
+    reason = result.result.notes.stop_reason or ""
     return is_budget_stop(reason) and "this arm" in reason  # its own limit; that of the experiment stops everything
 
 
@@ -38,7 +38,7 @@ def mark_stopped(results: Sequence[ArmResult], folder: ExperimentDir) -> list[Ar
 
 
 def _reason(arm: str, decision: dict[str, Any]) -> tuple[str, str]:
-    """The key of the extras, and what it says."""
+    """The note, and what it says."""
     score: float | None = decision["scores"].get(arm)
     step: Any = decision["steps"][arm] if decision["step"] is None else decision["step"]
     metric = decision["metric"]
@@ -52,10 +52,10 @@ def _marked(result: ArmResult, reason: tuple[str, str] | None, folder: Experimen
     if result.paused_after is None or reason is None:
         return result
     key, text = reason
-    extras = {**result.result.extras, key: text}
-    if extras == result.result.extras:
+    notes = replace(result.result.notes, **{key: text})
+    if notes == result.result.notes:
         return result
     error = result.result.error if key == "unscored" else None  # being stopped by a search is no error
-    marked = replace(result.result, error=error, extras=extras)
+    marked = replace(result.result, error=error, notes=notes)
     write_result(folder.run_dir(result.name), marked, hparams=result.arm.run.model_dump(mode="json"))
     return ArmResult(result.arm, marked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
 _TINY = 1e-300
 _PRECISION = 1e-15
@@ -43,6 +44,17 @@ def t_quantile(p: float, df: float) -> float:
             return following
         x = following
     return x
+
+
+def chi2_quantile(p: float, df: float) -> float:
+    """The value that a share `p` of the chi-square distribution lies below, to about a per cent (Wilson, Hilferty)."""
+    spread = 2 / (9 * df)
+    return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
+
+
+def f_above(ratio: float, above: float, below: float) -> float:
+    """How often the ratio of two estimates of one variance, with so many degrees of freedom each, is larger."""
+    return _incomplete_beta(below / 2, above / 2, below / (below + above * ratio))
 
 
 def _density(x: float, df: float) -> float:

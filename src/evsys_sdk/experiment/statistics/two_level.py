@@ -4,11 +4,17 @@ Runs answer the same tasks, so they are compared task by task. That leaves the l
 have given another model, better or worse on all tasks at once, and no number of tasks shows it. Its variance is
 estimated from how far the seeds of a run lie apart, beyond what their answers to finitely many tasks explain:
 
-    Var(difference) = Var_tasks(mean over seeds of run - baseline) / tasks + s2_run / seeds + s2_baseline / seeds
+    Var(difference) = Var_tasks(mean over seeds of run - baseline) + s2_run / seeds + s2_baseline / seeds
 
-A few seeds a run say little about s2, so all runs are pooled; a run whose own seeds lie further apart than that is
-taken at its word. The degrees of freedom (Satterthwaite) come from the seeds as well. What a metric cannot say by
-task, such as a final loss, is compared by its values for each seed alone.
+Tasks that were made from one template or one document succeed and fail together. Where clusters are known, their sums
+take the place of single tasks, so that a thousand tasks from ten documents count as ten:
+
+    Var_tasks = C / (C - 1) * sum over clusters of (sum over its tasks of (d_t - D))^2 / T^2
+
+A few seeds a run say little about s2, so all runs are pooled; a run whose own seeds lie strikingly far apart is
+charged more, the baseline most of all, because it is in every difference. Where all runs were trained with the same
+seeds and it shows, what a seed does to all of them at once is in no difference, and is taken out. What a metric cannot
+say by task, such as a final loss, is compared by its values for each seed alone.
 """
 
 from __future__ import annotations
@@ -20,7 +26,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .student_t import f_above
+
 type FloatArray = npt.NDArray[np.float64]
+type IntArray = npt.NDArray[np.intp]
+
+_STRIKING = 2.0
+"""From this ratio of its own seed variance to that of all runs together on, a run is taken to be erratic."""
+_FEWEST_TO_PAIR = 4
+"""Runs with the same seeds are paired by seed from this many on; for fewer, that would cost too much certainty."""
+_SHARED = 0.05
+"""How seldom seeds that share nothing may look as much alike as they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,10 @@ class RunScores:
     """Whether a column is a task; else it is the score of the seed."""
     trained: bool = True
     """False for a model as it is, which no seed can change."""
+    clusters: IntArray | None = None
+    """Number of the cluster that each task belongs to; None where every task stands for itself."""
+    seeds: tuple[int, ...] = ()
+    """Which seeds, in the order of the rows; empty where that is not known."""
 
     @property
     def n_seeds(self) -> int:
@@ -51,6 +71,17 @@ class RunScores:
         """How far the seeds lie apart; None where they cannot."""
         return float(self.seed_means.var(ddof=1)) if self.trained and self.n_seeds > 1 else None
 
+    @property
+    def tasks_df(self) -> float:
+        """What the luck of the tasks is known from: clusters less one, fewer where they differ much in size."""
+        tasks = self.values.shape[1]
+        if not self.by_task or tasks < 2:
+            return 0.0
+        if self.clusters is None:
+            return float(tasks - 1)
+        sizes = np.bincount(self.clusters)
+        return max(0.0, tasks**2 / float((sizes.astype(float) ** 2).sum()) - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class SeedNoise:
@@ -61,6 +92,8 @@ class SeedNoise:
     explained: float
     """The part of it that comes from the answers to single tasks."""
     df: int
+    paired: bool = False
+    """Whether what a seed does to all runs at once was taken out."""
 
     @property
     def component(self) -> float:
@@ -80,21 +113,48 @@ class Differences:
     """The part of the variance that more tasks would make smaller."""
     noise: SeedNoise | None
     """None where no run has two seeds: then the luck of training is unknown and in no interval."""
+    seeds: tuple[int, ...] = ()
+    """How many each candidate has."""
+    baseline_seeds: int = 0
+    """None for a model as it is."""
+    tasks_df: float = 0.0
+    lent_df: int = 0
+    """Degrees of freedom of the noise that come from runs outside the comparison."""
 
     @property
     def stderr(self) -> FloatArray:
         return np.sqrt(np.diag(self.covariance))
 
 
-def seed_noise(runs: Sequence[RunScores]) -> SeedNoise | None:
-    """Pooled over all runs that have at least two seeds."""
-    repeated = [run for run in runs if run.trained and run.n_seeds > 1]
-    df = sum(run.n_seeds - 1 for run in repeated)
+def are_paired(runs: Sequence[RunScores]) -> bool:
+    """Whether all trained runs have the same seeds, and the scores show that a seed does much the same to all of them.
+
+    The same number does not make the same luck: recipes that draw differently share nothing by sharing a seed, and
+    taking out what they do not share would only cost certainty.
+    """
+    trained = [run for run in runs if run.trained]
+    if len(trained) < _FEWEST_TO_PAIR or trained[0].n_seeds < 2 or len({run.seeds for run in trained}) > 1:
+        return False
+    if not trained[0].seeds:
+        return False
+    size, seeds = len(trained), trained[0].n_seeds
+    df = (size - 1) * (seeds - 1)
+    left = float((_beyond_run_and_seed(trained) ** 2).sum()) / df
+    by_seed = size * float(np.stack([run.seed_means for run in trained]).mean(axis=0).var(ddof=1))
+    return left > 0 and f_above(by_seed / left, seeds - 1, df) < _SHARED
+
+
+def seed_noise(runs: Sequence[RunScores], *, pool: Sequence[RunScores] = ()) -> SeedNoise | None:
+    """Pooled over all runs that have at least two seeds, and those of other experiments in `pool`."""
+    paired = are_paired(runs)
+    found = [_noise_of_pairs([run for run in runs if run.trained])] if paired else [*map(_noise_of, runs)]
+    known = [one for one in [*found, *map(_noise_of, pool)] if one is not None]
+    df = sum(one.df for one in known)
     if not df:
         return None
-    between = sum((run.n_seeds - 1) * (run.seed_variance or 0.0) for run in repeated) / df
-    explained = sum((run.n_seeds - 1) * _explained_by_tasks(run) for run in repeated) / df
-    return SeedNoise(between, explained, df)
+    between = sum(one.df * one.between for one in known) / df
+    explained = sum(one.df * one.explained for one in known) / df
+    return SeedNoise(between, explained, df, paired)
 
 
 def compare(
@@ -102,61 +162,133 @@ def compare(
 ) -> Differences | None:
     """All differences at once; None where nothing tells how noisy they are. `pool` lends its seeds to the noise."""
     estimates = np.array([run.mean - baseline.mean for run in candidates])
-    noise = seed_noise([baseline, *candidates, *pool])
+    noise = seed_noise([baseline, *candidates], pool=pool)
     task_part = _task_covariance(baseline, candidates)
     if noise is None and task_part is None:
         return None
     size = len(candidates)
     tasks = np.zeros((size, size)) if task_part is None else task_part
-    own = np.array([_seed_part(run, noise) for run in candidates])
-    covariance = tasks + np.diag(own) + _seed_part(baseline, noise)
+    own = _own_variances([baseline, *candidates], noise)
+    parts = [_seed_part(run, noise, spread) for run, spread in zip(candidates, own[1:], strict=True)]
+    covariance = tasks + np.diag(parts) + _seed_part(baseline, noise, own[0], is_baseline=True)
     rounding = 1e-9 * max(float(np.abs(run.values).max()) for run in [baseline, *candidates])
     if not np.all(np.diag(covariance) > rounding**2):
         return None  # seeds that agree to the last digit say nothing about how far another one would lie
     shares = np.array([_seed_share(run) + _seed_share(baseline) for run in candidates])
-    n_tasks = baseline.values.shape[1]
-    df = _degrees_of_freedom(np.diag(tasks), n_tasks, shares, noise)
-    return Differences(estimates, covariance, df, np.diag(tasks).copy(), noise)
+    df = _degrees_of_freedom(np.diag(tasks), candidates[0].tasks_df, shares, noise)
+    return Differences(
+        estimates,
+        covariance,
+        df,
+        np.diag(tasks).copy(),
+        noise,
+        seeds=tuple(run.n_seeds for run in candidates),
+        baseline_seeds=baseline.n_seeds if baseline.trained else 0,
+        tasks_df=0.0 if task_part is None else candidates[0].tasks_df,
+        lent_df=sum(run.n_seeds - 1 for run in pool if run.trained),
+    )
 
 
 def run_mean(run: RunScores, noise: SeedNoise | None) -> tuple[float, float] | None:
     """Standard error and degrees of freedom of the score of one run; None where neither tasks nor seeds give one."""
     task_part = _task_covariance(None, [run])
     tasks = 0.0 if task_part is None else float(task_part[0, 0])
-    variance = tasks + _seed_part(run, noise)
+    variance = tasks + _seed_part(run, noise, run.seed_variance)
     if variance <= 0:
         return None
-    df = _degrees_of_freedom(np.array([tasks]), run.values.shape[1], np.array([_seed_share(run)]), noise)
+    df = _degrees_of_freedom(np.array([tasks]), run.tasks_df, np.array([_seed_share(run)]), noise)
     return math.sqrt(variance), float(df[0])
 
 
-def _explained_by_tasks(run: RunScores) -> float:
-    """Variance of a seed's mean that its answers to single tasks explain: what is left of them beyond run and seed."""
-    seeds, tasks = run.values.shape
-    if not run.by_task or tasks < 2:
+def contrast(runs: Sequence[RunScores], weights: FloatArray) -> tuple[float, float, float] | None:
+    """A weighted sum of the scores of runs, with its standard error and degrees of freedom."""
+    noise = seed_noise(runs)
+    estimate = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
+    tasks, tasks_df = 0.0, runs[0].tasks_df
+    if all(run.by_task for run in runs) and tasks_df > 0:
+        by_task = np.stack([run.values.mean(axis=0) for run in runs])
+        tasks = float(_covariance_of_means((weights @ by_task)[None, :], runs[0].clusters)[0, 0])
+    own = _own_variances(runs, noise)
+    seeds = sum(
+        float(weight) ** 2 * _seed_part(run, noise, spread)
+        for weight, run, spread in zip(weights, runs, own, strict=True)
+    )
+    if tasks + seeds <= 0:
+        return None
+    shares = np.array([sum(w**2 * _seed_share(run) for w, run in zip(weights.tolist(), runs, strict=True))])
+    df = _degrees_of_freedom(np.array([tasks]), tasks_df, shares, noise)
+    return estimate, math.sqrt(tasks + seeds), float(df[0])
+
+
+def _noise_of(run: RunScores) -> SeedNoise | None:
+    variance = run.seed_variance
+    if variance is None:
+        return None
+    return SeedNoise(variance, _explained_by_tasks(_beyond_seed(run)[None], run), run.n_seeds - 1)
+
+
+def _noise_of_pairs(runs: Sequence[RunScores]) -> SeedNoise:
+    """From what is left of each seed of each run beyond the run and what the seed did to all runs."""
+    size, seeds = len(runs), runs[0].n_seeds
+    df = (size - 1) * (seeds - 1)
+    left = _beyond_run_and_seed(runs)
+    beyond = np.stack([_beyond_seed(run) for run in runs])
+    explained = _explained_by_tasks(beyond - beyond.mean(axis=0), runs[0]) * size / (size - 1)
+    return SeedNoise(float((left**2).sum()) / df, explained, df, paired=True)
+
+
+def _beyond_run_and_seed(runs: Sequence[RunScores]) -> FloatArray:
+    means = np.stack([run.seed_means for run in runs])
+    return means - means.mean(axis=1, keepdims=True) - means.mean(axis=0) + means.mean()
+
+
+def _beyond_seed(run: RunScores) -> FloatArray:
+    """What is left of each answer beyond the run's score of the task and the luck of the seed."""
+    return run.values - run.values.mean(axis=0, keepdims=True) - run.seed_means[:, None] + run.mean
+
+
+def _explained_by_tasks(beyond: FloatArray, like: RunScores) -> float:
+    """Variance of a seed's mean that its answers to single tasks explain; `beyond` is runs x seeds x tasks."""
+    runs, seeds, tasks = beyond.shape
+    if not like.by_task or like.tasks_df <= 0:
         return 0.0
-    by_task = run.values.mean(axis=0, keepdims=True)
-    left = run.values - by_task - run.seed_means[:, None] + run.mean
-    return float((left**2).sum()) / ((seeds - 1) * (tasks - 1)) / tasks
+    sums = _cluster_sums(beyond, like.clusters)
+    clusters = sums.shape[-1]
+    return float((sums**2).sum()) / (runs * (seeds - 1)) * clusters / (clusters - 1) / tasks**2
+
+
+def _cluster_sums(deviations: FloatArray, clusters: IntArray | None) -> FloatArray:
+    if clusters is None:
+        return deviations
+    members = np.zeros((len(clusters), int(clusters.max()) + 1))
+    members[np.arange(len(clusters)), clusters] = 1.0
+    return deviations @ members
+
+
+def _covariance_of_means(by_task: FloatArray, clusters: IntArray | None) -> FloatArray:
+    """Of the means over tasks, from how they vary from cluster to cluster."""
+    tasks = by_task.shape[1]
+    sums = _cluster_sums(by_task - by_task.mean(axis=1, keepdims=True), clusters)
+    number = sums.shape[1]
+    return number / (number - 1) * (sums @ sums.T) / tasks**2
 
 
 def _task_covariance(baseline: RunScores | None, candidates: Sequence[RunScores]) -> FloatArray | None:
     """Covariance of the mean differences over the tasks that could have been asked."""
     everyone = [*candidates, *([baseline] if baseline is not None else [])]
-    tasks = candidates[0].values.shape[1]
-    if tasks < 2 or not all(run.by_task for run in everyone):
+    if candidates[0].tasks_df <= 0 or not all(run.by_task for run in everyone):
         return None
     by_task = np.stack([run.values.mean(axis=0) for run in candidates])
     if baseline is not None:
         by_task = by_task - baseline.values.mean(axis=0)
-    covariance = np.atleast_2d(np.cov(by_task)) / tasks
+    covariance = _covariance_of_means(by_task, candidates[0].clusters)
     for row in np.flatnonzero(np.diag(covariance) <= 1e-18):
         covariance[row, :] = covariance[:, row] = 0.0
-        covariance[row, row] = _unanimous(float(by_task[row].mean()), everyone, tasks)
+        covariance[row, row] = _unanimous(float(by_task[row].mean()), everyone, candidates[0].tasks_df + 1)
     return covariance
 
 
-def _unanimous(mean: float, runs: Sequence[RunScores], tasks: int) -> float:
+def _unanimous(mean: float, runs: Sequence[RunScores], tasks: float) -> float:
     """All tasks agree, which does not mean that the next one would: as if one more had said the opposite."""
     values = np.concatenate([run.values.ravel() for run in runs])
     spread = float(values.max() - values.min()) or max(1.0, float(np.abs(values).max()))
@@ -164,23 +296,49 @@ def _unanimous(mean: float, runs: Sequence[RunScores], tasks: int) -> float:
     return surprise**2 / (tasks + 1) / tasks
 
 
+def _own_variances(runs: Sequence[RunScores], noise: SeedNoise | None) -> list[float | None]:
+    """How far the seeds of each run lie apart by themselves; None where that cannot be told."""
+    if noise is None or not noise.paired:
+        return [run.seed_variance for run in runs]
+    trained = [run for run in runs if run.trained]
+    size, seeds = len(trained), trained[0].n_seeds
+    left = (_beyond_run_and_seed(trained) ** 2).sum(axis=1) * size / ((size - 1) * (seeds - 1))
+    found = iter(left.tolist())
+    return [next(found) if run.trained else None for run in runs]
+
+
 def _seed_share(run: RunScores) -> float:
     return 1 / run.n_seeds if run.trained else 0.0
 
 
-def _seed_part(run: RunScores, noise: SeedNoise | None) -> float:
+def _seed_part(run: RunScores, noise: SeedNoise | None, own: float | None, *, is_baseline: bool = False) -> float:
     """What the luck of training adds to the variance of a run's score."""
     if noise is None:
         return 0.0
-    own = 0.0 if run.seed_variance is None else run.seed_variance - _explained_by_tasks(run)
-    return max(noise.component, own) * _seed_share(run)
+    ratio = np.array(own / noise.between if own is not None and noise.between > 0 else 1.0)
+    times = charge_baseline(ratio) if is_baseline else charge_run(ratio)
+    return max(0.0, float(times) * noise.between - noise.explained) * _seed_share(run)
 
 
-def _degrees_of_freedom(tasks: FloatArray, n_tasks: int, shares: FloatArray, noise: SeedNoise | None) -> FloatArray:
+def charge_run(ratio: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """How many times the pooled variance a run is charged, by the ratio of its own to the pooled one.
+
+    Three seeds often lie somewhat further apart than usual by chance; only what is striking is taken at its word.
+    """
+    return np.where(ratio > _STRIKING, ratio, ratio.dtype.type(1.0))
+
+
+def charge_baseline(ratio: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """The same for the baseline, which is in every difference: at its word at once, at more where it is striking."""
+    return np.maximum(1.0, ratio) * np.maximum(1.0, ratio / _STRIKING) ** 4
+
+
+def _degrees_of_freedom(tasks: FloatArray, tasks_df: float, shares: FloatArray, noise: SeedNoise | None) -> FloatArray:
     """Satterthwaite, at the pooled noise: a run that looks erratic must not seem better known for it."""
+    known = max(tasks_df, 1.0)
     if noise is None:
-        return np.full(len(tasks), float(max(n_tasks - 1, 1)))
+        return np.full(len(tasks), known)
     variance = tasks + shares * noise.component
-    doubt = tasks**2 / max(n_tasks - 1, 1) + (shares * noise.between) ** 2 / noise.df
-    most = float(max(n_tasks - 1, noise.df))
+    doubt = tasks**2 / known + (shares * noise.between) ** 2 / noise.df
+    most = float(max(known, noise.df))
     return np.clip(np.divide(variance**2, doubt, out=np.ones_like(doubt), where=doubt > 0), 1.0, most)

@@ -15,9 +15,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...config.base import Strict
 from ..renderer import get_renderer
-from .sampled import SampledChatClient
+from .sampled import SampledChatClient, SampledParams, required_model
 
 
 class LocalClient(SampledChatClient):
@@ -25,11 +24,11 @@ class LocalClient(SampledChatClient):
 
     name: ClassVar[str] = "local"
 
-    class Config(Strict):
+    class Config(SampledParams):
         """Params of `inference.kind: local`."""
 
-        model: str = Field(min_length=1)
-        """A folder, a GGUF file, or a name on the Hugging Face hub."""
+        model: str | None = Field(default=None, min_length=1)
+        """A folder, a GGUF file, or a name on the Hugging Face hub; without it, `run.eval` asks the trained model."""
         checkpoint: str | None = Field(default=None, min_length=1)
         """Folder of a sampler or state that a run on the local backend saved, or of a LoRA adapter."""
         renderer_name: str | None = None
@@ -53,14 +52,14 @@ class LocalClient(SampledChatClient):
 
         super().__init__()
         self.config = config = self.Config(**params)
-        self.model: str = config.model
+        self.model: str = required_model("local", config.model)
         backend = LocalBackend(
             device=config.device,
             dtype=config.dtype,
             gguf_file=config.gguf_file,
             samples_at_once=config.samples_at_once,
         )
-        handles = backend.prepare(model=ModelSpec(config.model, seed=config.seed, lora_rank=1), run_dir=Path())
+        handles = backend.prepare(model=ModelSpec(self.model, seed=config.seed, lora_rank=1), run_dir=Path())
         self._training = handles["training_client"]
         try:
             opened = self._training.open_sampler(config.checkpoint) if config.checkpoint else self._training.sampler()

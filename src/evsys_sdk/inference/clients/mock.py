@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from ...config.base import Strict
 from ..renderer import get_renderer
-from .sampled import SampledChatClient
+from .sampled import SampledChatClient, SampledParams
 
 
 class MockClient(SampledChatClient):
@@ -23,7 +22,7 @@ class MockClient(SampledChatClient):
 
     name: ClassVar[str] = "mock"
 
-    class Config(Strict):
+    class Config(SampledParams):
         """Params of `inference.kind: mock`."""
 
         model: str | None = Field(default=None, min_length=1)

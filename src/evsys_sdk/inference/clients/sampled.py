@@ -9,14 +9,35 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
+from ...config.base import Strict
 from ...config.prices import Prices, TokenUsage
 from ...data.types import Message
+from ...errors import ConfigError, Problem
 from ..client import ChatClient, Completion, check_request, cut_at_stop
 from ..renderer import decode
 
 if TYPE_CHECKING:
     from ...backends.client import Sample, SamplingClient
     from ..renderer import Renderer
+
+
+class SampledParams(Strict):
+    """What the params of these clients share."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer in `run.eval`, which by default leaves room for the longest target; others say it themselves."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Of the sampling in `run.eval`, by default 0; others say it themselves."""
+
+
+def required_model(kind: str, model: str | None) -> str:
+    """The model of a client that stands by itself; only `run.eval` has one to fall back on, the one just trained."""
+    if model is None:
+        message = f"inference client '{kind}' needs a model to ask"
+        raise ConfigError(Problem(message, path="params.model", hint="Add 'model'."))
+    return model
 
 
 class SampledChatClient(ChatClient):

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
-from ...config.base import Strict
 from ...config.prices import Prices
 from ..renderer import get_renderer
-from .sampled import SampledChatClient
+from .sampled import SampledChatClient, SampledParams, required_model
 
 
 class TinkerClient(SampledChatClient):
@@ -24,11 +23,11 @@ class TinkerClient(SampledChatClient):
 
     name: ClassVar[str] = "tinker"
 
-    class Config(Strict):
+    class Config(SampledParams):
         """Params of `inference.kind: tinker`."""
 
-        model: str = Field(min_length=1)
-        """Base model, as the server calls it."""
+        model: str | None = Field(default=None, min_length=1)
+        """Base model, as the server calls it; without it, `run.eval` asks the model just trained."""
         checkpoint: str | None = Field(default=None, min_length=1)
         """Reference of a sampler that a run saved; by default the base model itself."""
         renderer_name: str | None = None
@@ -43,9 +42,9 @@ class TinkerClient(SampledChatClient):
 
         super().__init__()
         self.config = config = self.Config(**params)
-        self.model: str = config.model
+        self.model: str = required_model("tinker", config.model)
         backend = TinkerBackend(**config.server.model_dump(exclude_unset=True))
-        self._sampler, self._close = backend.open_sampler(config.model, config.checkpoint)
+        self._sampler, self._close = backend.open_sampler(self.model, config.checkpoint)
         try:
             self._renderer = get_renderer(self._sampler.tokenizer, config.renderer_name)
         except BaseException:

@@ -38,8 +38,8 @@ def scores(record: EvalRecord, before: Mapping[str, float]) -> str:
 
 
 def eval_label(record: EvalRecord) -> str:
-    """`val`, or `val/arithmetic` where the benchmark has a name of its own."""
-    return record.split if record.name in ("", record.split) else f"{record.split}/{record.name}"
+    """`val`, or `val/arithmetic` where the benchmark has a name."""
+    return record.split if record.name == "" else f"{record.split}/{record.name}"
 
 
 def closing(result: RunResult, snapshot: Snapshot, seconds: float, stop_reason: str | None, arrow: str) -> str:

@@ -18,12 +18,10 @@ What happens at a limit, each of which a command could run into but none of whic
 | `disk_mb`, all files | the kernel (size and inodes of the file system) | writing fails: no space left |
 | `file_mb`, one file | the kernel (RLIMIT_FSIZE) | ended by SIGXFSZ, exit code 153 |
 | `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command goes on |
+| `max_read_mb`, one file | the supervisor | nothing: whoever reads the file here gets an error |
 
-Processes in the background keep running between commands until `stop`; a command is over when its shell is.
-
-This protects the host from code that a model writes. It does not protect against someone who attacks the kernel: that
-takes a virtual machine. Shared memory that no process has touched since its author ended escapes the sum of
-`memory_mb`; should the machine run short of memory, the kernel is told to end sandboxes before anything else.
+Processes in the background keep running between commands until `kill_processes` or `stop`; a command is over when its
+shell is. docs/isolation.md says what is promised, on which machines, and what is not.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ from ...config.base import Strict
 from ..environment import EnvironmentFileError, EnvironmentFileNotFoundError, ExecResult, SandboxError, upload_dir
 
 if TYPE_CHECKING:
-    from .supervisor.wire import Message
-    from .supervisor_client import SupervisorClient
+    from ..sandbox.client import Answer, SupervisorClient
+    from ..sandbox.supervisor.wire import Value
 
 _MB = 1024 * 1024
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,7 +50,7 @@ _FILE_TIMEOUT_S = 60.0
 _REASONS = {
     errno.EINVAL: "it is not a regular file",
     errno.ENXIO: "it is not a regular file",
-    errno.EFBIG: "it is larger than all files together may be (`disk_mb`)",
+    errno.EFBIG: "it is larger than a file that is read may be (`max_read_mb`)",
 }
 _SYSTEM_FOLDERS = ("/usr", "/etc", "/proc", "/dev", "/sys", "/bin", "/sbin", "/lib", "/lib64", "/run")
 
@@ -93,6 +91,8 @@ class BwrapConfig(Strict):
     """Size of all files together; they are kept in memory."""
     file_mb: int = Field(default=512, ge=1)
     """Size of one file."""
+    max_read_mb: int = Field(default=64, ge=1)
+    """Size of the largest file that can be read from here, such as a reward; a larger one is an error."""
     processes: int = Field(default=256, ge=4)
     """How many processes and threads may exist at once."""
     cpu_s: int = Field(default=600, ge=1)
@@ -101,6 +101,8 @@ class BwrapConfig(Strict):
     """How much of stdout, and of stderr, is kept: the beginning and the end."""
     start_timeout_s: float = Field(default=30.0, gt=0)
     """How long the sandbox may take to start."""
+    control_group: bool = True
+    """Whether to have the kernel limit all memory of the sandbox, where this user may make a control group."""
     bwrap: str = Field(default="bwrap", min_length=1)
     """Name or path of the bubblewrap program."""
 
@@ -116,18 +118,19 @@ class BwrapEnvironment:
         self._client: SupervisorClient | None = None
 
     async def start(self) -> None:
-        from .supervisor_client import SupervisorClient
+        from ..sandbox.client import SupervisorClient
 
         if self._client is not None:
             raise SandboxError("This sandbox was started before; make a new one for each task.")
-        settings = self._settings()
-        self._client = SupervisorClient()
+        cfg, settings = self.cfg, self._settings()
+        self._client = SupervisorClient(longest_answer=max(4 * cfg.max_output_bytes, cfg.max_read_mb * _MB) + _MB)
+        group_memory = (cfg.memory_mb + cfg.disk_mb) * _MB if cfg.control_group else None
         try:
-            answer = await self._client.start(settings, timeout_s=self.cfg.start_timeout_s)
-            if "problem" in answer:
-                from .start_problems import explain
+            answer = await self._client.start(settings, group_memory=group_memory, timeout_s=cfg.start_timeout_s)
+            if answer.problem:
+                from ..sandbox.start_problems import explain
 
-                raise SandboxError(explain(answer["problem"]))
+                raise SandboxError(explain(answer.problem))
             await self._fill()
         except BaseException:
             await self.stop()
@@ -144,35 +147,36 @@ class BwrapEnvironment:
         if "\0" in command:
             return ExecResult("", "The command holds a NUL character, which no shell can run.", 126)
         home = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "xterm", "USER": "agent", "SHELL": "/bin/sh"}
-        request = {
+        variables = {**home, **self.cfg.env, **(env or {})}
+        request: dict[str, Value] = {
             "op": "exec",
             "command": command.encode("utf-8", "replace"),
             "cwd": self._inside(cwd or "."),
-            "env": {**home, **self.cfg.env, **(env or {})},
+            "env": [text for pair in variables.items() for text in _check_variable(*pair)],
             "limit": self.cfg.max_output_bytes,
         }
         answer = await self._request(request, self.cfg.timeout_s if timeout_s is None else timeout_s)
-        errors = answer["stderr"].decode("utf-8", "replace")
+        errors = answer.stderr.decode("utf-8", "replace")
         return ExecResult(
-            answer["stdout"].decode("utf-8", "replace"),
-            "\n".join([*filter(None, [errors]), *(f"[sandbox] {note}" for note in answer["notes"])]),
-            answer["exit_code"],
-            timed_out=answer["timed_out"],
+            answer.stdout.decode("utf-8", "replace"),
+            "\n".join([*filter(None, [errors]), *(f"[sandbox] {note}" for note in answer.notes)]),
+            answer.exit_code,
+            timed_out=answer.timed_out,
         )
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         content = data.encode() if isinstance(data, str) else bytes(data)
-        request = {"op": "write", "path": self._inside(path), "data": content, "limit": 0}
+        request: dict[str, Value] = {"op": "write", "path": self._inside(path), "data": content, "limit": 0}
         _check_file(await self._request(request, _FILE_TIMEOUT_S), "written", path)
 
     async def read_file(self, path: str) -> bytes:
-        request = {"op": "read", "path": self._inside(path), "limit": self.cfg.disk_mb * _MB}
+        request: dict[str, Value] = {"op": "read", "path": self._inside(path), "limit": self.cfg.max_read_mb * _MB}
         answer = await self._request(request, _FILE_TIMEOUT_S)
         _check_file(answer, "read", path)
-        return answer["stdout"]
+        return answer.stdout
 
     async def kill_processes(self) -> None:
-        """End everything that runs in the sandbox and keep its files, so that nothing can disturb what comes next."""
+        """End everything that runs in the sandbox and keep its files; when this returns, nothing writes any more."""
         await self._request({"op": "kill", "limit": 0}, _FILE_TIMEOUT_S)
 
     async def stop(self) -> None:
@@ -187,21 +191,25 @@ class BwrapEnvironment:
         for path, content in self.cfg.files.items():
             await self.write_file(path, content)
 
-    async def _request(self, message: Message, timeout_s: float) -> Message:
+    async def _request(self, message: Mapping[str, Value], timeout_s: float) -> Answer:
         if self._client is None:
             raise SandboxError("The sandbox is not running; call `await environment.start()` first.")
         answer = await self._client.request(message, timeout_s=timeout_s)
-        if "problem" in answer:
-            raise SandboxError(f"The sandbox failed: {answer['problem']}.")
+        if answer.problem:
+            raise SandboxError(f"The sandbox failed: {answer.problem}.")
         return answer
 
     def _inside(self, path: str) -> str:
         if not path or "\0" in path:
             raise EnvironmentFileError(f"{path!r} is not a path: it is empty or holds a NUL character.")
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            raise EnvironmentFileError(f"{path!r} is not a path: it cannot be written as bytes.") from None
         return str(PurePosixPath(self.cfg.workdir, path))
 
-    def _settings(self) -> Message:
-        from . import root_filesystem as root
+    def _settings(self) -> dict[str, Value]:
+        from ..sandbox import root_filesystem as root
 
         cfg = self.cfg
         writable = [*root.HARBOR_FOLDERS, "/tmp", "/dev/shm"]
@@ -210,19 +218,17 @@ class BwrapEnvironment:
         mounts = root.host_mounts() if cfg.rootfs is None else root.image_mounts(Path(cfg.rootfs), writable)
         return {
             "bwrap": _find_bwrap(cfg.bwrap),
-            "uid": _UNPRIVILEGED if os.geteuid() == 0 else None,
+            "uid": _UNPRIVILEGED if os.geteuid() == 0 else -1,
             "mounts": [*mounts, *root.extra_mounts(cfg.read_only, writable)],
-            "generated": dict(root.GENERATED) if cfg.rootfs is None else {},
+            "generated": [text for pair in root.GENERATED.items() for text in pair] if cfg.rootfs is None else [],
             "user": root.UID,
             "writable": writable,
             "workdir": cfg.workdir,
             "disk": cfg.disk_mb * _MB,
-            "limits": {
-                "memory": cfg.memory_mb * _MB,
-                "processes": cfg.processes,
-                "cpu_s": cfg.cpu_s,
-                "file_size": cfg.file_mb * _MB,
-            },
+            "memory": cfg.memory_mb * _MB,
+            "processes": cfg.processes,
+            "cpu_s": cfg.cpu_s,
+            "file_size": cfg.file_mb * _MB,
             "start_timeout_s": cfg.start_timeout_s,
         }
 
@@ -230,18 +236,22 @@ class BwrapEnvironment:
 def _find_bwrap(name: str) -> str:
     found = shutil.which(name) if sys.platform == "linux" else None
     if found is None:
-        from .start_problems import not_installed
+        from ..sandbox.start_problems import not_installed
 
         raise SandboxError(not_installed(name))
     return str(Path(found).absolute())
 
 
-def _check_file(answer: Message, done: str, path: str) -> None:
-    code: int = answer["exit_code"]
+def _check_variable(name: str, value: str) -> tuple[str, str]:
+    if not name or "=" in name or "\0" in name + value:
+        raise SandboxError(f"{name!r} cannot be a variable: a name is not empty and has no '=', and nothing has a NUL.")
+    return name, value
+
+
+def _check_file(answer: Answer, done: str, path: str) -> None:
+    code = answer.exit_code
     if code == 0:
         return
-    reason = (
-        f"it took longer than {_FILE_TIMEOUT_S:g} s" if answer["timed_out"] else _REASONS.get(code, os.strerror(code))
-    )
+    reason = f"it took longer than {_FILE_TIMEOUT_S:g} s" if answer.timed_out else _REASONS.get(code, os.strerror(code))
     kind = EnvironmentFileNotFoundError if code == errno.ENOENT and done == "read" else EnvironmentFileError
     raise kind(f"{path}: cannot be {done} in the sandbox: {reason}.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from ..environment import ExecResult, SandboxError
-from .supervisor.capture import Capture
+from ..sandbox.supervisor.capture import Capture
 
 _CHUNK = 1 << 18
 _TIMED_OUT = 124

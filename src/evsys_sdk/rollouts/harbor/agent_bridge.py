@@ -13,7 +13,7 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
 
 from ..._version import __version__
-from ..rollout import TruncatedError, opening, text_of
+from ..rollout import TruncatedError, opening, read_agent_result, text_of
 from .attempt import Attempt, find_attempt
 from .environment_view import view_of
 from .foreign_agent import ForeignAgent
@@ -52,7 +52,8 @@ class BridgeAgent(BaseAgent):
                 await self._inner.run(told, environment, context)
             else:
                 view = view_of(attempt, environment)
-                attempt.messages = await attempt.agent.run(attempt.request.task, attempt.recorder, view)
+                result = read_agent_result(await attempt.agent.run(attempt.request.task, attempt.recorder, view))
+                attempt.messages, attempt.reward, attempt.info = result.messages, result.reward, result.info
         except asyncio.CancelledError:
             attempt.stopped = f"the agent was stopped after {attempt.agent_limit_s:g} s"
             raise

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...protocols import VerificationResult
 from ..engine import EngineLimits, RolloutRequest
@@ -45,6 +45,9 @@ class Attempt:
     tests_decide: bool = False
     """Whether the folder's own tests give the reward, rather than `request.verify`."""
     messages: list[Message] = field(default_factory=list[Message])
+    reward: float | None = None
+    """What the agent itself makes of its attempt; the verifier is then not asked."""
+    info: dict[str, Any] = field(default_factory=dict[str, Any])
     started: bool = False
     """Whether the environment did."""
     sandbox: CanBeCleared | None = None

@@ -28,6 +28,8 @@ class BridgeVerifier(BaseVerifier):
         attempt = self._attempt
         if not attempt.recorder.turns:
             return VerifierResult(rewards=None)  # nothing to score; the engine says why
+        if attempt.reward is not None:
+            return VerifierResult(rewards={"reward": float(attempt.reward)})
         request = attempt.request
         environment = view_of(attempt, self.environment)
         try:

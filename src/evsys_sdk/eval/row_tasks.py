@@ -1,0 +1,70 @@
+"""Rows with a known target -> tasks with a verifier, which is what everything here scores.
+
+A row's conversation up to its last assistant turn is what is asked, that turn is the target; without one, the target is
+the row's `answer` or `tool_slug`. Rows that are tasks already keep their own verifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ..data import ChatMessagesRow, HarborTask, InProcessVerifier, TargetFormat, detect_format, from_dict, parse_rows
+from ..data.types import Message, VerifierPayload
+from ..errors import DataError
+from ..inference.conversation import message_text
+from ..inference.renderer import row_messages
+from ..protocols import Row
+
+EXACT = "exact_match"
+"""The verifier of rows that name none: what stands in the answer tag, or else everything, is the target."""
+_TARGETS = ("answer", "tool_slug")
+
+
+def tasks_of_rows(rows: Sequence[Row]) -> list[HarborTask]:
+    """The tasks in rows of chats, of a `prompt` and its answer, or of tasks; each has something to compare with."""
+    if not rows:
+        raise DataError("there are no rows to score. Check eval.eval_data and its transforms.")
+    if all(detect_format(row) == TargetFormat.HARBOR_TASK for row in rows):
+        return [cast("HarborTask", from_dict(row)) for row in rows]
+    chats = parse_rows((_as_chat(row) for row in rows), TargetFormat.CHAT_MESSAGES)
+    return [_task_of_chat(chat, number) for number, chat in enumerate(chats, start=1)]
+
+
+def task_of(
+    task_id: str, messages: Sequence[Message], verifier: VerifierPayload, metadata: Mapping[str, Any] | None = None
+) -> HarborTask:
+    """The task of answering a conversation."""
+    metadata = {key: value for key, value in (metadata or {}).items() if key != "context_messages"}
+    *context, last = messages
+    if set(last) != {"role", "content"} or last["role"] != "user":  # a tool's reply, say, which the context can hold
+        return HarborTask(task_id, "", verifier, {**metadata, "context_messages": list(messages)})
+    shown = {"context_messages": context} if context else {}
+    return HarborTask(task_id, last["content"], verifier, {**metadata, **shown})
+
+
+def target_of(task: HarborTask) -> str:
+    """What a task expects, as text; empty where it expects nothing in particular."""
+    expected: Any = getattr(task.verifier, "expected", None)
+    return "" if expected is None else str(expected)
+
+
+def _as_chat(row: Row) -> Row:
+    if "prompt" not in row or "messages" in row:
+        return row
+    prompt = row["prompt"]
+    messages = cast("list[Any]", prompt) if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+    return {"messages": messages, **{key: value for key, value in row.items() if key != "prompt"}}
+
+
+def _task_of_chat(chat: ChatMessagesRow, number: int) -> HarborTask:
+    messages = row_messages(chat)
+    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+    target = next((chat.metadata[key] for key in _TARGETS if key in chat.metadata), None)
+    if last and (target is None or last == len(messages) - 1):
+        messages, target = messages[:last], message_text(messages[last], last)
+    if target is None:
+        raise DataError(
+            f"eval row {number} has no assistant turn, 'answer' or 'tool_slug' to compare with. Add one of them."
+        )
+    return task_of(f"row-{number}", messages, InProcessVerifier(EXACT, expected=str(target)), chat.metadata)

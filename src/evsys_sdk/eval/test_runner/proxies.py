@@ -1,0 +1,271 @@
+"""The solution as the tests see it: functions that can be called, objects that stay where they are, and plain data."""
+
+# pyright: basic
+# It handles values of any type, on the Python of any sandbox.
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .values import TYPES, Garbage, decode, encode, receive, send
+
+PLAIN_METHODS = {name for kind in TYPES.values() for name in dir(kind) if not name.startswith("_")}
+
+
+class NotPlain(BaseException):
+    """The tests wanted plain data and got an object of the solution's; no test may catch this and go on."""
+
+
+class Died(BaseException):
+    """The process of the solution is gone."""
+
+
+class Channel:
+    """Asks the process of the solution, one question at a time."""
+
+    def __init__(self, program: str, cwd: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=cwd,
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._sink, self._source = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._callbacks: list[Any] = []
+        self._exceptions: dict[int, type] = {}
+
+    def ask(self, do: str, *given: Any) -> Any:
+        """What the solution answers; what it raised is raised here, as the nearest builtin exception."""
+        try:
+            send(self._sink, {"do": do, "given": encode(list(given), self._export)})
+            answer = receive(self._source)
+            while "callback" in answer:
+                send(self._sink, self._call_back(answer))
+                answer = receive(self._source)
+            value, error = self._take(answer, given)
+        except (EOFError, BrokenPipeError):
+            raise Died("the solution ended its process") from None
+        except (Garbage, KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
+            self.end()
+            raise Died(f"the solution answered with something that is no data: {problem}") from None
+        if error is not None:
+            raise error
+        return value
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _take(self, answer: Any, given: Any) -> tuple[Any, BaseException | None]:
+        sys.stdout.write(str(answer["printed"]))
+        if "error" in answer:
+            return None, self._exception(answer["error"])
+        for at, new in answer["changed"].items():
+            restore(given[int(at)], decode(new, self._resolve))
+        return decode(answer["value"], self._resolve), None
+
+    def _export(self, value: Any) -> Any:
+        if isinstance(value, Proxy):
+            return {"own": value._number}
+        if isinstance(value, type) and value in self._exceptions.values():
+            return {"own": next(number for number, kind in self._exceptions.items() if kind is value)}
+        if getattr(builtins, getattr(value, "__name__", ""), None) is value:
+            return {"builtin": value.__name__}
+        if callable(value):
+            self._callbacks.append(value)
+            return {"callback": len(self._callbacks) - 1}
+        raise NotPlain(f"a test cannot hand a {type(value).__name__} to the solution, only plain data")
+
+    def _resolve(self, tag: str, content: Any) -> Any:
+        if tag == "waited":
+            return _await(decode(content, self._resolve))
+        if tag != "object":
+            raise Garbage(f"unknown tag {tag!r}")
+        number, kind, name, base = int(content[0]), str(content[1]), str(content[2]), str(content[3])
+        if kind == "exception":
+            return self._exceptions.setdefault(number, type(name, (_exception_type(base),), {}))
+        return Proxy(self, number, kind, name)
+
+    def _call_back(self, answer: Any) -> Any:
+        args, kwargs = decode(answer["given"], self._resolve)
+        try:
+            return {"value": encode(self._callbacks[answer["callback"]](*args, **kwargs), self._export)}
+        except Exception as error:
+            return {"raised": [type(error).__name__, str(error)[:10_000]]}
+
+    def _exception(self, told: Any) -> BaseException:
+        kind = _exception_type(str(told["base"]))
+        if told["own"] is not None:
+            kind = self._resolve("object", told["own"]["object"])
+        try:
+            return kind(*decode(told["args"], self._resolve))
+        except Exception:  # a builtin that wants other arguments
+            return kind.__new__(kind)
+
+
+def _exception_type(name: str) -> Any:
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else Exception
+
+
+async def _await(value: Any) -> Any:
+    return value
+
+
+def restore(old: Any, new: Any) -> None:
+    """Do to an argument here what the solution did to its copy, keeping the objects that are still the same kind."""
+    if type(old) is not type(new):
+        return
+    if isinstance(old, list):
+        old[:] = [_kept(old[at], one) if at < len(old) else one for at, one in enumerate(new)]
+    elif isinstance(old, dict):
+        merged = {key: _kept(old[key], value) if key in old else value for key, value in new.items()}
+        old.clear()
+        old.update(merged)
+    elif isinstance(old, set):
+        old.clear()
+        old.update(new)
+    elif isinstance(old, bytearray):
+        old[:] = new
+
+
+def _kept(old: Any, new: Any) -> Any:
+    if isinstance(old, (list, dict, set, bytearray)) and type(old) is type(new):
+        restore(old, new)
+        return old
+    return new
+
+
+class Proxy:
+    """An object of the solution's, which stays there.
+
+    Two of them are compared where they are. With plain data none is compared, and none stands in for plain data: asked
+    whether it equals, contains or begins with what a test expects, it would only have to say yes.
+    """
+
+    def __init__(self, channel: Channel, number: int, kind: str, name: str, made: bool = False) -> None:
+        self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _made=made)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._channel.ask("call", self, list(kwargs), list(kwargs.values()), *args)
+        if isinstance(result, Proxy) and self._kind == "class" and self._name[:1].isupper():
+            result.__dict__["_made"] = True  # the test itself made it, as an object of a class it knows
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = self._channel.ask("getattr", self, name)
+        if isinstance(found, Proxy) and self._kind == "object" and not self._made and name in PLAIN_METHODS:
+            self._refuse(f"has no method {name} that counts")
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._channel.ask("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._channel.ask("delattr", self, name)
+
+    def __dir__(self) -> Any:
+        return self._channel.ask("dir", self)
+
+    def __eq__(self, other: Any) -> bool:
+        return self._compare("eq", other) if not self._is(other) else True
+
+    def __ne__(self, other: Any) -> bool:
+        return not self == other
+
+    def __lt__(self, other: Any) -> bool:
+        return self._compare("lt", other)
+
+    def __le__(self, other: Any) -> bool:
+        return self._compare("le", other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._compare("ge", other)
+
+    def __hash__(self) -> int:
+        return hash(self._number)
+
+    def __contains__(self, item: Any) -> bool:
+        return self._compare("contains", item)
+
+    def __bool__(self) -> bool:
+        return self._channel.ask("truth", self) is True
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Proxy) and self._channel.ask("isinstance", instance, self) is True
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        return isinstance(subclass, Proxy) and self._channel.ask("issubclass", subclass, self) is True
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        self._refuse("cannot be a base class in a test")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._refuse("cannot be copied by a test")
+
+    def __enter__(self) -> Any:
+        return self._channel.ask("call", self._channel.ask("getattr", self, "__enter__"), [], [])
+
+    def __exit__(self, *exc: Any) -> Any:
+        return self._channel.ask("call", self._channel.ask("getattr", self, "__exit__"), [], [], None, None, None)
+
+    def _is(self, other: Any) -> bool:
+        return isinstance(other, Proxy) and other._number == self._number
+
+    def _compare(self, do: str, other: Any) -> bool:
+        if not isinstance(other, Proxy):
+            self._refuse(f"cannot be compared with a {type(other).__name__}")
+        return self._channel.ask(do, self, other) is True
+
+    def _refuse(self, why: str) -> Any:
+        raise NotPlain(f"the solution gave an object of its own ({self._name}) instead of plain data; it {why}")
+
+
+def _asks(do: str) -> Callable[..., Any]:
+    return lambda self, *given: self._channel.ask(do, self, *given)
+
+
+def _works_out(do: str, *, swapped: bool = False, with_plain: bool = False) -> Callable[[Any, Any], Any]:
+    def operation(self: Any, other: Any) -> Any:
+        if not isinstance(other, Proxy) and not with_plain:
+            self._refuse(f"cannot be reckoned with together with a {type(other).__name__}")
+        return self._channel.ask(do, *((other, self) if swapped else (self, other)))
+
+    return operation
+
+
+for _name in (
+    "len",
+    "iter",
+    "next",
+    "str",
+    "repr",
+    "int",
+    "float",
+    "abs",
+    "neg",
+    "pos",
+    "getitem",
+    "setitem",
+    "delitem",
+):
+    setattr(Proxy, f"__{_name}__", _asks(_name))
+Proxy.__index__ = _asks("int")  # pyright: ignore[reportAttributeAccessIssue]
+# With `-`, `/` and the like a test measures how far a result is from what it expects; with these it does not.
+_HARMLESS = ("add", "mul", "matmul", "pow")
+for _name in (*_HARMLESS, "sub", "truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift"):
+    _plain = _name in _HARMLESS
+    setattr(Proxy, "__{}__".format(_name.rstrip("_")), _works_out(_name, with_plain=_plain))
+    setattr(Proxy, "__r{}__".format(_name.rstrip("_")), _works_out(_name, swapped=True, with_plain=_plain))

@@ -1,0 +1,158 @@
+"""The process of the solution: runs the policy's code and answers calls about what it defines.
+
+Whatever the code does to this process, the only thing that leaves it are answers, and an answer is data.
+"""
+
+# pyright: basic
+# It handles values of any type, on the Python of any sandbox.
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import importlib
+import inspect
+import io
+import operator
+import os
+import sys
+import types
+from typing import Any
+
+from .values import Garbage, decode, encode, receive, send
+
+MOST_PRINTED = 1_000_000
+CHANGEABLE = (list, dict, set, bytearray)
+
+
+class Server:
+    """Objects that the tests may refer to, and the calls they ask for."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source, self._sink = source, sink
+        self._objects: list[Any] = []  # kept for ever: the tests may come back to any of them
+        self._numbers: dict[int, int] = {}
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request = receive(self._source)
+            except EOFError:
+                return
+            self._reply(request)
+
+    def _reply(self, request: Any) -> None:
+        printed = sys.stdout = io.StringIO()
+        try:
+            # What the tests handed over is looked at again: a function may change its arguments in place.
+            given = decode(request["given"], self._resolve)
+            before = [encode(one, self._export) for one in given]
+            result = self._run(request["do"], given)
+            changed: dict[str, Any] = {}
+            for at, one in enumerate(given):
+                now = encode(one, self._export) if isinstance(one, CHANGEABLE) else before[at]
+                if now != before[at]:
+                    changed[str(at)] = now
+            answer = {"value": encode(result, self._export), "changed": changed}
+        except BaseException as error:
+            answer = {"error": self._describe(error)}
+        answer["printed"] = printed.getvalue()[:MOST_PRINTED]
+        try:
+            send(self._sink, answer)
+        except Garbage as error:
+            send(self._sink, {"error": self._describe(error), "printed": ""})
+
+    def _run(self, do: str, given: list[Any]) -> Any:
+        if do == "load":
+            return self._load(given[0])
+        if do == "import":
+            return importlib.import_module(given[0])
+        if do == "call":
+            function, names, values, *args = given
+            result = function(*args, **{name: values[at] for at, name in enumerate(names)})
+            return _Waited(result) if inspect.iscoroutine(result) else result
+        if do == "dir":
+            return [name for name in dir(given[0]) if not name.startswith("__")]
+        return (getattr(operator, do) if hasattr(operator, do) else getattr(builtins, do))(*given)
+
+    def _load(self, code: str) -> Any:
+        """Run the code as the module `solution`; the names that it defines, each with what it stands for."""
+        module = types.ModuleType("solution")
+        if code:
+            sys.modules["solution"] = module
+        exec(compile(code, "solution.py", "exec"), module.__dict__)
+        return [(name, value) for name, value in list(vars(module).items()) if not name.startswith("__")]
+
+    def _export(self, value: Any) -> Any:
+        if isinstance(value, _Waited):
+            return {"waited": encode(asyncio.run(value.coroutine), self._export)}
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        kind = "object"
+        if isinstance(value, type):
+            kind = "exception" if issubclass(value, BaseException) else "class"
+        elif inspect.ismodule(value):
+            kind = "module"
+        name = str(getattr(value, "__name__", None) or type(value).__name__)
+        return {"object": [number, kind, name, _builtin_base(value) if kind == "exception" else ""]}
+
+    def _resolve(self, tag: str, content: Any) -> Any:
+        if tag == "own":
+            return self._objects[content]
+        if tag == "callback":
+            return lambda *args, **kwargs: self._call_back(content, args, kwargs)
+        if tag == "builtin":
+            return getattr(builtins, content)
+        raise Garbage(f"unknown tag {tag!r}")
+
+    def _call_back(self, number: int, args: Any, kwargs: Any) -> Any:
+        """Ask the tests to call a function of theirs."""
+        given = [list(args), kwargs]
+        send(self._sink, {"callback": number, "given": encode(given, self._export)})
+        answer = receive(self._source)
+        if "raised" in answer:
+            raise getattr(builtins, answer["raised"][0], RuntimeError)(answer["raised"][1])
+        return decode(answer["value"], self._resolve)
+
+    def _describe(self, error: BaseException) -> Any:
+        try:
+            text = str(error)
+        except BaseException:
+            text = ""
+        try:
+            args = encode(list(error.args), self._export)
+        except BaseException:
+            args = [text]
+        own = self._export(type(error)) if not _is_builtin(type(error)) else None
+        return {"base": _builtin_base(type(error)), "own": own, "text": text[:10_000], "args": args}
+
+
+class _Waited:
+    """A coroutine; it is run here, and the tests await what came of it."""
+
+    def __init__(self, coroutine: Any) -> None:
+        self.coroutine = coroutine
+
+
+def _is_builtin(kind: type) -> bool:
+    return getattr(builtins, kind.__name__, None) is kind
+
+
+def _builtin_base(kind: Any) -> str:
+    return next(base.__name__ for base in kind.__mro__ if _is_builtin(base))
+
+
+def main() -> None:
+    """Serve the process that started this one, over what are stdin and stdout now."""
+    source, sink = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    sys.path.insert(0, os.getcwd())
+    Server(source, sink).serve()
+
+
+if __name__ == "__main__":
+    main()

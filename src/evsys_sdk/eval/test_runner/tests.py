@@ -1,0 +1,148 @@
+"""The process of the tests: starts the one of the solution, runs the tests against it, and reports.
+
+Its only argument is a folder with `job.json` and the program of the solution. The folder is gone before the solution
+runs, no other process can look into this one, and what it reports goes to a pipe that only it holds.
+"""
+
+# pyright: basic
+# It handles values of any type, on the Python of any sandbox.
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import ctypes
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import shutil
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from .proxies import Channel, NotPlain, Proxy
+
+PR_SET_DUMPABLE = 4
+ALIASES = {"np": "numpy", "pd": "pandas"}
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules that this process does not have are the solution's: what lies in the working folder."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        try:
+            proxy = self._channel.ask("import", name)
+        except ImportError as error:
+            if getattr(error, "name", name) not in (None, name):
+                raise
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
+        spec.loader_state = proxy
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        proxy = spec.loader_state
+        module = types.ModuleType(spec.name)
+        module.__getattr__ = lambda name: getattr(proxy, name)  # pyright: ignore[reportAttributeAccessIssue]
+        module.__all__ = [name for name in dir(proxy) if not name.startswith("_")]  # pyright: ignore[reportAttributeAccessIssue]
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+
+def names_for_tests(defined: Any) -> dict[str, Any]:
+    """What the solution defines, as tests see it. A module is never the solution's word for one that exists here."""
+    space: dict[str, Any] = {}
+    for name, value in defined:
+        module = ALIASES.get(name) or (name if name in getattr(sys, "stdlib_module_names", ()) else None)
+        if module is None and isinstance(value, Proxy) and value._kind == "module":
+            module = value._name
+        if module is not None:
+            with contextlib.suppress(ImportError):
+                value = importlib.import_module(module)
+        space[str(name)] = value
+    return space
+
+
+def shadowed(test: str, space: dict[str, Any]) -> set[str]:
+    """Builtin names that the solution defines anew and that a test uses without having said where from."""
+    tree = ast.walk(ast.parse(test))
+    used = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return {name for name in used if name in space and hasattr(builtins, name)}
+
+
+def run_test(test: str, solution: dict[str, Any]) -> None:
+    """Run the statements of a test, then the test functions and test cases that it defines."""
+    if taken := sorted(shadowed(test, solution)):
+        raise NotPlain(
+            "the solution redefines {}, which the test uses; import it from `solution`".format(", ".join(taken))
+        )
+    space = dict(solution, __name__="tests")
+    exec(compile(test, "test.py", "exec"), space)
+    unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
+    for name, found in list(space.items()):
+        if name in solution and found is solution[name]:
+            continue
+        if unittest and isinstance(found, type) and issubclass(found, unittest.TestCase):
+            outcome = unittest.TestResult()
+            unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
+            if not outcome.wasSuccessful():
+                raise AssertionError((outcome.failures + outcome.errors)[0][1].strip().rpartition("\n")[2])
+        elif name.startswith("test") and not isinstance(found, Proxy):
+            found()
+
+
+def failure(run: Callable[..., Any], *given: Any) -> str:
+    """Why something failed, or nothing; an early exit is a failure too."""
+    try:
+        run(*given)
+    except BaseException as error:
+        return (f"{type(error).__name__}: {error}").strip() or "failed"
+    return ""
+
+
+def reporter() -> Callable[..., None]:
+    """Writes to what is stdout now; whatever else is printed from here on goes nowhere."""
+    channel = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+    def report(*words: object) -> None:
+        os.write(channel, " ".join(map(str, words)).replace("\n", " ").encode("utf-8", "replace") + b"\n")
+
+    return report
+
+
+def main(folder: str) -> None:
+    """Report `ready`, then `pass` or `fail` with a reason for each test."""
+    report = reporter()
+    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        return report("unprotected")
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
+        job = json.load(file)
+    with open(os.path.join(folder, "solution.py"), encoding="utf-8") as file:
+        program = file.read()
+    shutil.rmtree(folder)
+    report("ready")
+    os.chdir(job["cwd"] or ".")
+    channel = Channel(program, os.getcwd())
+    sys.meta_path.append(Finder(channel))
+    space: dict[str, Any] = {}
+    broken = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))
+    for number, test in enumerate(job["tests"]):
+        wrong = broken or failure(run_test, test, space)
+        report("fail" if wrong else "pass", number, wrong[:500])
+    channel.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

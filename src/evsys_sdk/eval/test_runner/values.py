@@ -1,0 +1,177 @@
+"""What travels between the tests and the solution: frames of JSON in which every value says what type it is.
+
+`encode` and `decode` know plain data only. What they do not know they hand to `export` and `resolve`, by which each
+side decides what it lets the other refer to.
+"""
+
+# pyright: basic
+# It handles values of any type, on the Python of any sandbox.
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+LONGEST_FRAME = 64 * 1024 * 1024
+DEEPEST = 80
+_SAFE_INTEGER = 2**53
+TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+}
+_BY_TEXT: dict[str, Callable[[str], Any]] = {
+    "Decimal": decimal.Decimal,
+    "Fraction": fractions.Fraction,
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+}
+
+
+class Garbage(Exception):
+    """What arrived is no value, or what should be sent cannot be."""
+
+
+def send(descriptor: int, message: Any) -> None:
+    """Write one frame."""
+    body = json.dumps(message).encode("ascii")
+    if len(body) > LONGEST_FRAME:
+        raise Garbage(f"the value is larger than {LONGEST_FRAME} bytes")
+    left = memoryview(len(body).to_bytes(4, "big") + body)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def receive(descriptor: int) -> Any:
+    """Read one frame; EOFError when the other side is gone."""
+    length = int.from_bytes(_read(descriptor, 4), "big")
+    if length > LONGEST_FRAME:
+        raise Garbage(f"a frame of {length} bytes")
+    try:
+        return json.loads(_read(descriptor, length))
+    except (ValueError, RecursionError) as error:
+        raise Garbage(f"a frame that is no JSON: {error}") from None
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length:
+        part = os.read(descriptor, min(length, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
+    """A value as JSON; subclasses of builtin types travel as those."""
+    if depth > DEEPEST:
+        raise Garbage(f"the value is nested more than {DEEPEST} levels deep, or contains itself")
+
+    def inner(values: Any) -> list[Any]:
+        return [encode(one, export, depth + 1) for one in values]
+
+    if value is None or isinstance(value, (bool, str)):
+        return value if value is None or isinstance(value, bool) else str.__str__(value)
+    if isinstance(value, int):
+        return int(value) if -_SAFE_INTEGER < value < _SAFE_INTEGER else {"int": hex(value)}
+    if isinstance(value, float):
+        return {"float": float.hex(value)}
+    if isinstance(value, complex):
+        return {"complex": [float.hex(value.real), float.hex(value.imag)]}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes" if isinstance(value, bytes) else "bytearray": bytes(value).hex()}
+    if isinstance(value, list):
+        return inner(list.__iter__(value))
+    if isinstance(value, tuple):
+        fields = getattr(type(value), "_fields", None)
+        if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
+            return {"namedtuple": [type(value).__name__, list(map(str, fields)), inner(tuple.__iter__(value))]}
+        return {"tuple": inner(tuple.__iter__(value))}
+    if isinstance(value, set):
+        return {"set": inner(set.__iter__(value))}
+    if isinstance(value, frozenset):
+        return {"frozenset": inner(frozenset.__iter__(value))}
+    if isinstance(value, dict):
+        return {"dict": [inner(pair) for pair in dict.items(value)]}
+    if isinstance(value, range):
+        return {"range": inner((value.start, value.stop, value.step))}
+    return _encode_library_value(value, inner, export)
+
+
+def _encode_library_value(value: Any, inner: Callable[[Any], list[Any]], export: Callable[[Any], Any]) -> Any:
+    kind = type(value)
+    if kind in (decimal.Decimal, fractions.Fraction):
+        return {"text": [kind.__name__, str(value)]}
+    if kind in (datetime.datetime, datetime.date, datetime.time):
+        return {"text": [kind.__name__, value.isoformat()]}
+    if kind is datetime.timedelta:
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        plain = value.tolist()
+        return {"array": inner([plain])[0]} if kind.__name__ == "ndarray" else inner([plain])[0]
+    if isinstance(value, type) and TYPES.get(value.__name__) is value:
+        return {"type": value.__name__}
+    return export(value)
+
+
+def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any:
+    """The value that JSON stands for; builtin types are built here, from nothing but their parts."""
+    if depth > DEEPEST:
+        raise Garbage("a value is nested too deep")
+
+    def inner(values: Any) -> list[Any]:
+        if not isinstance(values, list):
+            raise Garbage("a value is malformed")
+        return [decode(one, resolve, depth + 1) for one in values]
+
+    if data is None or isinstance(data, (bool, int, str)):
+        return data
+    if isinstance(data, list):
+        return inner(data)
+    if not isinstance(data, dict) or len(data) != 1:
+        raise Garbage("a value is malformed")
+    ((tag, content),) = data.items()
+    try:
+        return _build(tag, content, inner, resolve)
+    except Garbage:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError, AttributeError) as error:
+        raise Garbage(f"a value is malformed: {error}") from None
+
+
+def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: Callable[[str, Any], Any]) -> Any:
+    if tag in ("tuple", "set", "frozenset"):
+        return TYPES[tag](inner(content))
+    if tag == "dict":
+        return dict(inner(pair) for pair in content)
+    if tag == "float":
+        return float.fromhex(content)
+    if tag == "int":
+        return int(content, 16)
+    if tag == "complex":
+        return complex(*map(float.fromhex, content))
+    if tag in ("bytes", "bytearray"):
+        return (bytes if tag == "bytes" else bytearray).fromhex(content)
+    if tag == "range":
+        return range(*inner(content))
+    if tag == "text":
+        return _BY_TEXT[content[0]](content[1])
+    if tag == "timedelta":
+        return datetime.timedelta(*inner(content))
+    if tag == "namedtuple":
+        return collections.namedtuple(content[0], content[1])(*inner(content[2]))
+    if tag == "type":
+        return TYPES[content]
+    if tag == "array":
+        plain = inner([content])[0]
+        numpy = sys.modules.get("numpy")
+        return numpy.array(plain) if numpy else plain
+    return resolve(tag, content)

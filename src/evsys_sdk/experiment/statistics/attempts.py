@@ -1,0 +1,101 @@
+"""Error rates across attempts at one claim: who tries often enough finds something by luck.
+
+A new attempt with fresh runs gets a share of the error rate that shrinks with its number, so that all attempts
+together, however many, err in 2.5 % at most:
+
+    attempt_error(j) = 0.025 * 6 / (pi^2 * j^2)
+
+Seeds that are added to one attempt until it is decided are looks at growing evidence. They spend the error rate as
+O'Brien and Fleming do: next to nothing while there are few seeds, nearly all of it at the end. Attempts at one claim
+that used different seeds are evidence about the same thing and can be pooled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from .reference import ERROR
+
+_NORMAL = NormalDist()
+_GRID = 0.01
+"""Step of the integration over what was seen so far, in standard deviations."""
+_REACH = 8.0
+
+
+def attempt_error(attempt: int, error: float = ERROR) -> float:
+    """How often attempt number `attempt` (from 1) may be wrong by luck."""
+    if attempt < 1:
+        raise ValueError(f"attempts are counted from 1, and this is {attempt}")
+    return error * 6 / (math.pi * attempt) ** 2
+
+
+def spent_error(fraction: float, error: float = ERROR) -> float:
+    """How much of the error rate is spent when this fraction of the evidence is in (O'Brien, Fleming; one-sided)."""
+    if not 0 < fraction <= 1:
+        raise ValueError(f"a fraction of the evidence lies above 0 and is 1 at most, not {fraction}")
+    return 2 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - error / 2) / math.sqrt(fraction)))
+
+
+@lru_cache(maxsize=64)
+def look_errors(fractions: tuple[float, ...], error: float = ERROR) -> tuple[float, ...]:
+    """The error rate at which each look is tested by itself, so that all together spend what they may.
+
+    Looks see the same evidence again and more, so that most of what a late look finds was in no earlier one; a
+    distribution of what has not been decided yet is carried from look to look.
+    """
+    edges = np.arange(-_REACH, _REACH + _GRID / 2, _GRID)
+    found: list[float] = []
+    before, spent = 0.0, 0.0
+    undecided = np.zeros_like(edges)
+    for at, fraction in enumerate(fractions):
+        if fraction <= before:
+            raise ValueError(f"fractions of the evidence must grow, and {fraction} follows {before}")
+        allowed = spent_error(fraction, error) - spent
+        step = math.sqrt(fraction - before)
+        # On the scale of a sum of evidence, `edges` times the square root of the fraction seen so far.
+        here = edges * math.sqrt(fraction)
+        if at == 0:
+            density = np.exp(-((here / step) ** 2) / 2) / (step * math.sqrt(2 * math.pi))
+        else:
+            density = _carry(edges * math.sqrt(before), undecided, here, step)
+        mass = density * (here[1] - here[0])
+        above = np.cumsum(mass[::-1])[::-1] - mass / 2
+        bound = int(np.searchsorted(-above, -allowed))
+        z = float(np.interp(allowed, above[[bound, bound - 1]], edges[[bound, bound - 1]])) if bound else _REACH
+        found.append(1 - _NORMAL.cdf(z))
+        undecided = np.where(edges < z, density, 0.0)
+        before, spent = fraction, spent + allowed
+    return tuple(found)
+
+
+def _carry(places: np.ndarray, density: np.ndarray, here: np.ndarray, step: float) -> np.ndarray:
+    width = places[1] - places[0]
+    away = (here[:, None] - places[None, :]) / step
+    return (np.exp(-(away**2) / 2) @ density) * width / (step * math.sqrt(2 * math.pi))
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """Several attempts as one."""
+
+    estimate: float
+    stderr: float
+    disagreement: float
+    """How far they lie apart, in what luck explains: about 1 where it explains all of it."""
+
+
+def pool_attempts(estimates: Sequence[float], stderrs: Sequence[float]) -> Pooled:
+    """Attempts with seeds of their own, each weighted by how much it knows."""
+    if not estimates or len(estimates) != len(stderrs) or min(stderrs) <= 0:
+        raise ValueError("pooling needs an estimate and a standard error above 0 of every attempt")
+    weights = [1 / stderr**2 for stderr in stderrs]
+    total = sum(weights)
+    mean = sum(weight * estimate for weight, estimate in zip(weights, estimates, strict=True)) / total
+    apart = sum(weight * (estimate - mean) ** 2 for weight, estimate in zip(weights, estimates, strict=True))
+    return Pooled(mean, 1 / math.sqrt(total), apart / max(len(estimates) - 1, 1))

@@ -1,0 +1,348 @@
+"""What luck alone does to our own statistic: the reference that intervals, p and power are read from.
+
+Student's t is the distribution of a mean over one estimated variance. Ours has two (tasks and seeds), of which one is
+cut off at zero and raised for erratic runs, and the largest of several differences is looked at. No table has that
+distribution, so it is drawn: worlds without any difference, with as many runs, seeds and clusters of tasks as the
+experiment had and the mixture of noise that was found, each put through the same arithmetic.
+
+Two worlds are drawn. In the first all runs are equally noisy; there, the largest difference passes in 2.5 % at most.
+In the second the seeds of the baseline lie five times as far apart as those of the others, which three seeds often do
+not show; there, it passes in 3 % at most. The stricter of the two decides. Where a validation set prefers one run,
+most of the error rate is spent on that run, whose luck on validation is luck of the same models on test.
+
+Mixtures are rounded to tenths and draws have a fixed seed, so that the same record always gives the same conclusion.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from .student_t import chi2_quantile
+from .two_level import Differences, charge_baseline, charge_run
+
+ERROR = 0.025
+"""How often luck alone may pass, at most, where all runs are equally noisy."""
+_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.024
+"""How often it may pass where the baseline is erratic; two seeds hide that so well that less must be aimed at."""
+_KEPT = 0.9
+"""Share of the error rate that is used; the rest is for not knowing the mixture of noise exactly."""
+_ERRATIC = 25.0
+"""Seed variance of an erratic baseline, in those of the other runs."""
+_PREFERRED = 0.8
+"""Share of the error rate that is spent on the run which validation prefers."""
+_UPPER = 0.35
+"""The noise of seeds is taken from the upper part of its own uncertainty: at its mean, few seeds would be too sure."""
+_ALIKE = 0.5
+"""Correlation of two differences to one baseline, when all runs are equally noisy."""
+_WORLDS, _FEWEST_WORLDS, _MOST_DRAWS = 20_000, 4_000, 1_000_000
+_SEED = 20_260_101
+_TENTHS = 10
+
+type Draws = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Everything the reference depends on."""
+
+    seeds: tuple[int, ...]
+    """Of each candidate, most first."""
+    baseline_seeds: int = 0
+    """0: a model as it is, which has no luck of training."""
+    tasks_df: int = 0
+    """0: scores have no tasks."""
+    lent_df: int = 0
+    paired: bool = False
+    unseen: int = 0
+    """Candidates that a search dropped before they had a difference."""
+    seed_share: int = 0
+    """Tenths of the variance of a seed's score that training explains; the rest are answers to single tasks."""
+    task_share: int = 0
+    """Tenths of the variance of a difference that come from recipes suiting some tasks more than others."""
+    validation: int = 0
+    """0: none. Else tasks of the validation set in tenths of those of the test set, at most 40."""
+    rough: bool = False
+    """Fewer worlds, for planning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """How large a difference in standard errors must be."""
+
+    design: Design
+    error: float = ERROR
+    expected: Design | None = None
+    """The same with the noise at its mean, where `design` is cautious; for an erratic baseline, and for power."""
+
+    def critical(self, *, preferred: bool = False) -> float:
+        """How many standard errors wide an interval is to each side, for all compared runs together."""
+        which, share = self._aim(preferred=preferred)
+        return self._quantile(which, share)
+
+    @property
+    def plain(self) -> float:
+        """The same for one comparison alone."""
+        return self._quantile("single", 1.0)
+
+    def p_value(self, t: float, *, preferred: bool = False) -> float:
+        """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
+        which, share = self._aim(preferred=preferred)
+        usual, erratic = _worlds(self.design), _worlds(self.expected or self.design, _ERRATIC)
+        passes = max(
+            _share_above(getattr(usual, which), abs(t)) / self._allowed(share),
+            _share_above(getattr(erratic, which), abs(t)) / self._allowed_if_erratic(share),
+        )
+        return min(1.0, 2 * ERROR * passes)
+
+    def detectable(self, critical: float, *, power: float = 0.8) -> float:
+        """The true effect that passes `critical` in this share of worlds, in units of a seed's standard deviation."""
+        return _detectable(self.expected or self.design, round(critical, 3), power)
+
+    def _aim(self, *, preferred: bool) -> tuple[str, float]:
+        """Which drawn statistic counts, and the share of the error rate that is spent on it."""
+        if not self.design.validation:
+            return "largest", 1.0
+        return ("preferred", _PREFERRED) if preferred else ("largest", 1 - _PREFERRED)
+
+    def _allowed(self, share: float) -> float:
+        return self.error * share * _KEPT
+
+    def _allowed_if_erratic(self, share: float) -> float:
+        most = _ERROR_IF_ERRATIC if self.design.baseline_seeds != 2 else _ERROR_IF_ERRATIC_WITH_TWO_SEEDS
+        return self.error * share * most / ERROR
+
+    def _quantile(self, which: str, share: float) -> float:
+        usual, erratic = _worlds(self.design), _worlds(self.expected or self.design, _ERRATIC)
+        return max(
+            _upper_quantile(getattr(usual, which), self._allowed(share)),
+            _upper_quantile(getattr(erratic, which), self._allowed_if_erratic(share)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Worlds:
+    """Sorted, one number for each drawn world: the difference of a run in standard errors."""
+
+    largest: Draws
+    preferred: Draws
+    """Of the run that validation prefers."""
+    single: Draws
+    """Of one run that nothing chose."""
+
+
+def reference_of(
+    differences: Differences, *, unseen: int = 0, validation_tasks: float = 0.0, error: float = ERROR
+) -> Reference:
+    """The reference of an experiment; `validation_tasks` are those of a set of its own that chose among the runs."""
+    ratio = validation_tasks / differences.tasks_df if differences.tasks_df else 1.0
+    shape = Design(
+        seeds=tuple(sorted(differences.seeds, reverse=True)),
+        baseline_seeds=differences.baseline_seeds,
+        tasks_df=coarse_df(differences.tasks_df),
+        lent_df=differences.lent_df,
+        paired=differences.noise is not None and differences.noise.paired,
+        unseen=unseen,
+        validation=min(40, max(1, math.ceil(ratio * _TENTHS))) if validation_tasks else 0,
+    )
+    noise = differences.noise
+    if noise is None:
+        return Reference(shape, error)
+    raised = max(0.0, noise.between * noise.df / chi2_quantile(_UPPER, noise.df) - noise.explained)
+    cautious, expected = (
+        mixed(shape, training, noise.explained, suiting_variance(differences), typical_share(differences))
+        for training in (raised, noise.component)
+    )
+    return Reference(cautious, error, expected)
+
+
+def detectable_effect(differences: Differences, reference: Reference, critical: float) -> float:
+    """The true effect of a typical run that would be seen in 80 % of repetitions."""
+    noise = differences.noise
+    if noise is None:
+        unit = float(np.median(differences.task_variance)) / typical_share(differences)
+    else:
+        unit = max(noise.component + noise.explained, 1e-300)
+    return reference.detectable(critical) * math.sqrt(unit)
+
+
+def coarse_df(df: float) -> int:
+    """Degrees of freedom as the reference takes them: what lies beyond a hundred changes nothing that could be seen."""
+    if df <= 0:
+        return 0
+    whole = max(1, math.floor(df + 1e-9))
+    return whole if whole <= 30 else min(whole // 10 * 10, 200)
+
+
+def mixed(design: Design, training: float, answers: float, suiting: float, shares: float) -> Design:
+    """A design with its mixture of noise: training among seeds, and the suiting of tasks among all of a difference.
+
+    `shares` is what the seeds of both sides divide by: 1 / seeds + 1 / seeds of the baseline.
+    """
+    of_seed = training + answers
+    if of_seed <= 0:
+        return replace(design, seed_share=0, task_share=_TENTHS - 1)
+    of_all = suiting + of_seed * shares
+    return replace(
+        design,
+        seed_share=round(_TENTHS * training / of_seed),
+        task_share=min(_TENTHS - 1, round(_TENTHS * suiting / of_all)),
+    )
+
+
+def raise_training(training: float, answers: float, df: float) -> float:
+    """The luck of training from the upper part of what `df` degrees of freedom leave open."""
+    return max(0.0, (training + answers) * df / chi2_quantile(_UPPER, df) - answers)
+
+
+def typical_share(differences: Differences) -> float:
+    """What the seeds of a typical run and of the baseline divide by."""
+    own = float(np.mean([1 / count for count in differences.seeds]))
+    return own + (1 / differences.baseline_seeds if differences.baseline_seeds else 0.0)
+
+
+def suiting_variance(differences: Differences) -> float:
+    """What is left of the variance over tasks when the noise of single answers is taken out."""
+    answers = 0.0 if differences.noise is None else differences.noise.explained * typical_share(differences)
+    return max(0.0, float(np.median(differences.task_variance)) - answers)
+
+
+@lru_cache(maxsize=512)
+def _worlds(design: Design, baseline_noise: float = 1.0) -> _Worlds:
+    difference, stderr, on_validation = _draw(design, baseline_noise)
+    t = difference / stderr
+    single = np.sort(t[:, 0])
+    if on_validation is None:
+        return _Worlds(np.sort(t.max(axis=1)), single, single)
+    preferred = np.take_along_axis(t, on_validation.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return _Worlds(np.sort(t.max(axis=1)), np.sort(preferred), single)
+
+
+@lru_cache(maxsize=4096)
+def _detectable(design: Design, critical: float, power: float) -> float:
+    difference, stderr, _ = _draw(design, 1.0)
+    return float(np.quantile(critical * stderr[:, 0] - difference[:, 0], power))
+
+
+def _draw(design: Design, baseline_noise: float) -> tuple[Draws, Draws, Draws | None]:
+    """Differences, their standard errors as they would be estimated, and the differences on validation, if there are.
+
+    In units in which the variance of a seed's score is 1.
+    """
+    draws = _draws(replace(design, seed_share=0, task_share=0, validation=0))
+    training, answers = design.seed_share / _TENTHS, 1 - design.seed_share / _TENTHS
+    of_base = training * baseline_noise + answers
+    seeds = np.array([*design.seeds, *[design.seeds[len(design.seeds) // 2]] * design.unseen], dtype=np.float32)
+    own, base = 1 / seeds, 1 / design.baseline_seeds if design.baseline_seeds else 0.0
+    suiting = design.task_share / _TENTHS / (1 - design.task_share / _TENTHS) * float(own.mean() + base)
+    luck = draws.luck * np.sqrt(training * own) - draws.base_luck * math.sqrt(training * baseline_noise * base)
+    noise = draws.answers * np.sqrt(answers * own) - draws.base_answers * math.sqrt(answers * base)
+    suited = draws.suited * math.sqrt(suiting)
+    difference = luck + noise + suited
+    pooled, of_runs, of_baseline = _seed_variances(design, draws, of_base)
+    explained = answers * draws.explained
+    charged = pooled[:, None] * charge_run(of_runs / pooled[:, None])
+    seen = np.maximum(charged - explained[:, None], 0.0) * own[: len(design.seeds)]
+    unseen = np.maximum(pooled - explained, 0.0)[:, None] * own[len(design.seeds) :]
+    to_baseline = np.maximum(pooled * charge_baseline(of_baseline / pooled) - explained, 0.0) * base
+    by_task = (suiting + answers * (own + base)) * draws.tasks if design.tasks_df else np.float32(0.0)
+    variance = by_task + np.concatenate([seen, unseen], axis=1) + to_baseline[:, None]
+    stderr = np.sqrt(np.maximum(variance, 1e-12))
+    if not design.validation:
+        return difference, stderr, None
+    ratio = math.sqrt(_TENTHS / design.validation)
+    elsewhere = draws.answers_elsewhere * np.sqrt(answers * own + suiting * (1 - _ALIKE)) * ratio
+    return difference, stderr, luck + elsewhere
+
+
+def _seed_variances(design: Design, draws: _Draws, of_base: float) -> tuple[Draws, Draws, Draws]:
+    """Variance of seeds as it would be estimated: pooled, of each run, and of the baseline."""
+    size = len(design.seeds)
+    if design.paired and draws.deviations is not None:
+        left = draws.deviations.copy()
+        left[:, size:] *= math.sqrt(of_base)
+        runs, seeds = left.shape[1:]
+        left -= left.mean(axis=2, keepdims=True)
+        left -= left.mean(axis=1, keepdims=True)
+        own = (left**2).sum(axis=2) * runs / ((runs - 1) * (seeds - 1))
+        df = np.full(runs, (runs - 1) * (seeds - 1) / runs)
+    else:
+        scale = np.ones(draws.between.shape[1], dtype=np.float32)
+        scale[size:] = of_base
+        own = draws.between * scale
+        df = np.array([*(count - 1 for count in design.seeds), *([design.baseline_seeds - 1] * (len(scale) - size))])
+    known = float(df.sum()) + design.lent_df
+    if known <= 0:
+        nothing = np.ones(len(own), dtype=np.float32)
+        return nothing, np.ones((len(own), size), dtype=np.float32), nothing
+    pooled = np.maximum((own @ df + draws.lent * design.lent_df) / known, 1e-12)
+    single = np.array([count < 2 for count in design.seeds])
+    of_runs = np.where(single, pooled[:, None], own[:, :size])
+    of_baseline = own[:, size] if own.shape[1] > size and design.baseline_seeds > 1 else pooled
+    return pooled.astype(np.float32), of_runs.astype(np.float32), of_baseline.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Standard noise of every kind, which all mixtures of one shape share."""
+
+    luck: Draws
+    base_luck: Draws
+    answers: Draws
+    base_answers: Draws
+    answers_elsewhere: Draws
+    suited: Draws
+    between: Draws
+    """Chi-square over its degrees of freedom: candidates, then the baseline."""
+    deviations: Draws | None
+    """The seeds themselves, where they are paired."""
+    lent: Draws
+    explained: Draws
+    tasks: Draws
+
+
+@lru_cache(maxsize=4)
+def _draws(design: Design) -> _Draws:
+    random = np.random.default_rng(_SEED)
+    size, runs = len(design.seeds) + design.unseen, len(design.seeds) + (design.baseline_seeds > 0)
+    worlds = _FEWEST_WORLDS if design.rough else max(_FEWEST_WORLDS, min(_WORLDS, _MOST_DRAWS // size))
+
+    def normal(*shape: int) -> Draws:
+        return random.standard_normal((worlds, *shape), dtype=np.float32)
+
+    def chi2(df: npt.ArrayLike, *shape: int) -> Draws:
+        known = np.maximum(np.asarray(df, dtype=float), 1e-9)
+        return (random.chisquare(known, (worlds, *shape)) / known).astype(np.float32)
+
+    counts = [*design.seeds, *([design.baseline_seeds] if design.baseline_seeds else [])]
+    free = max(1, sum(count - 1 for count in counts))
+    common, own = normal(1), normal(size)
+    return _Draws(
+        luck=normal(size),
+        base_luck=normal(1),
+        answers=normal(size),
+        base_answers=normal(1),
+        answers_elsewhere=normal(size),
+        suited=math.sqrt(_ALIKE) * common + math.sqrt(1 - _ALIKE) * own,
+        between=chi2([max(count - 1, 0) for count in counts], runs),
+        deviations=normal(runs, design.seeds[0]) if design.paired else None,
+        lent=chi2(max(design.lent_df, 1)),
+        explained=chi2(free * max(design.tasks_df, 1)),
+        tasks=chi2(max(design.tasks_df, 1), size),
+    )
+
+
+def _upper_quantile(ordered: Draws, above: float) -> float:
+    """The value that this share of the sorted draws lies above, between two of them."""
+    place = (len(ordered) - 1) * (1 - above)
+    at = min(int(place), len(ordered) - 2)
+    return float(ordered[at] + (place - at) * (ordered[at + 1] - ordered[at]))
+
+
+def _share_above(ordered: Draws, value: float) -> float:
+    above = len(ordered) - int(np.searchsorted(ordered, np.float32(value)))
+    return (above + 1) / (len(ordered) + 1)

@@ -1,0 +1,188 @@
+"""Processes inside the sandbox: shell commands, and reading and writing files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from .capture import Capture
+from .libc import keep_descriptors_from_programs, restore_signals
+from .settings import data, number, seconds, text, texts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from .launch import Sandbox
+    from .wire import Message
+
+_SIGKILL = 9
+KILLED = 128 + _SIGKILL
+_TIMED_OUT = 124
+_CANNOT_RUN = 126
+_CHUNK = 1 << 18
+_LONGEST_ARGUMENT = 128 * 1024 - 1
+
+
+class Command:
+    """One process in the sandbox, the leader of its own group, and what it has printed so far."""
+
+    def __init__(self, request: Message, body: Callable[[], NoReturn]) -> None:
+        self.identifier = number(request["id"])
+        self.deadline = time.monotonic() + seconds(request["timeout_s"])
+        self.timed_out = False
+        self.cancelled = False
+        self.notes: list[str] = []
+        limit = number(request["limit"])
+        output, errors, problems = os.pipe(), os.pipe(), os.pipe()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for descriptor in (*output, *errors, *problems):
+                os.close(descriptor)
+            raise
+        if self.pid == 0:
+            _run_child(body, output[1], errors[1], problems[1])
+        for read_end, write_end in (output, errors, problems):
+            os.set_blocking(read_end, False)
+            os.close(write_end)
+        self.streams = {output[0]: Capture(limit), errors[0]: Capture(limit)}
+        self._captures = tuple(self.streams.values())
+        self._problems = problems[0]
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def receive(self, descriptor: int) -> bool:
+        """Take what is in a stream; True when it has ended."""
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        self.streams[descriptor].add(data)
+        return not data
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self.pid, _SIGKILL)
+        except ProcessLookupError:  # it has not made its group yet
+            os.kill(self.pid, _SIGKILL)
+
+    def finish(self) -> Message:
+        """Bury the process, and say how it went."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        problem = os.read(self._problems, _CHUNK)  # never waits: only the buried process could write to it
+        os.close(self._problems)
+        if problem:
+            return {"id": self.identifier, "problem": problem.decode("utf-8", "replace")}
+        output, errors = self._captures
+        return {
+            "id": self.identifier,
+            "stdout": output.value(),
+            "stderr": errors.value(),
+            "exit_code": _TIMED_OUT if self.timed_out else code if code >= 0 else 128 - code,
+            "timed_out": self.timed_out,
+            "notes": self.notes,
+        }
+
+
+def _run_child(body: Callable[[], NoReturn], output: int, errors: int, problems: int) -> None:
+    try:
+        os.setsid()
+        restore_signals()
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        body()
+    except BaseException as error:  # a failure of ours, which must not pass for one of the command
+        os.write(problems, f"a process could not be set up: {error}".encode("utf-8", "replace"))
+    finally:
+        os._exit(_CANNOT_RUN)
+
+
+def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
+    """A shell in the folder and with the variables that the request names."""
+    command, folder, variables = data(request["command"]), text(request["cwd"]), texts(request["env"])
+    env = dict(zip(variables[::2], variables[1::2], strict=True))
+
+    def body() -> NoReturn:
+        arguments = [sandbox.shell.encode(), b"-c", command]
+        script = None
+        if len(command) > _LONGEST_ARGUMENT:
+            script = os.memfd_create("command")
+            _write_all(script, command)
+            arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
+        sandbox.namespaces.enter()
+        os.umask(0o022)
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            os.write(2, f"cd: {folder}: {error.strerror}\n".encode("utf-8", "replace"))
+            os._exit(_CANNOT_RUN)
+        sandbox.limits.apply()
+        keep_descriptors_from_programs()
+        if script is not None:
+            os.set_inheritable(script, True)
+        sandbox.system_calls.install()
+        os.execve(sandbox.shell, arguments, env)
+
+    return body
+
+
+def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
+    """Prints a regular file; its exit code is 0 or the number of the error."""
+    path, most = text(request["path"]), number(request["limit"])
+
+    def body() -> NoReturn:
+        nonlocal most
+        sandbox.namespaces.enter()
+        try:
+            # Not blocking, because what an agent left at this path may be a pipe that nobody writes to.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            _check_regular(descriptor)
+            while chunk := os.read(descriptor, _CHUNK):
+                most -= len(chunk)
+                if most < 0:
+                    os._exit(errno.EFBIG)
+                _write_all(1, chunk)
+        except OSError as error:
+            os._exit(error.errno or errno.EIO)
+        os._exit(0)
+
+    return body
+
+
+def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
+    """Writes a file and the folders above it; its exit code is 0 or the number of the error."""
+    path, content = text(request["path"]), data(request["data"])
+
+    def body() -> NoReturn:
+        sandbox.namespaces.enter()
+        os.umask(0o022)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            _check_regular(descriptor)
+            os.ftruncate(descriptor, 0)
+            _write_all(descriptor, content)
+            os.close(descriptor)
+        except OSError as error:
+            os._exit(error.errno or errno.EIO)
+        os._exit(0)
+
+    return body
+
+
+def _check_regular(descriptor: int) -> None:
+    """Refuse what is no file of the sandbox's: pipes, devices, and files of /proc, which are about this process."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_dev == os.stat("/proc").st_dev:
+        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number))
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]

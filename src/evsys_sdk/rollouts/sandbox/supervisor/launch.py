@@ -1,0 +1,216 @@
+"""Starting bwrap, finding out beyond doubt whether it built a sandbox, and taking that over from it."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from .generation import Maker
+from .libc import keep_descriptors_from_programs
+from .limits import ProcessLimits, limit_network_buffers, mount_storage
+from .namespaces import Namespaces, check_isolation
+from .processes import socket_buffer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .seccomp import Filter
+    from .settings import Settings
+
+_READY = b"ready\n"
+# What bwrap starts; it is ended as soon as its namespaces are joined.
+_WAITING_PROCESS = "command -v sleep >/dev/null || exit 127; echo ready; sleep 2147483647"
+_ISOLATION = (
+    *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--hostname", "sandbox", "--clearenv", "--new-session", "--die-with-parent", "--as-pid-1"),
+)
+_SIGKILL = 9
+
+
+class LaunchError(Exception):
+    """The sandbox could not be started."""
+
+
+class Sandbox:
+    """A running sandbox: the namespaces that this process has joined, and the generation that runs in them."""
+
+    def __init__(self, namespaces: Namespaces, limits: ProcessLimits, system_calls: Filter) -> None:
+        self.namespaces, self.limits, self.system_calls = namespaces, limits, system_calls
+        self.shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        self._maker = Maker(limits, system_calls)
+        self.begin_generation()
+
+    def begin_generation(self) -> None:
+        """Make room for processes; the generation before must be buried."""
+        self.generation = self._maker.make()
+
+    def destroy(self) -> None:
+        """Kill everything in the sandbox and return when it is gone."""
+        self._maker.end()
+        try:
+            self.generation.kill()
+        except ProcessLookupError:
+            pass
+        while _bury_a_child():  # the first process stays until the processes that were started from here are buried
+            pass
+
+
+def _bury_a_child() -> bool:
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def launch(settings: Settings, system_calls: Filter) -> Sandbox:
+    """Start bwrap, wait until the process in it speaks, join it, and end it."""
+    group = _open_group(settings.control_group)
+    if settings.uid is not None:
+        _become(settings.uid)
+    longest_buffer = socket_buffer()
+    bwrap = _Bwrap(settings, system_calls)
+    try:
+        if group is not None:
+            _join_group(group)  # takes a while, in which bwrap does its work
+        first = bwrap.wait_until_ready(settings.start_timeout_s)
+        check_isolation(first, bwrap.pid)
+        namespaces = Namespaces(first)
+    except (LaunchError, OSError) as error:
+        bwrap.kill()
+        raise LaunchError(str(error)) from error
+    bwrap.kill()
+    try:
+        limit_network_buffers(longest_buffer)
+        mount_storage(settings.writable, settings.disk)
+        os.makedirs(settings.workdir, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"the writable folders could not be made: {error}") from error
+    try:
+        return Sandbox(namespaces, settings.limits, system_calls)
+    except OSError as error:
+        raise LaunchError(str(error)) from error
+
+
+def _open_group(path: str) -> int | None:
+    """The list of members of a control group; as root, because it is closed to whom this process becomes."""
+    try:
+        return os.open(path, os.O_WRONLY) if path else None
+    except OSError:
+        return None
+
+
+def _join_group(descriptor: int) -> None:
+    """Put this process and what it starts from now on under the limit of a control group, if the kernel lets it."""
+    try:
+        os.write(descriptor, b"0")
+    except OSError:  # older kernels look at who writes rather than at who has opened
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _become(uid: int) -> None:
+    """Stop being root: its files must not be the sandbox's files, and limits on processes do not bind it."""
+    try:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    except OSError as error:
+        raise LaunchError(f"cannot become the unprivileged user {uid}: {error}") from error
+
+
+class _Bwrap:
+    """The bwrap process, for as long as it is needed."""
+
+    def __init__(self, settings: Settings, system_calls: Filter) -> None:
+        self._output, output = os.pipe()
+        self._errors, errors = os.pipe()
+        self._status, status = os.pipe()
+        self._heard: dict[int, bytes] = {self._output: b"", self._errors: b"", self._status: b""}
+        files = {_memory_file(content): path for path, content in settings.generated.items()}
+        filter_file = _memory_file(system_calls.code)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _exec_bwrap(settings, {1: output, 2: errors}, status, filter_file, files)
+        for descriptor in (output, errors, status, filter_file, *files):
+            os.close(descriptor)
+
+    def wait_until_ready(self, timeout_s: float) -> int:
+        """The PID of the sandbox's first process, once it has said that it runs."""
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        for descriptor in self._heard:
+            poll.register(descriptor, select.POLLIN)
+        open_ends = set(self._heard)
+        while open_ends:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise LaunchError(f"bwrap was not ready after {timeout_s:g} s{self._said()}")
+            for descriptor, _ in poll.poll(remaining * 1000):
+                data = os.read(descriptor, 65536)
+                self._heard[descriptor] += data
+                if not data:
+                    poll.unregister(descriptor)
+                    open_ends.discard(descriptor)
+            if self._heard[self._output].endswith(_READY):
+                return self._child_pid()
+        raise LaunchError(f"bwrap ended before the sandbox was ready{self._said()}")
+
+    def kill(self) -> None:
+        """End it and what it started."""
+        try:
+            # Killing bwrap alone could leave its child behind.
+            os.kill(self._child_pid(), _SIGKILL)
+        except (LaunchError, OSError):
+            pass
+        os.killpg(self.pid, _SIGKILL)
+        os.waitpid(self.pid, 0)
+        for descriptor in self._heard:
+            os.close(descriptor)
+
+    def _child_pid(self) -> int:
+        # `{"child-pid": 12, ...}`; bwrap writes this before it starts anything.
+        _, found, rest = self._heard[self._status].partition(b'"child-pid":')
+        digits = rest.split(b",")[0].split(b"}")[0].strip()
+        if not found or not digits.isdigit():
+            raise LaunchError(f"bwrap did not say which process it started{self._said()}")
+        return int(digits)
+
+    def _said(self) -> str:
+        text = self._heard[self._errors].decode("utf-8", "replace").strip()
+        return f"; it said: {text}" if text else " and said nothing"
+
+
+def _exec_bwrap(
+    settings: Settings, streams: dict[int, int], status: int, filter_file: int, files: dict[int, str]
+) -> None:
+    """Become bwrap; runs in the child."""
+    try:
+        os.setsid()
+        for target, source in streams.items():
+            os.dup2(source, target)
+        keep_descriptors_from_programs()
+        for descriptor in (status, filter_file, *files):
+            os.set_inheritable(descriptor, True)
+        user = str(settings.user)
+        arguments = [settings.bwrap, *_ISOLATION, "--uid", user, "--gid", user, "--json-status-fd", str(status)]
+        arguments += ["--seccomp", str(filter_file), *settings.mounts]
+        for descriptor, path in files.items():
+            arguments += ["--perms", "0644", "--file", str(descriptor), path]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        for folder in settings.writable:
+            arguments += ["--dir", folder]
+        arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
+        os.execv(settings.bwrap, [*arguments, "--", "/bin/sh", "-c", _WAITING_PROCESS])
+    except OSError as error:
+        os.write(2, f"{settings.bwrap}: {error.strerror}".encode())
+    finally:
+        os._exit(127)
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("file")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -1,0 +1,136 @@
+"""The processes of a sandbox, seen through its /proc, and the limit on their memory together.
+
+Each process has a hard limit of its own (`limits.py`). Their sum is looked at many times a second, with what the kernel
+holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the kernel would
+do in a container. This works without control groups, which an ordinary user often may not make.
+"""
+
+from __future__ import annotations
+
+import os
+from _signal import pidfd_send_signal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+from .libc import remove_shared_memory
+
+_SIGKILL = 9
+_KB = 1024
+_MB = 1024 * 1024
+_ALLOWANCE = 32 * _MB  # for shells and libraries, so that one large process meets its own limit first
+_FREE_DESCRIPTORS = 256  # as many as a process may have before they count
+_PER_DESCRIPTOR = 8 * _KB  # a pipe, once its user has many of them
+
+
+class MemoryWatch:
+    """Looks after the memory of the sandbox whose /proc this process sees."""
+
+    def __init__(self, limit: int, socket_buffer: int) -> None:
+        self._limit = limit + _ALLOWANCE
+        self._socket_buffer = socket_buffer
+
+    def is_idle(self) -> bool:
+        """Whether only the first process is running, so that nothing can grow."""
+        return len(processes()) <= 1
+
+    def enforce(self) -> str:
+        """Kill the largest process if all together use too much; says so, and says nothing while all is well."""
+        segments = _shared_segments()
+        common = sum(segments.values()) + _sockets() * self._socket_buffer
+        # What processes share is counted for each of them here, which is quick and never too low ...
+        found = {pid: held for pid in processes() if (held := _Held(pid)).resident}
+        if common + sum(held.resident + held.by_kernel for held in found.values()) <= self._limit:
+            return ""
+        # ... and once here, which is slow and exact.
+        shares = {pid: _proportional(pid) + held.by_kernel for pid, held in found.items()}
+        used = common + sum(shares.values())
+        if used <= self._limit:
+            return ""
+        for segment in segments:
+            _remove(segment)
+        largest = max((pid for pid in shares if pid != 1), key=lambda pid: shares[pid], default=None)
+        if largest is None:
+            return ""
+        name = _name(largest)
+        _kill(largest)
+        return (
+            f"the processes of this sandbox used {used // _MB} MB together and may use {self._limit // _MB} MB; "
+            f"the largest, {name} (PID {largest}), was killed"
+        )
+
+
+class _Held:
+    """What one process holds: its own memory, and what the kernel needs for it."""
+
+    def __init__(self, pid: int) -> None:
+        status = _read(f"/proc/{pid}/status")
+        self.resident = _number(status, b"\nVmRSS:") * _KB
+        descriptors = max(0, _number(status, b"\nFDSize:") - _FREE_DESCRIPTORS)
+        self.by_kernel = _number(status, b"\nVmPTE:") * _KB + descriptors * _PER_DESCRIPTOR
+
+
+def socket_buffer() -> int:
+    """The most bytes that one socket can hold back; read from the host's /proc."""
+    sizes = [_read(f"/proc/sys/net/core/{name}") for name in ("rmem_max", "wmem_max")]
+    return 2 * max([212_992, *(int(size) for size in sizes if size.strip().isdigit())])
+
+
+def _kill(pid: int) -> None:
+    """Kill a process by its number in the sandbox; one that runs there could not be relied on to do it."""
+    try:
+        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # it has just ended
+        return
+    try:
+        pidfd_send_signal(process, _SIGKILL)
+    except OSError:
+        pass
+    finally:
+        os.close(process)
+
+
+def _remove(segment: int) -> None:
+    try:
+        remove_shared_memory(segment)
+    except OSError:  # it has just been removed
+        pass
+
+
+def processes() -> list[int]:
+    """The processes of the sandbox, by their numbers inside."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _sockets() -> int:
+    return _number(b"\n" + _read("/proc/1/net/sockstat"), b"\nsockets: used")
+
+
+def _proportional(pid: int) -> int:
+    return _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB
+
+
+def _shared_segments() -> dict[int, int]:
+    """System V shared memory that no process has attached: identifier -> bytes in memory."""
+    lines = _read("/proc/sysvipc/shm").splitlines()
+    if len(lines) < 2:
+        return {}
+    columns = lines[0].split()
+    identifier, attached, resident = (columns.index(name) for name in (b"shmid", b"nattch", b"rss"))
+    rows = [line.split() for line in lines[1:]]
+    return {int(row[identifier]): int(row[resident]) for row in rows if row[attached] == b"0"}
+
+
+def _name(pid: int) -> str:
+    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip() or "a process"
+
+
+def _number(text: bytes, label: bytes) -> int:
+    """The number after a label; 0 where there is none."""
+    words = text.partition(label)[2].split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # the process has just ended
+        return b""

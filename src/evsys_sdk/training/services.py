@@ -1,0 +1,107 @@
+"""What a run offers its recipe, beside the documented fields of the context: one frozen, typed value.
+
+The runner makes it. A recipe that is trained by hand, from a context without it, gets what follows from the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import TrainingError
+from ..protocols import LogStore, Row, RunContext
+from .callback import Callback, EvalRecord, Observers, RunControl
+
+if TYPE_CHECKING:
+    from ..backends.client import TrainingClient
+    from ..config import ContinualStage, DataConfig
+    from ..inference.renderer import Renderer
+    from ..rollouts.engine import Verify
+    from .loop import Evaluate
+    from .scoring import BackgroundScoring
+
+type ScoreStage = Callable[[ContinualStage, int], Awaitable[Mapping[str, float]]]
+"""Scores the live model on the held-out rows of a stage, after a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What chooses among the checkpoints of a run."""
+
+    metric: str
+    mode: Literal["min", "max"] | None = None
+    """Whether less or more is better; by default less for losses, more for everything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """What a run offers its recipe."""
+
+    observers: Observers
+    control: RunControl
+    """Where anyone asks for a stop, and the recipe looks whether someone did."""
+    verify: Verify
+    """Scores a rollout."""
+    load_rows: Callable[[DataConfig], Sequence[Row]]
+    """Loads rows that the context does not hold, and notes in the record which ones they were."""
+    client: TrainingClient | None = None
+    """Trains and samples the model; None on a backend that has none."""
+    renderer: Renderer | None = None
+    """Turns conversations into the tokens of that model."""
+    seed: int = 0
+    attempt: int = 1
+    """How often the run was started."""
+    resume: bool = False
+    """Whether to go on from the last checkpoint."""
+    evaluate: Evaluate | None = None
+    """Scores the live model on the rows of `run.eval`."""
+    score_stage: ScoreStage | None = None
+    scoring: BackgroundScoring | None = None
+    """Scores snapshots on benchmarks while training goes on."""
+    selection: Selection | None = None
+    """What the config chooses checkpoints by; None leaves it to the recipe."""
+
+
+def services_of(ctx: RunContext) -> RunServices:
+    """The services of a run; what a context made by hand lacks follows from its documented fields."""
+    if ctx.services is not None:
+        return ctx.services
+    from ..inference.renderer import get_renderer
+
+    client = ctx.extras.get("backend_handles", {}).get("training_client")
+    run = next((run for run in ctx.config.all_runs() if run.name == ctx.run_id), None)
+    return RunServices(
+        observers=Observers([_LogMetrics(ctx.log_store)]),
+        control=RunControl(),
+        verify=_refuse_to_verify,
+        load_rows=lambda data: _load_rows(ctx, data),
+        client=client,
+        renderer=get_renderer(client.tokenizer, run.model.renderer_name if run else None) if client else None,
+        seed=run.seed if run else 0,
+    )
+
+
+class _LogMetrics(Callback):
+    """Writes metrics to a log store."""
+
+    name = "log_store"
+
+    def __init__(self, log_store: LogStore) -> None:
+        self._log_store = log_store
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._log_store.log_metrics(metrics, step)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        self._log_store.log_metrics(record.named_metrics, record.step)
+
+
+async def _refuse_to_verify(*_: Any) -> Any:
+    raise TrainingError("a context without services has no verifier. Train through `run_experiment` or `evsys run`.")
+
+
+def _load_rows(ctx: RunContext, data: DataConfig) -> list[Row]:
+    from ..data import apply_transforms, build_transforms, load_rows
+
+    return list(apply_transforms(load_rows(data, store=ctx.data_store), build_transforms(data.transforms)))
