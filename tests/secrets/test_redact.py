@@ -57,7 +57,8 @@ def test_a_key_that_something_is_looked_up_by_stays(value: str) -> None:
 
 
 def test_pieces_of_text_and_their_probabilities_stay() -> None:
-    row = {"top": [{"token": " a7b", "logprob": -0.5}], "tokens": [1, 2], "tokens_sampled": 5}
+    marks = {"assistant_token": "<|assistant|>", "audio_token": 151_655}
+    row = {"top": [{"token": " a7b", "logprob": -0.5}], "tokens": [1, 2], "tokens_sampled": 5} | marks
     assert redact(row) == row
     limits = {"tokens": {"limit": 90_000, "needed": 31_589, "ends_at": "sft"}, "api_keys": {"used": 2}}
     assert redact(limits) == limits
