@@ -107,7 +107,7 @@ def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str,
 
 
 def benchmark_problems(metadata: Metadata, *, priced: bool = True) -> list[Problem]:
-    """What is wrong with the entries, before anything is spent; `priced` says if every model in training has a price."""
+    """What is wrong with the entries, before anything is spent; `priced`: every model in training has a price."""
     entries = enumerate(metadata.benchmark)
     return [problem for index, entry in entries for problem in _problems(index, entry, metadata, priced)]
 
