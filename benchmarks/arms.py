@@ -26,6 +26,7 @@ from measure import machine
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.experiment import Experiment, launcher
 from evsys_sdk.record.events import Event, read_events
+from evsys_sdk.settings import import_project_code
 
 AIM_MS = 30.0
 ROWS = [{"messages": [{"role": "user", "content": w}, {"role": "assistant", "content": w.upper()}]} for w in "abcdefgh"]
@@ -80,6 +81,30 @@ def orchestration(arms: int) -> None:
     growth = (last - first) / (last_at - first_at) * 1e3
     print(f"  memory                  {first:.1f} MB after {first_at} arms, {last:.1f} MB after {last_at}")
     print(f"                          {growth:+.1f} kB for each finished arm")
+
+
+OWN = """
+from evsys_sdk import register_callback
+from evsys_sdk.training.callback import Callback
+
+@register_callback("own")
+class Own(Callback): ...
+"""
+
+
+def own_code(arms: int) -> None:
+    """What a process for each arm costs: the same sweep with built-ins only, and with a callback of the user's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        wall = time.perf_counter()
+        assert Experiment(config(Path(folder) / "without", arms)).run().exit_code == 0
+        without = time.perf_counter() - wall
+        (Path(folder) / "own_callback.py").write_text(OWN, encoding="utf-8")
+        import_project_code([str(Path(folder) / "own_callback.py")])
+        wall = time.perf_counter()
+        assert Experiment(config(Path(folder) / "with", arms, callbacks=[{"kind": "own"}])).run().exit_code == 0
+        took = time.perf_counter() - wall
+    print(f"{arms} arms of 2 steps with code of the user's own, a process for each:")
+    print(f"  {took / arms * 1e3:8.1f} ms an arm, against {without / arms * 1e3:.1f} ms in this process")
 
 
 def through_ray(arms: int) -> None:
@@ -137,6 +162,7 @@ def main() -> None:
         return
     print(machine())
     orchestration(options.arms)
+    own_code(max(options.arms // 10, 50))
     if options.ray_python is None:
         print("ray: not measured; give --ray-python")
         return

@@ -173,7 +173,7 @@ class Cell:
     name: str
     world: World
     asks: str = "false"
-    """`false`: how often it is wrongly supported; `power`: how often rightly; `printed`: power at the printed effect."""
+    """`false`: how often it is wrongly supported; `power`: how often rightly; `printed`: at the printed effect."""
     at_least: float | None = None
     attempts: str = ""
     """`fresh`: five attempts; `seeds`: one attempt that gets seeds from 2 to 10."""
@@ -342,9 +342,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     seed = secrets.randbits(32) if given.seed is None else given.seed
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d}\n{machine()}, numpy {version('numpy')}\nseed {seed}, {given.worlds} worlds a cell"
-    )
+    print(f"{datetime.now(UTC):%Y-%m-%d}\n{machine()}, numpy {version('numpy')}")
+    print(f"seed {seed}, {given.worlds} worlds a cell")
     cells = [*powers(), *attempts(), *main_grid(), *other_factors(), *(whole_product() if given.full else ())]
     wanted = [cell for cell in cells if given.cells in cell.name]
     fine = True

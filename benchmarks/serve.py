@@ -1,4 +1,5 @@
-"""`evsys serve`: requests per second, latency, and what the wire adds to a forward_backward of 64 x 512 tokens.
+"""`evsys serve`: requests per second, latency, what the wire adds to a forward_backward of 64 x 512 tokens, and how
+much longer a client waits beside one that asks for everything at once (aim: three times as long at most).
 
     python benchmarks/serve.py [--python PATH] [--rounds 12]
 
@@ -46,6 +47,7 @@ def main() -> None:
         try:
             asyncio.run(requests_per_second(*server, options.seconds))
             forward_backward(*server, Path(folder), options.rounds)
+            asyncio.run(beside_a_greedy_client(server[1], options.rounds))
         finally:
             server[0].terminate()
             server[0].wait(30)
@@ -88,6 +90,24 @@ class Bare:
     async def result(self, request_id: str) -> Any:
         return await self.json("retrieve_future", {"request_id": request_id})
 
+    async def sampler(self) -> str:
+        session = (await self.json("create_session", {}))["session_id"]
+        body = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny"}
+        return (await self.json("create_sampling_session", body))["sampling_session_id"]
+
+    async def ask_for_samples(self, sampler: str, number: int, count: int, params: Any) -> str:
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": list(b"Once upon a time")}]}
+        body = {"sampling_session_id": sampler, "seq_id": number, "num_samples": count, "prompt": prompt}
+        return (await self.json("asample", {**body, "sampling_params": params}))["request_id"]
+
+    async def sample_seconds(self, sampler: str, number: int) -> float:
+        begin = time.perf_counter()
+        request_id = await self.ask_for_samples(sampler, number, 8, {"max_tokens": 64, "seed": number, "stop": []})
+        body = json.dumps({"request_id": request_id}).encode()
+        while (await self.send("retrieve_future", body))[0] == 408:
+            continue
+        return time.perf_counter() - begin
+
 
 async def requests_per_second(server: subprocess.Popen[str], url: str, seconds: float) -> None:
     """Look-ups, and whole operations that hardly do anything: an optimiser step of a model without a gradient."""
@@ -99,6 +119,20 @@ async def requests_per_second(server: subprocess.Popen[str], url: str, seconds: 
         await measure(server, f"optim_step + result, {connections} at once", clients, steps, seconds, requests=2)
         for session in {model.partition(":")[0] for model in steps.models}:
             await clients[0].send(f"sessions/{session}/finish", b"{}")
+
+
+async def beside_a_greedy_client(url: str, rounds: int) -> None:
+    """A client that draws 8 samples of 64 tokens, alone and while another waits for 3 x 1,024 samples of any length."""
+    greedy, polite = await Bare().open(url), await Bare().open(url)
+    much, little = await greedy.sampler(), await polite.sampler()
+    alone = [await polite.sample_seconds(little, number) for number in range(rounds)]
+    for number in range(3):
+        await greedy.ask_for_samples(much, number, 1024, {"stop": []})
+    beside = [await polite.sample_seconds(little, rounds + number) for number in range(rounds)]
+    await greedy.send(f"sessions/{much.partition(':')[0]}/finish", b"{}")
+    one, other = statistics.median(alone), statistics.median(beside)
+    print(f"\n8 samples of 64 tokens     alone {1e3 * one:.0f} ms, beside a greedy client {1e3 * other:.0f} ms", end="")
+    print(f" ({other / one:.1f}x; slowest {max(beside) / one:.1f}x)")
 
 
 async def look_up(client: Bare, index: int) -> None:

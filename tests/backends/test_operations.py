@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import pytest
 
 from evsys_sdk.backends.future import Operation
-from evsys_sdk.backends.worker import Worker
+from evsys_sdk.backends.seeds import seed_of_later, stream_of
+from evsys_sdk.backends.worker import UNFINISHED, Worker
 from evsys_sdk.errors import BackendError
 
 
@@ -125,3 +126,41 @@ def test_a_dropped_worker_leaves_no_thread_behind() -> None:
     gc.collect()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_long_work_lets_others_have_their_turn(worker: Worker) -> None:
+    gate, seen = _blocked(worker), list[str]()
+
+    def count_down(many: Sequence[list[int]]) -> list[object]:
+        seen.extend(f"long {one[0]}" for one in many)
+        for one in many:
+            one[0] -= 1
+        return [UNFINISHED if one[0] else "done" for one in many]
+
+    long = worker.submit_many("long", [3], count_down, group=object())
+    short = [worker.submit("short", lambda n=n: seen.append(f"short {n}")) for n in (1, 2)]
+    gate.set()
+    assert long.result(10) == "done"
+    for operation in short:
+        operation.result(10)
+    assert seen == ["long 3", "short 1", "short 2", "long 2", "long 1"]
+
+
+def test_a_closed_worker_finishes_what_is_unfinished() -> None:
+    worker, left = Worker("test"), [5]
+
+    def count_down(many: Sequence[list[int]]) -> list[object]:
+        left[0] -= 1
+        return [UNFINISHED if left[0] else "done" for _ in many]
+
+    long = worker.submit_many("long", left, count_down, group=left)
+    worker.close()
+    assert long.result(10) == "done"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**63 - 1, 2**64 - 1])
+def test_a_piece_of_a_request_draws_what_the_whole_would(seed: int) -> None:
+    assert seed_of_later(seed, 0) == seed
+    for first in (1, 32, 1000):
+        piece = seed_of_later(seed, first)
+        assert [stream_of(piece, n) for n in range(3)] == [stream_of(seed, first + n) for n in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,28 @@ def test_bad_input_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hidden" in capsys.readouterr().err
     assert main([*ASK, "--base-url", "http://127.0.0.1:9"]) == 1
     assert "base_url" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_it_says_what_sandboxes_promise_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor", "--sandbox", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    held = {promise["name"]: promise["held"] for promise in told["promises"]}
+    if held["a sandbox"]:
+        assert (code, told["missing"]) == (0, [])
+        for name in ("filter on all processes", "no privileges", "no descriptors", "no network", "nothing survives"):
+            assert held[name] is True, name
+    else:
+        assert (code, "a sandbox" in told["missing"]) == (1, True)
+    assert main(["doctor", "--sandbox"]) == code
+    assert "user namespaces" in capsys.readouterr().out
+
+
+def test_a_machine_without_bubblewrap_is_told_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["doctor", "--sandbox"]) == 1
+    shown = capsys.readouterr()
+    assert "apt-get install bubblewrap" in shown.out
+    assert "Missing: bubblewrap, a sandbox." in shown.err

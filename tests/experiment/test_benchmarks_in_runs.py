@@ -195,6 +195,21 @@ def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> Non
     assert len(trained.notes.scoring_problems) == 4
 
 
+def test_a_scoring_that_cannot_be_made_up_for_leaves_the_run_unscored() -> None:
+    """A run goes on from a checkpoint that names a sampler to score, and that sampler is damaged."""
+    stopped = run(VAL, watchers=[lambda: AtStep(5, lambda control: control.stop("enough", interrupted=True))])
+    assert stopped.runs[0].status == "cancelled"
+    [pending] = Path("outputs/e/r").glob("checkpoints/*step000004*/sampler*")
+    for file in pending.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"damaged")
+    result = run(VAL, resume=True)
+    [trained] = result.runs
+    assert trained.status == "completed"
+    assert "after step 4" in trained.extras["unscored"]
+    assert result.exit_code == 2
+
+
 def test_training_that_fails_does_not_wait_for_a_scoring() -> None:
     @register_agent("endless")
     class Endless:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evsys_sdk.experiment.journal import read_journal
 
 from evsys_sdk import ExperimentConfig, ExperimentResult
 from evsys_sdk.experiment import Experiment
+from evsys_sdk.record.events import Kind, read_events
 
 type Config = Callable[..., ExperimentConfig]
 
@@ -136,7 +136,7 @@ def scores_of(arm: Any) -> dict[str, float]:
 
 def durations(result: ExperimentResult) -> dict[str, float]:
     """How long each arm took, from its first moment to the end that was noted."""
-    ended = {event["arm"]: event["time"] for event in read_journal(result.path) if event["kind"] == "arm_ended"}
+    ended = {event.text("arm"): event.time or 0.0 for event in read_events(result.path) if event.kind == Kind.ARM_ENDED}
     began = {name: json.loads((result.path / name / "starts.jsonl").read_text(encoding="utf-8")) for name in ended}
     return {name: ended[name] - began[name]["time"] for name in ended}
 
@@ -218,7 +218,7 @@ def test_two_copies_of_an_arm_leave_one_record(config: Config, project: Path, un
 
 def test_a_lost_arm_is_tried_again_but_not_one_whose_time_was_over(config: Config, project: Path) -> None:
     result = Experiment(sweep(config, ["exit3", "hang"], 1, arm_retries=1, arm_timeout_s=LIMIT_S)).run()
-    retried = [event["arm"] for event in read_journal(result.path) if event["kind"] == "arm_retried"]
+    retried = [event.text("arm") for event in read_events(result.path) if event.kind == Kind.ARM_RETRIED]
     assert retried == ["exit3-0"]
     assert [arm.status for arm in result.arms] == ["failed", "completed", "failed"]
 

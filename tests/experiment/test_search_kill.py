@@ -77,7 +77,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     journal = [json.loads(line) for line in (experiment / "journal.jsonl").read_text(encoding="utf-8").splitlines()]
     decisions = [event for event in journal if event["kind"] == "search_decision"]
     found: dict[str, Any] = {
-        "decisions": [{key: event[key] for key in event if key not in ("id", "time")} for event in decisions]
+        "decisions": [{key: event[key] for key in event if key not in ("id", "time", "prev")} for event in decisions]
     }
     for run in sorted(path.parent for path in experiment.glob("*/run_result.json")):
         result = json.loads((run / "run_result.json").read_text(encoding="utf-8"))

@@ -36,7 +36,19 @@ COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet"]
 ARMS = 12
 SWEEPS = 5
 KILLS_PER_SWEEP = 10
-VOLATILE = {"seconds", "ts", "time", "id", "pid", "artifacts", "experiment", "experiment_id", "spend", "model"}
+VOLATILE = {
+    "deviations",
+    "seconds",
+    "ts",
+    "time",
+    "id",
+    "pid",
+    "artifacts",
+    "experiment",
+    "experiment_id",
+    "spend",
+    "model",
+}
 """What a repetition of the very same experiment would not reproduce."""
 
 

@@ -112,14 +112,32 @@ def test_a_killed_writer_loses_no_record(tmp_path: Path) -> None:
     assert [record["step"] for record in read_records(path)] == list(range(1, 501))
 
 
-def test_rewinding_keeps_records_without_a_step_and_damaged_lines(tmp_path: Path) -> None:
+def test_rewinding_keeps_records_without_a_step_and_sets_damaged_lines_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n{"note": "kept"}\nnot json\n{"step": 3}\n{"step": 2}\n')
     file = JsonlFile(path)
-    file.rewind(3)
+    with caplog.at_level("WARNING", logger="evsys_sdk"):
+        file.rewind(3)
     file.append({"step": 3, "again": True})
     file.close()
-    assert path.read_bytes() == b'{"step": 1}\n{"note": "kept"}\nnot json\n{"step": 2}\n{"step": 3, "again": true}\n'
+    assert path.read_bytes() == b'{"step": 1}\n{"note": "kept"}\n{"step": 2}\n{"step": 3, "again": true}\n'
+    assert (tmp_path / "m.jsonl.damaged").read_bytes() == b"not json\n"
+    assert "damaged lines (3) were moved to m.jsonl.damaged" in caplog.text
+
+
+def test_a_fork_of_the_writer_adds_nothing(tmp_path: Path) -> None:
+    file = JsonlFile(tmp_path / "m.jsonl")
+    file.append({"step": 1})
+    code = "import os, sys; from pathlib import Path; from evsys_sdk.record.jsonl_file import JsonlFile\n"
+    code += "file = JsonlFile(Path(sys.argv[1]))\nif os.fork() == 0:\n    try:\n        file.append({'step': 2})\n"
+    code += "    except Exception as error:\n        os._exit(7 if 'fork' in str(error) else 8)\n    os._exit(9)\n"
+    code += "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.jsonl")], check=False)
+    assert done.returncode == 7
+    assert [record["step"] for record in read_records(tmp_path / "m.jsonl")] == [1]
+    file.close()
 
 
 def test_rewinding_leaves_a_file_alone_that_has_nothing_to_drop(tmp_path: Path) -> None:

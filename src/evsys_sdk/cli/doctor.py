@@ -1,4 +1,4 @@
-"""`evsys doctor`: find out what a backend really does, once, and remember it."""
+"""`evsys doctor`: find out what a backend really does, once, and remember it; or what sandboxes promise here."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--param", "params", multiple=True, metavar="KEY=VALUE", help="A further param of the backend. May be repeated."
 )
+@click.option("--sandbox", is_flag=True, help="Check instead what sandboxes can promise on this machine.")
 @click.option("--refresh", is_flag=True, help="Ask again although the answer is known.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
@@ -32,6 +33,7 @@ def doctor(
     base_url: str | None,
     model: str | None,
     params: tuple[str, ...],
+    sandbox: bool,
     refresh: bool,
     quiet: bool,
     as_json: bool,
@@ -40,7 +42,11 @@ def doctor(
 
     The answer is kept in .evsys/doctor and used by every later run on the same server: recipes that it would corrupt
     without an error are refused, and what can be corrected on our side is corrected.
+
+    With --sandbox it asks this machine instead: which of the walls around the environment `bwrap` stand here.
     """
+    if sandbox:
+        return _check_sandbox(as_json)
     from ..backends.probes.cache import Server, read_answer
 
     built = _built(backend, base_url, params)
@@ -51,6 +57,31 @@ def doctor(
         answer = _asked(built, server, quiet)
     _report(answer, server, cached, as_json)
     return 0
+
+
+def _check_sandbox(as_json: bool) -> int:
+    import asyncio
+    from dataclasses import asdict
+
+    from ..rollouts.sandbox.promises import check_promises
+
+    promises = asyncio.run(check_promises())
+    missing = [promise.name for promise in promises if promise.held is False]
+    told = {"promises": [asdict(promise) for promise in promises], "missing": missing}
+
+    def render() -> None:
+        words = {True: "yes", False: "NO", None: "not here"}
+        click.echo(
+            table(
+                ("promise", "held", "found", "meaning"),
+                [(promise.name, words[promise.held], promise.found, promise.meaning) for promise in promises],
+            )
+        )
+        if missing:
+            click.echo(f"Missing: {', '.join(missing)}. Run no model's code in environment 'bwrap' here.", err=True)
+
+    emit(told, as_json, render)
+    return 1 if missing else 0
 
 
 def _built(kind: str, base_url: str | None, params: tuple[str, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ from .output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
     from ..experiment.plan import LimitPlan, Needs, Plan
+    from ..experiment.sensitivity import Sensitivity
 
 
 @click.command()
@@ -39,6 +41,9 @@ def _render(plan: Plan) -> None:
     click.echo(table(("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time"), rows))
     for name, limit in plan.budget.items():
         click.echo(_verdict(name, limit))
+    if plan.sensitivity is not None:
+        for line in _sensitivity(plan):
+            click.echo(line)
     notes = {note: None for run in plan.runs for note in run.notes}
     for sentence in (*plan.assumptions, *notes):
         click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
@@ -66,6 +71,38 @@ def _verdict(name: str, limit: LimitPlan) -> str:
         return f"{head}: lasts ({needed})"
     where = f" and would then end in arm '{limit.ends_at}'" if limit.ends_at else ""
     return f"{head}: may not last ({needed}){where}"
+
+
+def _sensitivity(plan: Plan) -> Iterator[str]:
+    """What the experiment could show, and what it would take to show what is claimed."""
+    found = plan.sensitivity
+    if found is None:
+        return
+    yield found.rule
+    if found.detectable is None:
+        return
+    seeds = _count(found.seeds, "seed")
+    yield f"With {seeds} a run, an effect of {found.detectable:.3f} is seen in 80 % of experiments like this one."
+    if found.claimed is not None and found.claimed < found.detectable:
+        yield _needed(plan, found, found.claimed)
+    if found.split is not None and found.split_detectable is not None:
+        base, each = found.split
+        yield (
+            f"The same {_count(base + each * found.candidates, 'arm')} see {found.split_detectable:.3f} "
+            f"with {base} seeds of the baseline and {each} of each other run."
+        )
+
+
+def _needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
+    if found.seeds_needed is None:
+        return f"No number of seeds would show the claimed {claimed:g}: add tasks, or samples of each task."
+    times = found.seeds_needed / found.seeds
+    usd = f", {plan.total.usd * times:,.2f} usd" if plan.total.usd else ""
+    arms = _count(len(plan.runs) * found.seeds_needed, "arm")
+    return (
+        f"To see the claimed {claimed:g}: n_repeats: {found.seeds_needed} "
+        f"({arms}, at most {plan.total.tokens * times:,.0f} tokens{usd})."
+    )
 
 
 def _time(seconds: float | None) -> str:

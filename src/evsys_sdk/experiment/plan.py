@@ -20,6 +20,7 @@ from .arms import expand_arms
 from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run
 from .experiment import Experiment
+from .sensitivity import Sensitivity, expect_sensitivity
 from .speed import Speed, measured_speed, recorded_speed
 
 
@@ -95,6 +96,8 @@ class Plan:
     """By limit; those of a single arm are called `per_arm.<limit>`."""
     assumptions: tuple[str, ...] = ()
     """Where the numbers come from, as sentences."""
+    sensitivity: Sensitivity | None = None
+    """What the experiment could show; None where nothing is claimed or nothing is scored."""
 
     @property
     def n_arms(self) -> int:
@@ -133,7 +136,10 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
     total = sum((needs for _, needs in per_arm), Needs())
     assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
-    return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions))
+    sensitivity = expect_sensitivity(config)
+    if sensitivity is not None and sensitivity.basis:
+        assumptions |= {sensitivity.basis: None}
+    return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions), sensitivity)
 
 
 _NO_MATTER_OF_SIZE = (

@@ -51,10 +51,14 @@ class Reading:
     def __exit__(self, *error: object) -> None:
         self.memory.give_back(self.size)
 
-    def grow(self, size: int) -> None:
-        """See to it that `size` bytes fit."""
+    def check_announced(self, size: int) -> None:
+        """Refuse what says that it is too long. Nothing is kept for it: it may never come."""
         if size > self.most:
             raise Refusal(413, f"the request is longer than {self.most / 1e6:g} MB. {self.hint}")
+
+    def grow(self, size: int) -> None:
+        """See to it that the `size` bytes that have come fit."""
+        self.check_announced(size)
         if size > self.size:
             self.memory.check(size - self.size)
             self.memory.hold(size - self.size)

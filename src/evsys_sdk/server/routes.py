@@ -67,7 +67,7 @@ async def _read_body(request: Request, service: Service, room: Reading) -> bytes
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
     announced = headers.get(b"content-length", b"0")
-    room.grow(int(announced) if announced.isdigit() and len(announced) < 16 else 0)
+    room.check_announced(int(announced) if announced.isdigit() and len(announced) < 16 else 0)
     try:
         async with asyncio.timeout(service.settings.read_s):
             return await _receive_all(request, room)

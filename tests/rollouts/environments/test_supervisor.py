@@ -105,8 +105,8 @@ class Machine:
     def __init__(self, code: bytes) -> None:
         self.instructions = list(struct.iter_unpack("HBBI", code))
 
-    def answer(self, number: int, architecture: int, first_argument: int = 0) -> int:
-        words = {0: number, 4: architecture, 16: first_argument}
+    def answer(self, number: int, architecture: int, *arguments: int) -> int:
+        words = {0: number, 4: architecture, 16: 0, **{16 + 8 * at: value for at, value in enumerate(arguments)}}
         accumulator, at = 0, 0
         while True:
             code, if_true, if_false, value = self.instructions[at]
@@ -141,6 +141,13 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(name: str) -> None:
         allowed = {family for family in range(64) if machine.answer(by_argument[call], architecture, family) == allow}
         assert allowed == {1, 2, 10}
         assert machine.answer(by_argument[call], architecture, 40) == no_family
+    ignored = {
+        option
+        for option in range(99)
+        if machine.answer(by_argument["setsockopt"], architecture, 3, 1, option) == 0x00050000
+    }
+    assert ignored == {7, 8, 32, 33}
+    assert {machine.answer(by_argument["setsockopt"], architecture, 3, 6, option) for option in range(99)} == {allow}
     assert machine.answer(by_argument["prlimit64"], architecture, 0) == allow
     assert machine.answer(by_argument["prlimit64"], architecture, 1) == refused
     assert machine.answer(by_argument["clone"], architecture + 1) == not_there

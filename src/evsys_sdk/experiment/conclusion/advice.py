@@ -114,8 +114,7 @@ def _about_clusters(analysis: Analysis) -> Iterator[str]:
         yield f"The tasks come from {report.n_clusters} clusters, which is little to know other ones by."
     if base is None or not report.by_task:
         return
-    candidates = [report.runs[name].values.mean(axis=0) for name in analysis.candidates]
-    gaps = [scores - base.values.mean(axis=0) for scores in candidates]
+    gaps = [report.runs[name].task_means - base.task_means for name in analysis.candidates] if report.labels else []
     for key, groups in report.labels.items():
         share = max((shared_within(gap, groups) for gap in gaps), default=0.0)
         if share > _CORRELATED:
@@ -161,7 +160,9 @@ def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: S
     if claim is None:
         yield "State a hypothesis: {claim, metric, min_effect, baseline} under metadata.hypothesis."
         return
-    if ruling.verdict == "supported":
+    if ruling.verdict == "supported" and claim.kind == "trend":
+        yield f"Go further along `{claim.axis}`: where the trend ends is where the best value is."
+    elif ruling.verdict == "supported":
         if analysis.question.shared:
             yield "Confirm it once on a sealed set: add a benchmark with `split: test`, and call this one `split: val`."
         elif ruling.judged is not None:
@@ -169,6 +170,8 @@ def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: S
     elif extremes and ruling.verdict != "refuted":
         easier = extremes[0].startswith("Floor") == (analysis.question.sign > 0)
         yield f"Score the runs on {'easier' if easier else 'harder'} tasks: on these, no change can show what it does."
+    elif ruling.verdict == "refuted" and claim.limits and ruling.reasons:
+        yield "Make the run cheaper, or claim the same at a higher limit in another experiment."
     elif ruling.verdict == "refuted":
         yield "Give this claim up, or claim a smaller effect; more seeds of these runs would hardly change the answer."
     elif ruling.judged is not None and analysis.comparison(ruling.judged) is not None:

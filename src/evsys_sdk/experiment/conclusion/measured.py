@@ -107,7 +107,8 @@ def _by_task(
             unusable[arm] = f"only {len(score.per_task or ())} of {len(asked)} tasks have a score"
             del scores[arm]
     everyone = [score.per_task or {} for score in chain(scores.values(), (score for score, _ in base))]
-    common = [task for task in asked if all(task in tasks for tasks in everyone)] if asked else []
+    whole = all(len(tasks) == len(asked) for tasks in everyone) and not base
+    common = asked if whole else [task for task in asked if all(task in tasks for tasks in everyone)]
     if not common:
         return _by_value(evidence, key, scores, unusable, base)
     scorings = {arm.arm: arm.scorings[key] for arm in evidence.arms if arm.arm in scores}
@@ -212,6 +213,8 @@ def _missing_shares(score: Score, scoring: Scoring, tasks: Sequence[str]) -> Flo
     if scoring.failed_samples and not samples:  # nothing tells which tasks they belonged to
         evenly = scoring.failed_samples / (scoring.failed_samples + score.n_samples)
     found = np.full(len(tasks), evenly)
+    if not samples and len(known) == len(tasks):
+        return found
     for at, task in enumerate(tasks):
         if task not in known:
             found[at] = 1.0

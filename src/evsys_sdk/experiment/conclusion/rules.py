@@ -137,6 +137,8 @@ def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -
         doubts = _doubts_about_refuting(evidence, analysis)
         reasons = doubts or [_too_dear(claim, name, dear[name]) for name in seen]
         return Ruling("inconclusive" if doubts else "refuted", reasons, judged=seen[0] if seen else judged)
+    affordable = [one.run for one in analysis.comparisons if one.run not in too_dear]
+    judged = _favourite(evidence, analysis, affordable) or judged
     comparison = analysis.comparison(judged) or analysis.comparisons[0]
     lacking = _lacking(evidence, claim, analysis, comparison.run)
     if reason := _promise(analysis, comparison, limit):

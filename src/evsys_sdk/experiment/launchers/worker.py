@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from ...config.deep import deep_problems
 from ...errors import ConfigError, EvsysError, Problem
 from ...log import get_logger, redact_output
 from ...protocols import RunResult
@@ -291,9 +292,14 @@ def _end_leftovers(child: int) -> None:
 
 
 def _import_what_arms_use(launch: Launch) -> None:
-    """So that it need not be imported by every arm."""
-    if any(run.backend.kind == "mock" for run in launch.config.all_runs()):
-        import_module("evsys_sdk.backends.mock.client")
+    """So that it need not be imported, and models of configs need not be built, by every arm."""
+    with suppress(Exception):  # whatever is wrong is said where it matters
+        deep_problems(launch.config)
+        modules = ["evsys_sdk.data.transform", "evsys_sdk.inference.renderers.chat_template", "numpy.random"]
+        if any(run.backend.kind == "mock" for run in launch.config.all_runs()):
+            modules.append("evsys_sdk.backends.mock.client")
+        for module in modules:
+            import_module(module)
 
 
 def _pass_over(number: int, frame: Any) -> None:

@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
-from .reference import ERROR, Design, Reference, coarse_df, mixed, raise_training, suiting_variance
+from .reference import (
+    CAUTIOUS,
+    ERROR,
+    Design,
+    Reference,
+    caution_if_erratic,
+    coarse_df,
+    mixed,
+    raise_noise,
+    suiting_variance,
+)
 from .two_level import Differences
 
 _SEEDS = (*range(2, 13), 14, 16, 20, 24, 32, 48, 64)
@@ -55,13 +65,15 @@ class Prospect:
         base = 0 if self.frozen_baseline else baseline_seeds or seeds
         df = max(1, self.candidates * (seeds - 1) + max(base - 1, 0))
         shares = 1 / seeds + (1 / base if base else 0.0)
-        cautious = raise_training(self.training, self.answers, df)
+        between = self.training + self.answers
         shape = Design((seeds,) * self.candidates, base, coarse_df(self.tasks_df), rough=True)
-        tested, expected = (
-            mixed(shape, training, self.answers, self.suiting, shares) for training in (cautious, self.training)
+        cautions = (CAUTIOUS, caution_if_erratic(base))
+        raised = [raise_noise(between, self.answers, df, upper) for upper in cautions]
+        tested, erratic, expected = (
+            mixed(shape, training, self.answers, self.suiting, shares) for training in (*raised, self.training)
         )
         unit = max(self.training + self.answers, 1e-300)
-        return _detectable(Reference(tested, error, expected)) * math.sqrt(unit)
+        return _detectable(Reference(tested, error, erratic, expected)) * math.sqrt(unit)
 
     def seeds_needed(self, effect: float) -> int | None:
         """Seeds a run that would show `effect` in 80 % of experiments; None where no sensible number does."""

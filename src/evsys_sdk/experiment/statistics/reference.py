@@ -27,16 +27,20 @@ from .two_level import Differences, charge_baseline, charge_run
 
 ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
-_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.024
+_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.021
 """How often it may pass where the baseline is erratic; two seeds hide that so well that less must be aimed at."""
+_ERROR_IF_ERRATIC_WITH_HISTORY, _ENOUGH_HISTORY = 0.05, 4
+"""Who lends the noise of earlier runs to these says that the baseline is one of their kind: less need be feared."""
 _KEPT = 0.9
 """Share of the error rate that is used; the rest is for not knowing the mixture of noise exactly."""
 _ERRATIC = 25.0
 """Seed variance of an erratic baseline, in those of the other runs."""
 _PREFERRED = 0.8
 """Share of the error rate that is spent on the run which validation prefers."""
-_UPPER = 0.35
+CAUTIOUS, _CAUTIOUS_IF_ERRATIC = 0.35, 0.45
 """The noise of seeds is taken from the upper part of its own uncertainty: at its mean, few seeds would be too sure."""
+_HIDING_SEEDS = 2
+"""So many seeds may agree by chance so well that nothing is left of the noise."""
 _ALIKE = 0.5
 """Correlation of two differences to one baseline, when all runs are equally noisy."""
 _WORLDS, _FEWEST_WORLDS, _MOST_DRAWS = 20_000, 4_000, 1_000_000
@@ -76,8 +80,10 @@ class Reference:
 
     design: Design
     error: float = ERROR
+    erratic: Design | None = None
+    """The same with the noise that an erratic baseline is measured by; less cautious, as it is a worst case anyway."""
     expected: Design | None = None
-    """The same with the noise at its mean, where `design` is cautious; for an erratic baseline, and for power."""
+    """The same with the noise at its mean, for power."""
 
     def critical(self, *, preferred: bool = False) -> float:
         """How many standard errors wide an interval is to each side, for all compared runs together."""
@@ -92,7 +98,7 @@ class Reference:
     def p_value(self, t: float, *, preferred: bool = False) -> float:
         """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
         which, share = self._aim(preferred=preferred)
-        usual, erratic = _worlds(self.design), _worlds(self.expected or self.design, _ERRATIC)
+        usual, erratic = _worlds(self.design), _worlds(self.erratic or self.design, _ERRATIC)
         passes = max(
             _share_above(getattr(usual, which), abs(t)) / self._allowed(share),
             _share_above(getattr(erratic, which), abs(t)) / self._allowed_if_erratic(share),
@@ -113,11 +119,14 @@ class Reference:
         return self.error * share * _KEPT
 
     def _allowed_if_erratic(self, share: float) -> float:
-        most = _ERROR_IF_ERRATIC if self.design.baseline_seeds != 2 else _ERROR_IF_ERRATIC_WITH_TWO_SEEDS
+        few = self.design.baseline_seeds == _HIDING_SEEDS
+        most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS if few else _ERROR_IF_ERRATIC
+        if self.design.lent_df >= _ENOUGH_HISTORY:
+            most = _ERROR_IF_ERRATIC_WITH_HISTORY
         return self.error * share * most / ERROR
 
     def _quantile(self, which: str, share: float) -> float:
-        usual, erratic = _worlds(self.design), _worlds(self.expected or self.design, _ERRATIC)
+        usual, erratic = _worlds(self.design), _worlds(self.erratic or self.design, _ERRATIC)
         return max(
             _upper_quantile(getattr(usual, which), self._allowed(share)),
             _upper_quantile(getattr(erratic, which), self._allowed_if_erratic(share)),
@@ -152,12 +161,12 @@ def reference_of(
     noise = differences.noise
     if noise is None:
         return Reference(shape, error)
-    raised = max(0.0, noise.between * noise.df / chi2_quantile(_UPPER, noise.df) - noise.explained)
-    cautious, expected = (
-        mixed(shape, training, noise.explained, suiting_variance(differences), typical_share(differences))
-        for training in (raised, noise.component)
+    suiting, shares = suiting_variance(differences), typical_share(differences)
+    cautious, erratic = (
+        mixed(shape, raise_noise(noise.between, noise.explained, noise.df, upper), noise.explained, suiting, shares)
+        for upper in (CAUTIOUS, caution_if_erratic(differences.baseline_seeds))
     )
-    return Reference(cautious, error, expected)
+    return Reference(cautious, error, erratic, mixed(shape, noise.component, noise.explained, suiting, shares))
 
 
 def detectable_effect(differences: Differences, reference: Reference, critical: float) -> float:
@@ -194,9 +203,14 @@ def mixed(design: Design, training: float, answers: float, suiting: float, share
     )
 
 
-def raise_training(training: float, answers: float, df: float) -> float:
+def raise_noise(between: float, answers: float, df: float, upper: float) -> float:
     """The luck of training from the upper part of what `df` degrees of freedom leave open."""
-    return max(0.0, (training + answers) * df / chi2_quantile(_UPPER, df) - answers)
+    return max(0.0, between * df / chi2_quantile(upper, df) - answers)
+
+
+def caution_if_erratic(baseline_seeds: int) -> float:
+    """Where in its uncertainty the noise is taken from for an erratic baseline."""
+    return _CAUTIOUS_IF_ERRATIC if baseline_seeds > _HIDING_SEEDS else CAUTIOUS
 
 
 def typical_share(differences: Differences) -> float:

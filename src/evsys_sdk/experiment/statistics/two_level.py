@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ _SHARED = 0.05
 """How seldom seeds that share nothing may look as much alike as they do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunScores:
     """What the seeds of one run scored."""
 
@@ -58,20 +59,31 @@ class RunScores:
     def n_seeds(self) -> int:
         return len(self.values)
 
-    @property
+    @cached_property
     def mean(self) -> float:
         return float(self.values.mean())
 
-    @property
+    @cached_property
+    def task_means(self) -> FloatArray:
+        return self.values.mean(axis=0)
+
+    @cached_property
     def seed_means(self) -> FloatArray:
         return self.values.mean(axis=1)
 
-    @property
+    @cached_property
     def seed_variance(self) -> float | None:
         """How far the seeds lie apart; None where they cannot."""
         return float(self.seed_means.var(ddof=1)) if self.trained and self.n_seeds > 1 else None
 
-    @property
+    @cached_property
+    def seed_noise(self) -> SeedNoise | None:
+        """What its own seeds say about the noise; None where they cannot."""
+        if self.seed_variance is None:
+            return None
+        return SeedNoise(self.seed_variance, _explained_by_tasks(_beyond_seed(self)[None], self), self.n_seeds - 1)
+
+    @cached_property
     def tasks_df(self) -> float:
         """What the luck of the tasks is known from: clusters less one, fewer where they differ much in size."""
         tasks = self.values.shape[1]
@@ -147,8 +159,8 @@ def are_paired(runs: Sequence[RunScores]) -> bool:
 def seed_noise(runs: Sequence[RunScores], *, pool: Sequence[RunScores] = ()) -> SeedNoise | None:
     """Pooled over all runs that have at least two seeds, and those of other experiments in `pool`."""
     paired = are_paired(runs)
-    found = [_noise_of_pairs([run for run in runs if run.trained])] if paired else [*map(_noise_of, runs)]
-    known = [one for one in [*found, *map(_noise_of, pool)] if one is not None]
+    found = [_noise_of_pairs([run for run in runs if run.trained])] if paired else [run.seed_noise for run in runs]
+    known = [one for one in [*found, *(run.seed_noise for run in pool)] if one is not None]
     df = sum(one.df for one in known)
     if not df:
         return None
@@ -206,7 +218,7 @@ def contrast(runs: Sequence[RunScores], weights: FloatArray) -> tuple[float, flo
     estimate = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
     tasks, tasks_df = 0.0, runs[0].tasks_df
     if all(run.by_task for run in runs) and tasks_df > 0:
-        by_task = np.stack([run.values.mean(axis=0) for run in runs])
+        by_task = np.stack([run.task_means for run in runs])
         tasks = float(_covariance_of_means((weights @ by_task)[None, :], runs[0].clusters)[0, 0])
     own = _own_variances(runs, noise)
     seeds = sum(
@@ -218,13 +230,6 @@ def contrast(runs: Sequence[RunScores], weights: FloatArray) -> tuple[float, flo
     shares = np.array([sum(w**2 * _seed_share(run) for w, run in zip(weights.tolist(), runs, strict=True))])
     df = _degrees_of_freedom(np.array([tasks]), tasks_df, shares, noise)
     return estimate, math.sqrt(tasks + seeds), float(df[0])
-
-
-def _noise_of(run: RunScores) -> SeedNoise | None:
-    variance = run.seed_variance
-    if variance is None:
-        return None
-    return SeedNoise(variance, _explained_by_tasks(_beyond_seed(run)[None], run), run.n_seeds - 1)
 
 
 def _noise_of_pairs(runs: Sequence[RunScores]) -> SeedNoise:
@@ -244,7 +249,7 @@ def _beyond_run_and_seed(runs: Sequence[RunScores]) -> FloatArray:
 
 def _beyond_seed(run: RunScores) -> FloatArray:
     """What is left of each answer beyond the run's score of the task and the luck of the seed."""
-    return run.values - run.values.mean(axis=0, keepdims=True) - run.seed_means[:, None] + run.mean
+    return run.values - run.task_means - run.seed_means[:, None] + run.mean
 
 
 def _explained_by_tasks(beyond: FloatArray, like: RunScores) -> float:
@@ -278,9 +283,9 @@ def _task_covariance(baseline: RunScores | None, candidates: Sequence[RunScores]
     everyone = [*candidates, *([baseline] if baseline is not None else [])]
     if candidates[0].tasks_df <= 0 or not all(run.by_task for run in everyone):
         return None
-    by_task = np.stack([run.values.mean(axis=0) for run in candidates])
+    by_task = np.stack([run.task_means for run in candidates])
     if baseline is not None:
-        by_task = by_task - baseline.values.mean(axis=0)
+        by_task = by_task - baseline.task_means
     covariance = _covariance_of_means(by_task, candidates[0].clusters)
     for row in np.flatnonzero(np.diag(covariance) <= 1e-18):
         covariance[row, :] = covariance[:, row] = 0.0

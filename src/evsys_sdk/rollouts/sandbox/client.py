@@ -7,6 +7,7 @@ from the loop on which it was started. Whatever arrives that is no proper answer
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import socket
@@ -29,7 +30,9 @@ _STOP_TIMEOUT_S = 10.0
 _ANSWER_GRACE_S = 30.0
 _MOST_DIAGNOSTICS = 65536
 _START = 0
-_abandoned_groups: list[ControlGroup] = []
+_RETRY_S = 0.1
+_leftovers: list[ControlGroup] = []
+"""Groups with a process that had not quite ended when its sandbox was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +181,10 @@ class SupervisorClient(asyncio.Protocol):
         self._pending.clear()
 
     def _remove_group(self) -> None:
-        if self._group is not None:
-            _abandoned_groups.append(self._group)
-            self._group = None
-        # A process of a sandbox that was killed may need a moment more; such groups are tried again with the next.
-        _abandoned_groups[:] = [group for group in _abandoned_groups if not group.remove()]
+        group, self._group = self._group, None
+        if group is not None and not group.remove():
+            _leftovers.append(group)
+            asyncio.get_running_loop().call_later(_RETRY_S, _remove_leftovers)
 
     def _ended(self) -> str:
         why = f": {self._problem}" if self._problem else ""
@@ -196,6 +198,14 @@ class SupervisorClient(asyncio.Protocol):
             lines = os.read(self._process.stderr.fileno(), _MOST_DIAGNOSTICS).decode("utf-8", "replace").splitlines()
             return lines[-1] if lines else ""
         return ""
+
+
+@atexit.register
+def _remove_leftovers() -> None:
+    _leftovers[:] = [group for group in _leftovers if not group.remove()]
+    with contextlib.suppress(RuntimeError):  # no loop is running: at the end of this process
+        if _leftovers:
+            asyncio.get_running_loop().call_later(_RETRY_S, _remove_leftovers)
 
 
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:

@@ -9,6 +9,7 @@ import time
 
 from .capture import Capture
 from .libc import keep_descriptors_from_programs, restore_signals
+from .out_of_memory import give_way_first
 from .settings import data, number, seconds, text, texts
 
 TYPE_CHECKING = False
@@ -113,6 +114,7 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
             script = os.memfd_create("command")
             _write_all(script, command)
             arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
+        give_way_first()
         sandbox.namespaces.enter()
         os.umask(0o022)
         try:

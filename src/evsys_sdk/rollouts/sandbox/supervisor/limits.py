@@ -54,7 +54,7 @@ def mount_storage(folders: list[str], size: int) -> None:
 
 
 def limit_network_buffers(longest: int) -> None:
-    """Give TCP connections of the sandbox no larger buffers than other sockets have."""
+    """Give the two buffers of a TCP connection together no more room than other sockets have."""
     for name in ("tcp_rmem", "tcp_wmem"):
-        with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as file:
-            file.write(f"4096 65536 {longest}")
+        with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="utf-8") as file:
+            file.write(f"4096 65536 {longest // 2}")

@@ -10,6 +10,7 @@ import time
 from .commands import KILLED, Command, file_reader, file_writer, shell_command
 from .launch import LaunchError, Sandbox, launch
 from .libc import PR_SET_DUMPABLE, hide_arguments, prctl
+from .out_of_memory import give_way
 from .processes import MemoryWatch, socket_buffer
 from .seccomp import Filter
 from .settings import Settings, number, text
@@ -37,8 +38,7 @@ def main(control: int, parent: int) -> None:
     os.set_inheritable(control, False)
     parent_pidfd = os.pidfd_open(parent)
     hide_arguments()
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")  # if the machine runs out of memory, a sandbox must go before the training run
+    give_way()  # if the machine runs out of memory, a sandbox must go before the training run
     prctl(PR_SET_DUMPABLE, 0)  # also for what is forked from here, until it becomes another program
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))

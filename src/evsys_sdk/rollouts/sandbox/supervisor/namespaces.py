@@ -14,7 +14,7 @@ _JOINED = ("uts", "net", "mnt")  # the mounts last: after them, /proc is another
 
 def check_isolation(pid: int, parent: int) -> None:
     """Refuse a process that `parent` did not start, or that shares a namespace with this one."""
-    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         if f"PPid:\t{parent}\n" not in file:
             raise OSError(f"bwrap named a process that it did not start ({pid})")
     shared = [kind for kind in _ISOLATED if _namespace(pid, kind) == _namespace("self", kind)]

@@ -52,7 +52,8 @@ class MemoryWatch:
         name = _name(largest)
         _kill(largest)
         return (
-            f"the processes of this sandbox used {used // _MB} MB together and may use {self._limit // _MB} MB; "
+            f"the processes of this sandbox used {used // _MB} MB together and may use {self._limit // _MB} MB "
+            f"(each socket counts {self._socket_buffer // _KB} KB); "
             f"the largest, {name} (PID {largest}), was killed"
         )
 
@@ -69,8 +70,8 @@ class _Held:
 
 def socket_buffer() -> int:
     """The most bytes that one socket can hold back; read from the host's /proc."""
-    sizes = [_read(f"/proc/sys/net/core/{name}") for name in ("rmem_max", "wmem_max")]
-    return 2 * max([212_992, *(int(size) for size in sizes if size.strip().isdigit())])
+    sizes = [_read(f"/proc/sys/net/core/{name}") for name in ("rmem_default", "wmem_default")]
+    return max([212_992, *(int(size) for size in sizes if size.strip().isdigit())])
 
 
 def _kill(pid: int) -> None:

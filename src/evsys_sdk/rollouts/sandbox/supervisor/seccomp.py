@@ -18,12 +18,14 @@ _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _MODE_FILTER = 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in what the kernel shows a filter
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32  # of what a filter sees
 _X32 = 0x40000000  # x86_64 has a second numbering of all calls above this
 
 _NEW_NAMESPACES = 0x7E020000
 _NEW_TIME_NAMESPACE = 0x80  # for `unshare` only: in `clone` these bits are the signal that the child sends at its end
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+_SOL_SOCKET = 1
+_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same for the privileged
 
 # name: (number on x86_64, number elsewhere); None where the call does not exist.
 type _Numbers = dict[str, tuple[int | None, int | None]]
@@ -100,6 +102,7 @@ _BY_ARGUMENT: _Numbers = {
     "unshare": (272, 97),
     "socket": (41, 198),
     "socketpair": (53, 199),
+    "setsockopt": (54, 208),
     "prlimit64": (302, 261),
 }
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
@@ -156,6 +159,12 @@ def _decide_by_argument(name: str) -> list[bytes]:
         case "clone" | "unshare":
             flags = _NEW_NAMESPACES | (_NEW_TIME_NAMESPACE if name == "unshare" else 0)
             return [_instruction(_ANY_BIT, flags, 0, 1), _refuse(_EPERM), allow]
+        case "setsockopt":  # buffers keep their size, which is counted; a program that asks for another is told yes
+            tests = [
+                _instruction(_EQUAL, option, len(_BUFFER_SIZES) - at, 0) for at, option in enumerate(_BUFFER_SIZES)
+            ]
+            only_sockets = [_instruction(_LOAD, _SECOND_ARGUMENT), _instruction(_EQUAL, _SOL_SOCKET, 0, len(tests) + 1)]
+            return [*only_sockets, _instruction(_LOAD, _THIRD_ARGUMENT), *tests, allow, _refuse(0)]
         case "prlimit64":  # 0 is the calling process; limits of others, the sandbox's own processes among them, are not
             return [_instruction(_EQUAL, 0, 1, 0), _refuse(_EPERM), allow]
         case _:

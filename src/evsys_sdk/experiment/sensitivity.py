@@ -1,0 +1,131 @@
+"""What an experiment could show, before anything is spent: the rule of its verdict and the effects it would see.
+
+The noise is that of an earlier experiment on the same tasks, where its conclusion is on record; else it is assumed to
+be that of a typical fine-tuning experiment in which about half of the tasks are solved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import ExperimentConfig
+from ..config.metadata import BASE_MODEL, BenchmarkEntry
+from ..data.types import HarborTask
+from .benchmark_plan import load_entry
+from .hypothesis import Claim, find_claim
+from .statistics.power import Prospect
+from .statistics.reference import ERROR
+
+_REPORT_ORDER = ("test", None, "val")
+_SEED_SD = 0.02
+"""Two points from seed to seed, beyond what the answers to single tasks explain."""
+_ANSWER_VARIANCE = 0.2
+"""Of one answer, where tasks differ in how hard they are."""
+_SUITING_VARIANCE = 0.008
+"""Of the difference of two recipes from task to task, beyond the noise of answers."""
+_TASK_VARIANCE = 0.045
+"""Of how often a task is solved, from task to task; this counts where a level is claimed, and nothing is paired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """The rule of the verdict, and what it lets through."""
+
+    rule: str
+    seeds: int
+    candidates: int
+    tasks: int | None = None
+    clusters: int | None = None
+    samples: int | None = None
+    detectable: float | None = None
+    """True effect beyond the claimed limit that is seen in 80 % of experiments."""
+    claimed: float | None = None
+    seeds_needed: int | None = None
+    """Seeds a run that would show the claimed effect; None where no sensible number does, or nothing is claimed."""
+    split: tuple[int, int] | None = None
+    """Seeds of the baseline and of each other run that see most for the same number of arms."""
+    split_detectable: float | None = None
+    basis: str = ""
+    """Where the noise comes from, as a sentence."""
+
+
+def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
+    """What the experiment could show; None where nothing is claimed."""
+    claim = find_claim(config.metadata)
+    if claim is None:
+        return None
+    entries = config.metadata.benchmark
+    entry = min(entries, key=lambda one: _REPORT_ORDER.index(one.role), default=None)
+    validated = entry is not None and entry.role != "val" and any(one.role == "val" for one in entries)
+    metric = claim.metric or "the success metric"
+    rule = claim.rule(metric, validated=validated, error=ERROR)
+    runs = len(config.all_runs())
+    frozen = claim.kind == "at_least" or (runs == 1 and any(BASE_MODEL in one.models for one in entries))
+    candidates = runs if frozen else runs - 1
+    if entry is None or claim.kind == "trend" or candidates < 1 or config.n_repeats < 2:
+        return Sensitivity(rule, config.n_repeats, candidates)
+    benchmark = load_entry(entry)
+    tasks = benchmark.tasks[: entry.n_tasks]
+    prospect, basis, clusters = _prospect(config, claim, entry, tasks, benchmark.sha256, candidates, frozen=frozen)
+    claimed = {"better": claim.min_effect or None, "not_worse": claim.margin}.get(claim.kind)
+    split = None if frozen or candidates < 2 else prospect.split(runs * config.n_repeats)
+    if split is not None and split[0] == split[1]:
+        split = None
+    return Sensitivity(
+        rule,
+        config.n_repeats,
+        candidates,
+        tasks=len(tasks),
+        clusters=clusters,
+        samples=entry.samples,
+        detectable=prospect.detectable(config.n_repeats),
+        claimed=claimed,
+        seeds_needed=None if claimed is None else prospect.seeds_needed(claimed),
+        split=split,
+        split_detectable=None if split is None else prospect.detectable(split[1], split[0]),
+        basis=basis,
+    )
+
+
+def _prospect(
+    config: ExperimentConfig,
+    claim: Claim,
+    entry: BenchmarkEntry,
+    tasks: Sequence[HarborTask],
+    sha256: str,
+    candidates: int,
+    *,
+    frozen: bool,
+) -> tuple[Prospect, str, int | None]:
+    """The noise to expect, where it comes from in words, and how many clusters the tasks have."""
+    named = {str(task.metadata["cluster"]) for task in tasks if "cluster" in task.metadata}
+    alone = sum("cluster" not in task.metadata for task in tasks)
+    independent = len(named) + alone
+    answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
+    earlier = recorded_seed_sd(Path(config.output_dir), sha256)
+    training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
+    basis = (
+        "the noise of seeds is assumed: no earlier experiment scored these tasks"
+        if earlier is None
+        else f"the noise of seeds is that of {earlier[1]}, on the same tasks"
+    )
+    spread = _TASK_VARIANCE if claim.kind == "at_least" else _SUITING_VARIANCE
+    prospect = Prospect(training, answers, spread / independent, independent - 1, candidates, frozen)
+    return prospect, basis, len(named) + alone if named else None
+
+
+def recorded_seed_sd(root: Path, sha256: str) -> tuple[float, str] | None:
+    """How far seeds lay apart in an earlier experiment on the same tasks, and which one that was; the latest counts."""
+    found: list[tuple[float, float, str]] = []
+    for file in root.glob("*/conclusion.json"):
+        try:
+            stored: Any = json.loads(file.read_text(encoding="utf-8"))
+            if stored["report_sha256"] == sha256 and stored["noise_floor"]:
+                found.append((file.stat().st_mtime, float(stored["noise_floor"]["seed_sd"]), file.parent.name))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged record says nothing about the noise
+    return max(found)[1:] if found else None
