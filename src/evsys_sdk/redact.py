@@ -13,14 +13,11 @@ Most lines hold none of it, so the first look is a cheap search for a few fragme
 
 from __future__ import annotations
 
-import base64
 import functools
-import json
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, cast
-from urllib.parse import quote, quote_plus
 
 REDACTED = "[redacted]"
 
@@ -47,6 +44,9 @@ _LOOKUPS = re.compile("public|primary|foreign|sort|cache|group|row|column|dict|i
 """What stands before `key` where that is looked up."""
 _WEAK_WORDS = ("key", "auth", "tokens")
 """Names that may hold anything; what stands there has to look like a secret itself."""
+_PASSWORD = re.compile(r"(?i)passw|passphrase|passcode|pwd$")
+_MARK = re.compile(r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]")
+"""A special token, such as `assistant_token: <|assistant|>`."""
 _NO_SECRET = re.compile(
     r"[A-Za-z_]+[-_./]\d+|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-fA-F-]{36}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 )
@@ -94,6 +94,7 @@ _QUERY = re.compile(r"([?&;]|%3F|%26)([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)([^\s&
 _GIVEN = re.compile(r"(\\*[\"']?\s{0,3}[:=]\s{0,3}|\s)(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])")
 """What is given behind a name; what calls or looks up something is code, not a value."""
 _OPENED = re.compile(r"(\\*[\"']?)\s{0,3}[:=]\s{0,3}(?=[{\[])")
+_TEXT_INSIDE = re.compile(r"[:=\[]\s{0,3}\\*[\"']")
 _BRACKET = re.compile(r"[{}\[\]]")
 _LONGEST_CONTAINER = 20_000
 _NAME_END = re.compile(r"[A-Za-z0-9_.-]*")
@@ -119,11 +120,14 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [redact(inner, name) for inner in cast(list[Any], value)]
     if isinstance(value, str):
-        if value and (is_secret_name(name) or (_is_weak_name(name) and _looks_secret(value))):
+        named = is_secret_name(name) or (_is_weak_name(name) and _looks_secret(value))
+        if named and value and not _MARK.fullmatch(value):
             return REDACTED
         return redact_text(value)
-    if isinstance(value, int) and abs(value) > 999 and not isinstance(value, bool) and is_secret_name(name):
-        return REDACTED  # a password of digits, which YAML takes for a number
+    if (
+        isinstance(value, int) and abs(value) > 999 and _PASSWORD.search(name)
+    ):  # of digits, which YAML takes for a number
+        return REDACTED
     return value
 
 
@@ -262,11 +266,10 @@ def _names_in(text: str) -> list[tuple[int, int]]:
 
 def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
     """What is given to a name that ends at `end`: from where to where it stands, and what to write instead."""
-    if is_secret_name(name) or _words(name) == ["tokens"]:
+    if is_secret_name(name):
         opened = _OPENED.match(text, end)
         stop = _closing(text, opened.end()) if opened else 0
-        # Printed data holds texts; code holds names.
-        if opened and stop and _holds(text[opened.end() : stop], ('"', "'")):
+        if opened and stop and _TEXT_INSIDE.search(text, opened.end(), stop):  # code holds names, and counts numbers
             return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
     given = _GIVEN.match(text, end)
     if given is None or (given[1].isspace() and not name.startswith("--")):  # only a command line gives after a space
@@ -315,6 +318,10 @@ def _environment_secrets() -> tuple[str, ...]:
 
 def _forms(value: str) -> set[str]:
     """A value as it is, and as it looks in JSON, in `repr`, in an address and in base64."""
+    import base64  # here, because every command starts with this module, and most start without these
+    import json
+    from urllib.parse import quote, quote_plus
+
     forms = {value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     forms |= {repr(value)[1:-1], quote(value, safe=""), quote_plus(value), quote(value)}
     data = value.encode("utf-8", "surrogateescape")

@@ -138,7 +138,7 @@ def test_every_metric_that_needs_no_price_scores_the_model_in_training(metric: s
 @pytest.mark.parametrize("metric", [*sorted(PRICED), "pass@3", "pass^2"])
 def test_a_metric_that_cannot_work_is_refused_before_the_run(metric: str) -> None:
     metadata = Metadata.model_validate({"benchmark": [{"name": "b", "path": "tasks.jsonl", "metrics": [metric]}]})
-    [problem] = benchmark_problems(metadata)
+    [problem] = benchmark_problems(metadata, priced=False)
     assert problem.path == "metadata.benchmark[0].metrics[0]"
     assert problem.hint
     run = {

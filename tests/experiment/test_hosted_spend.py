@@ -11,7 +11,7 @@ import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig
 from evsys_sdk.config.availability import unavailable
-from evsys_sdk.config.prices import TokenUsage, price_of
+from evsys_sdk.config.prices import TokenUsage, _say_that_prices_moved, price_of  # pyright: ignore[reportPrivateUsage]
 from evsys_sdk.data.jsonl import write_jsonl
 from evsys_sdk.experiment import Experiment, ExperimentResult
 from evsys_sdk.inference.clients.openai import OpenAIClient
@@ -80,7 +80,9 @@ def test_the_model_that_eval_inference_asks_is_paid_for(
     assert len(server.seen) == len(rows)
     spent = read_tally(result.path).total()
     assert (spent.usd, spent.tokens_sampled) == (pytest.approx(answered(server)), 10 * len(server.seen))
-    assert result.arms[0].result.extras["spend"]["usd"] == pytest.approx(answered(server))
+    noted = result.arms[0].result.notes.spend
+    assert noted is not None
+    assert noted["usd"] == pytest.approx(answered(server))
 
 
 def test_a_hosted_baseline_is_paid_for_once_by_all_arms(
@@ -162,10 +164,14 @@ def test_a_limit_in_dollars_needs_the_prices_of_hosted_models(
     assert not server.seen
 
 
-def test_prices_in_the_params_of_a_backend_feed_the_same_table(config: Config) -> None:
+def test_prices_in_the_params_of_a_backend_feed_the_same_table(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    _say_that_prices_moved.cache_clear()
     backend = {"kind": "tinker", "params": {"prices": {"train": 2.0, "prefill": 1.0, "sample": 4.0}}}
     old = config(run={"backend": backend}, budget={"usd": 1.0})
     assert unavailable(old) == []
+    assert "deprecated. Write the same under budget.prices: { tinker:" in caplog.text
     assert old.budget
     price = price_of(old.all_runs()[0], old.budget)
     assert price is not None

@@ -38,12 +38,12 @@ def _hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, str, bo
             kind, _, model = named.partition(":")
             if named != BASE_MODEL:
                 yield f"metadata.benchmark[{index}].models[{at}]", kind, model, True
-    for run in config.all_runs():
+    for index, run in enumerate(config.all_runs()):
         inference = run.eval.inference if run.eval.enabled and run.eval.metrics else None
         params: dict[str, Any] = inference.params if inference else {}
         if inference is not None and "model" in params and not params.get("prices"):
-            place = "run.eval.inference" if config.run is not None else f"runs[{run.name}].eval.inference"
-            yield place, inference.kind, str(params["model"]), not params.get("base_url")
+            place = "run" if config.run is not None else f"runs[{index}]"
+            yield f"{place}.eval.inference", inference.kind, str(params["model"]), not params.get("base_url")
 
 
 def _no_price(path: str, what: str, model: str, prices: str) -> Problem:

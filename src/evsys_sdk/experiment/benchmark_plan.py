@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import BenchmarkEntry, ExperimentConfig, Metadata, SuccessMetric
+from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata, SuccessMetric
 from ..config.metadata import BASE_MODEL
+from ..config.prices import price_of
 from ..data.types import HarborTask, InProcessVerifier
 from ..errors import EvalError, EvsysError, Problem
 from ..eval.benchmark import Benchmark, ScoreSettings
@@ -26,8 +27,8 @@ from ..training.callback import EvalRecord
 
 _MAX_TOKENS = 256
 _NO_PRICE = (
-    "it needs the price of each answer, which those of the model in training do not have",
-    "Report tokens_per_task or tokens_per_correct; what the run spends is in its record.",
+    "it needs the price of the model in training, and there is none",
+    "Add the model to budget.prices, or report tokens_per_task or tokens_per_correct.",
 )
 
 
@@ -105,12 +106,18 @@ def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str,
     return None
 
 
-def benchmark_problems(metadata: Metadata) -> list[Problem]:
-    """What is wrong with the entries, before anything is spent."""
-    return [problem for index, entry in enumerate(metadata.benchmark) for problem in _problems(index, entry, metadata)]
+def benchmark_problems(metadata: Metadata, *, priced: bool = True) -> list[Problem]:
+    """What is wrong with the entries, before anything is spent; `priced`: every model in training has a price."""
+    entries = enumerate(metadata.benchmark)
+    return [problem for index, entry in entries for problem in _problems(index, entry, metadata, priced)]
 
 
-def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator[Problem]:
+def is_priced(config: ExperimentConfig) -> bool:
+    """Whether it is known of every run what its answers cost."""
+    return all(price_of(run, config.budget or Budget()) is not None for run in config.all_runs())
+
+
+def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata, priced: bool) -> Iterator[Problem]:
     path = f"metadata.benchmark[{index}]"
     checks: list[tuple[str, Callable[[], Any]]] = [(f"{path}.engine", lambda: check_engine(entry.engine or "inline"))]
     checks += [(f"{path}.metrics[{at}]", lambda name=name: build_metric(name)) for at, name in enumerate(entry.metrics)]
@@ -133,7 +140,7 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata) -> Iterator
             yield Problem(str(error).rstrip("."), path=place)
     if well_named:
         for at, name in enumerate(entry.metrics):
-            if build_metric(name).needs_price:
+            if not priced and build_metric(name).needs_price:
                 yield Problem(_NO_PRICE[0], path=f"{path}.metrics[{at}]", hint=_NO_PRICE[1])
         settings = ScoreSettings(samples=entry.samples, metrics=_metrics(entry, metadata))
         for at, problem, hint in settings.metric_problems(loaded):
@@ -158,7 +165,8 @@ def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
                 message = f"{spec.kind} needs {metric.k} attempts at each row, and run.eval asks once"
                 hint = f"Set k to 1, or score the rows as a metadata.benchmark with samples: {metric.k}."
                 found.setdefault(message, Problem(message, path=place, hint=hint))
-            if metric.needs_price and not asks_another_model(run.eval.inference):
+            own = not asks_another_model(run.eval.inference)
+            if metric.needs_price and own and price_of(run, config.budget or Budget()) is None:
                 found.setdefault(_NO_PRICE[0], Problem(_NO_PRICE[0], path=place, hint=_NO_PRICE[1]))
     return list(found.values())
 

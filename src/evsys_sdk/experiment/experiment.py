@@ -31,7 +31,7 @@ from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
 from .arms import Arm, expand_arms, folder_problems
-from .benchmark_plan import benchmark_problems, run_eval_problems
+from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
@@ -109,7 +109,8 @@ class Experiment:
         config = self.config
         problems = [*deep_problems(config), *folder_problems(self.arms)] or run_eval_problems(config)
         problems += claim_problems(config)
-        if problems := problems or benchmark_problems(self.config.metadata) or search_problems(self.config):
+        problems = problems or benchmark_problems(config.metadata, priced=is_priced(config))
+        if problems := problems or search_problems(config):
             raise ConfigError(problems)
 
     @property

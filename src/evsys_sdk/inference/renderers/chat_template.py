@@ -16,9 +16,13 @@ from typing import Any
 
 from ...data.types import Message
 from ...errors import DataError
+from ...log import get_logger
 from ..chat_format import ChatFormat, ChatTemplate
+from ..control_tokens import ControlTokens, cut
 from ..conversation import Supervise, split_thinking, supervised_turns, text_messages, without_empty_thinking
 from ..renderer import Rendered, Tokenizer, decode
+
+_log = get_logger(__name__)
 
 CHAT_TEMPLATE = "chat_template"
 
@@ -49,6 +53,7 @@ class ChatTemplateRenderer:
         self.name = CHAT_TEMPLATE
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
+        self._controls = ControlTokens(tokenizer)
         self._format = ChatFormat.of(self._template)
         # SentencePiece models of the older kind put a space before any text, also where it continues another.
         encode = self._template.encode
@@ -62,7 +67,7 @@ class ChatTemplateRenderer:
             )
 
     def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
-        conversation = text_messages(messages)
+        conversation = self._guard(messages)
         wanted = supervised_turns(conversation, supervise)
         turns = self._turns(conversation[: wanted[-1] + 1])
         last = turns[-1]
@@ -72,7 +77,7 @@ class ChatTemplateRenderer:
         return [self._sequence(turn, turns, {turn.index}) for turn in supervised]
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        conversation = text_messages(messages)
+        conversation = self._guard(messages)
         text = self._before(conversation)
         pieces = self._pieces(text, self._turns(conversation))
         return [token for encoded in self._encoded(piece for piece, _ in pieces) for token in encoded]
@@ -113,6 +118,15 @@ class ChatTemplateRenderer:
                 pieces += [(text[done:start], None), (turn.said, turn)]
                 done = start + len(turn.said)
         return [(piece, turn) for piece, turn in [*pieces, (text[done:], None)] if piece]
+
+    def _guard(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """The conversation with everything guarded that would become structure."""
+        conversation = text_messages(messages)
+        for index, message in enumerate(conversation):
+            for mark in self._format.stop_texts[:1]:
+                if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
+                    _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)
+        return self._controls.guard(conversation)
 
     def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
         return [self._turn(messages, index) for index, message in enumerate(messages) if message["role"] == "assistant"]
@@ -174,6 +188,13 @@ class ChatTemplateRenderer:
             behind = piece[-_CONTEXT:]
 
     def _encode(self, text: str, behind: str = "") -> list[int]:
+        tokens: list[int] = []
+        for part in cut(text):
+            tokens += self._encode_part(part, behind)
+            behind = part[-_CONTEXT:]
+        return tokens
+
+    def _encode_part(self, text: str, behind: str) -> list[int]:
         # Behind what precedes it; behind something else where the text would merge with that.
         for context in (behind, "x", ".") if behind and self._adds_space else ():
             start, tokens = self._template.encode(context), self._template.encode(context + text)

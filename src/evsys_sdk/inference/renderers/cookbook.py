@@ -21,6 +21,7 @@ from typing import Any, cast
 from ...data.types import Message
 from ...errors import ConfigError, DataError, EvsysError, Problem, closest
 from ...log import get_logger
+from ..control_tokens import ControlTokens, GuardedTokenizer
 from ..conversation import (
     Supervise,
     join_thinking,
@@ -61,11 +62,12 @@ class CookbookRenderer:
     def __init__(self, package: Any, renderer_name: str, tokenizer: Tokenizer) -> None:
         self.name = f"cookbook:{renderer_name}"
         self._package = package
+        self._controls = ControlTokens(tokenizer)
         self._renderer, self.stop = _build(package, renderer_name, tokenizer)
         self._knows_thinking = self._accepts_thinking()
 
     def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
-        conversation = text_messages(messages)
+        conversation = self._controls.guard(text_messages(messages))
         wanted = supervised_turns(conversation, supervise)
         found: list[Rendered] = []
         with self._refusals():
@@ -77,7 +79,7 @@ class CookbookRenderer:
         return merged(found)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        conversation = text_messages(messages)
+        conversation = self._controls.guard(text_messages(messages))
         with self._refusals():
             converted = [self._converted(message) for message in conversation]
             return list(self._renderer.build_generation_prompt(converted).to_ints())
@@ -163,7 +165,8 @@ def merged(examples: Sequence[Rendered]) -> list[Rendered]:
 def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any, list[str] | list[int]]:
     """The named renderer, and where sampling with it stops."""
     try:
-        renderer = package.get_renderer(renderer_name, tokenizer, model_name=getattr(tokenizer, "name_or_path", ""))
+        name = getattr(tokenizer, "name_or_path", "")
+        renderer = package.get_renderer(renderer_name, GuardedTokenizer(tokenizer), model_name=name)
         return renderer, list(renderer.get_stop_sequences())
     except Exception as error:  # an unknown name, or a tokenizer without the tokens the renderer relies on
         known = _known_names(package)
