@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import builtins
-import subprocess
+import os
+import signal
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from .values import TYPES, Garbage, decode, encode, receive, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 PLAIN_METHODS = {name for kind in TYPES.values() for name in dir(kind) if not name.startswith("_")}
 
@@ -27,17 +31,17 @@ class Died(BaseException):
 class Channel:
     """Asks the process of the solution, one question at a time."""
 
-    def __init__(self, program: str, cwd: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=cwd,
+    def __init__(self, program: str) -> None:
+        theirs, self._sink = os.pipe()
+        self._source, answers = os.pipe()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        actions = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((theirs, answers, nowhere))]
+        # Descriptors of Python's are closed in a new program, so it gets these three and no other.
+        self._process = os.posix_spawn(
+            sys.executable, [sys.executable, "-I", "-c", program], os.environ, file_actions=actions
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._sink, self._source = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for descriptor in (theirs, answers, nowhere):
+            os.close(descriptor)
         self._callbacks: list[Any] = []
         self._exceptions: dict[int, type] = {}
 
@@ -50,7 +54,7 @@ class Channel:
                 send(self._sink, self._call_back(answer))
                 answer = receive(self._source)
             value, error = self._take(answer, given)
-        except (EOFError, BrokenPipeError):
+        except (EOFError, OSError):
             raise Died("the solution ended its process") from None
         except (Garbage, KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
             self.end()
@@ -60,8 +64,10 @@ class Channel:
         return value
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
 
     def _take(self, answer: Any, given: Any) -> tuple[Any, BaseException | None]:
         sys.stdout.write(str(answer["printed"]))
