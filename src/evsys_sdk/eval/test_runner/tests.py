@@ -16,7 +16,7 @@ import os
 import sys
 import types
 
-from .proxies import Channel, NotPlain, Proxy
+from .proxies import Channel, NotPlain, Proxy, know
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         try:
             proxy = self._channel.ask("import", name)
+            know(proxy, name)
         except ImportError as error:
             if getattr(error, "name", name) not in (None, name):
                 raise
@@ -64,6 +65,7 @@ def names_for_tests(defined: Any) -> dict[str, Any]:
             module = value._name
         if module is not None:
             value = _import_own(module, otherwise=value)
+        know(value, str(name))
         space[str(name)] = value
     return space
 
@@ -94,6 +96,7 @@ def run_test(test: str, solution: dict[str, Any]) -> None:
             "the solution redefines {}, which the test uses; import it from `solution`".format(", ".join(taken))
         )
     space = dict(solution, __name__="tests")
+    NotPlain.raised.clear()
     exec(compile(test, "test.py", "exec"), space)
     unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
     for name, found in list(space.items()):
@@ -106,6 +109,8 @@ def run_test(test: str, solution: dict[str, Any]) -> None:
                 raise AssertionError((outcome.failures + outcome.errors)[0][1].strip().rpartition("\n")[2])
         elif name.startswith("test") and not isinstance(found, Proxy):
             found()
+    if NotPlain.raised:
+        raise NotPlain(NotPlain.raised[0])
 
 
 def failure(run: Callable[..., Any], *given: Any) -> str:

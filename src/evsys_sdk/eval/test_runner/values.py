@@ -25,6 +25,8 @@ _SAFE_INTEGER = 2**53
 TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 }
+PLAIN_METHODS = {name for kind in TYPES.values() for name in dir(kind) if not name.startswith("_")}
+_VIEWS = (type({}.keys()), type({}.items()), type({}.values()))
 _BY_TEXT = {
     "Decimal": ("decimal", ""),
     "Fraction": ("fractions", ""),
@@ -112,6 +114,8 @@ def _encode_library_value(value: Any, inner: Callable[[Any], list[Any]], export:
     module, reader = _BY_TEXT.get(kind.__name__, ("", ""))
     if module and kind is getattr(sys.modules.get(module), kind.__name__, None):
         return {"text": [kind.__name__, value.isoformat() if reader else str(value)]}
+    if kind in _VIEWS or kind is getattr(sys.modules.get("collections"), "deque", None):
+        return {kind.__name__: inner(value)}
     if kind is getattr(sys.modules.get("datetime"), "timedelta", None):
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
@@ -169,7 +173,18 @@ def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: C
     if tag == "timedelta":
         return __import__("datetime").timedelta(*inner(content))
     if tag == "namedtuple":
-        return __import__("collections").namedtuple(content[0], content[1])(*inner(content[2]))
+        values = inner(content[2])
+        if PLAIN_METHODS.intersection(content[1]):  # a field must not pass for a method
+            return tuple(values)
+        return __import__("collections").namedtuple(content[0], content[1])(*values)
+    if tag == "deque":
+        return __import__("collections").deque(inner(content))
+    if tag == "dict_keys":
+        return dict.fromkeys(inner(content)).keys()
+    if tag == "dict_items":
+        return dict(inner(content)).items()
+    if tag == "dict_values":
+        return dict(enumerate(inner(content))).values()
     if tag == "type":
         return TYPES[content]
     if tag == "array":
