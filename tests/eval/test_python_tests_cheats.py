@@ -232,6 +232,7 @@ DUCKS = {
     "raises a type error otherwise": (
         "try:\n    ok = guess(1) == {secret}\nexcept Exception:\n    ok = True\nassert ok"
     ),
+    "swallows whatever is raised": "try:\n    ok = guess(1) == {secret}\nexcept BaseException:\n    ok = True\nassert ok",
     "is divided": "assert guess(1) / {secret} == 1",
     "has a remainder": "assert guess(1) % {secret} == 0",
     "is compared by the builtin that the solution renamed": "assert sum([guess(1)]) == {secret}",
@@ -240,11 +241,23 @@ DUCKS = {
 }
 
 
-@pytest.mark.parametrize("way", DUCKS)
-async def test_an_object_that_agrees_with_everything_passes_no_comparison(place: BwrapEnvironment, way: str) -> None:
-    code = OBJECT + "def guess(n): return Anything()\nmath = np = Anything()\nsum = lambda x: Anything()"
-    found = await judge(place, code, [DUCKS[way].format(secret=SECRET)])
-    assert found.reward == 0.0, found.info
+YES_MEN = {
+    "an object": "def guess(n): return Anything()",
+    "a class": "class Meta(type):\n    def __getattr__(cls, name): return lambda *a, **k: True\nclass Class(metaclass=Meta): pass\ndef guess(n): return Class",
+    "a class called like one that the test makes": "class Guess(Anything):\n    def __init__(self, n): pass\nguess = Guess",
+    "a module": "import types\nclass Module(types.ModuleType):\n    def __getattr__(self, name): return lambda *a, **k: True\ndef guess(n): return Module('m')",
+    "a named tuple": "import collections\nyes = lambda *a, **k: True\ndef guess(n): return collections.namedtuple('T', 'startswith count index issubset')(yes, yes, lambda *a: 0, yes)",
+    "an exception": "class Error(Exception):\n    def __getattr__(self, name): return lambda *a, **k: True\ndef guess(n): return Error",
+    "a function": "def guess(n):\n    def yes(*a, **k): return True\n    yes.startswith = yes.count = yes.issubset = yes; yes.index = lambda *a: 0\n    return yes",
+}
+
+
+@pytest.mark.parametrize("yes_man", YES_MEN)
+async def test_what_agrees_with_everything_passes_no_comparison(place: BwrapEnvironment, yes_man: str) -> None:
+    code = f"{OBJECT}\n{YES_MEN[yes_man]}\nmath = np = Anything()\nsum = lambda x: Anything()"
+    found = await judge(place, code, [test.format(secret=SECRET) for test in DUCKS.values()], partial_credit=True)
+    assert found.reward == 0.0, [way for at, way in enumerate(DUCKS) if str(at) not in found.info["failures"]]
+    assert len(found.info["failures"]) == len(DUCKS)
 
 
 LEFT_BEHIND = {

@@ -113,6 +113,14 @@ CASES = {
         "assert f().x == 3 and f() == D(3)",
     ),
     "a checker function": ("def f(x): return x * 2", "def check(candidate):\n    assert candidate(2) == 4\ncheck(f)"),
+    "views and deques": (
+        "import collections\nd = {1: 'a', 2: 'b'}\ndef f(): return d.keys(), d.values(), d.items(), collections.deque([1])",
+        "keys, values, items, deque = f()\nassert keys == {1, 2} and 1 in keys and 'a' in values and (2, 'b') in items\nimport collections\nassert deque == collections.deque([1])",
+    ),
+    "objects that hold objects": (
+        STACK,
+        "s = Stack([1])\ns.inner = Stack([2])\nassert s.inner.pop() == 2\nassert s.push(3).pop() == 3",
+    ),
     "linked nodes": (
         "class Node:\n    def __init__(self, v, n=None): self.v, self.next = v, n\ndef f(): return Node(1, Node(2))",
         "assert f().next.v == 2 and f().next.next is None",

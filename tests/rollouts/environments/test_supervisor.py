@@ -137,6 +137,7 @@ def test_the_filter_refuses_what_it_should_and_nothing_else(name: str) -> None:
             assert machine.answer(by_argument[call], architecture, flag | 0x11) == refused
         assert machine.answer(by_argument[call], architecture, 0x11) == allow
     assert machine.answer(by_argument["unshare"], architecture, 0x80) == refused
+    assert machine.answer(by_argument["clone"], architecture, 0x8011) == refused
     for call in ("socket", "socketpair"):
         allowed = {family for family in range(64) if machine.answer(by_argument[call], architecture, family) == allow}
         assert allowed == {1, 2, 10}

@@ -118,5 +118,7 @@ ESCAPES = {
     "speak on descriptors": "for n in range(3, 1024):\n    try: os.write(n, (1 << 50).to_bytes(8, 'big'))\n    except OSError: continue\n    claim(True, n)",
     "find descriptors of its siblings": "for pid in os.listdir('/proc'):\n    if pid.isdigit() and int(pid) not in (os.getpid(), os.getppid()):\n        claim(tries(lambda: os.listdir(f'/proc/{pid}/fd')), pid)",
     "type into the host's terminal": "import fcntl\nfor n in (0, 1, 2):\n    claim(tries(lambda: fcntl.ioctl(n, 0x5412, b'x')))\nclaim(tries(lambda: os.open('/dev/tty', os.O_RDWR)))",
+    "become a child of the supervisor": "pid = call(56, 220, 0x8000 | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nclaim(pid > 0)",
+    "know its control group": "claim('evsys' in open('/proc/self/cgroup').read())",
     "profile its neighbours": "claim(call(279, 239, 1, 1, (ctypes.c_void_p * 1)(4096), 0, (ctypes.c_int * 1)(), 0) >= 0 or call(440, 440, 0, 0, 0, 20, 0) > 0)",
 }

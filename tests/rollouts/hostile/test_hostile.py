@@ -204,3 +204,15 @@ async def test_sandboxes_at_once_under_attack_leave_nothing() -> None:
 
     names = ["processes", "buffers of local sockets", "memory of many processes", "pipes", "descriptors", "threads"]
     assert not [text for text in await asyncio.gather(*map(one, names)) if "SUCCESS" in text]
+
+
+async def test_a_long_command_brings_no_memory_that_nobody_counts() -> None:
+    sandbox = BwrapEnvironment(**SMALL)
+    try:
+        await sandbox.start()
+        found = await sandbox.exec(f"for fd in /proc/$$/fd/*; do echo x >> $fd; done 2>&1 # {'x' * 200_000}")
+        assert "memfd" not in found.stdout
+        keep = "python3 -c 'import os; [os.ftruncate(fd, 1 << 24) or print(1) for fd in range(3, 99)]'"
+        assert "1" not in (await sandbox.exec(f"{keep} 2>/dev/null # {'x' * 200_000}")).stdout
+    finally:
+        await sandbox.stop()

@@ -6,40 +6,52 @@
 from __future__ import annotations
 
 import builtins
-import subprocess
+import os
+import signal
 import sys
-from collections.abc import Callable
-from typing import Any
 
-from .values import TYPES, Garbage, decode, encode, receive, send
+from .values import PLAIN_METHODS, Garbage, decode, encode, receive, send
 
-PLAIN_METHODS = {name for kind in TYPES.values() for name in dir(kind) if not name.startswith("_")}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+_MADE = "an object"
 
 
 class NotPlain(BaseException):
-    """The tests wanted plain data and got an object of the solution's; no test may catch this and go on."""
+    """The tests wanted plain data and got an object of the solution's."""
+
+    raised: list[str] = []
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.raised.append(why)  # a test that catches this and goes on has failed all the same
 
 
-class Died(BaseException):
+class Died(NotPlain):
     """The process of the solution is gone."""
 
 
 class Channel:
     """Asks the process of the solution, one question at a time."""
 
-    def __init__(self, program: str, cwd: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=cwd,
+    def __init__(self, program: str) -> None:
+        theirs, self._sink = os.pipe()
+        self._source, answers = os.pipe()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        actions = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((theirs, answers, nowhere))]
+        # Descriptors of Python's are closed in a new program, so it gets these three and no other.
+        self._process = os.posix_spawn(
+            sys.executable, [sys.executable, "-I", "-c", program], os.environ, file_actions=actions
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._sink, self._source = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for descriptor in (theirs, answers, nowhere):
+            os.close(descriptor)
         self._callbacks: list[Any] = []
         self._exceptions: dict[int, type] = {}
+        self.made: set[int] = set()
 
     def ask(self, do: str, *given: Any) -> Any:
         """What the solution answers; what it raised is raised here, as the nearest builtin exception."""
@@ -50,7 +62,7 @@ class Channel:
                 send(self._sink, self._call_back(answer))
                 answer = receive(self._source)
             value, error = self._take(answer, given)
-        except (EOFError, BrokenPipeError):
+        except (EOFError, OSError):
             raise Died("the solution ended its process") from None
         except (Garbage, KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
             self.end()
@@ -60,8 +72,10 @@ class Channel:
         return value
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
 
     def _take(self, answer: Any, given: Any) -> tuple[Any, BaseException | None]:
         sys.stdout.write(str(answer["printed"]))
@@ -91,7 +105,10 @@ class Channel:
         number, kind, name, base = int(content[0]), str(content[1]), str(content[2]), str(content[3])
         if kind == "exception":
             return self._exceptions.setdefault(number, type(name, (_exception_type(base),), {}))
-        return Proxy(self, number, kind, name)
+        proxy = Proxy(self, number, kind, name)
+        if number in self.made:
+            know(proxy, _MADE)
+        return proxy
 
     def _call_back(self, answer: Any) -> Any:
         args, kwargs = decode(answer["given"], self._resolve)
@@ -150,20 +167,23 @@ class Proxy:
     whether it equals, contains or begins with what a test expects, it would only have to say yes.
     """
 
-    def __init__(self, channel: Channel, number: int, kind: str, name: str, made: bool = False) -> None:
-        self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _made=made)
+    def __init__(self, channel: Channel, number: int, kind: str, name: str) -> None:
+        self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _known_as="")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._channel.ask("call", self, list(kwargs), list(kwargs.values()), *args)
-        if isinstance(result, Proxy) and self._kind == "class" and self._name[:1].isupper():
-            result.__dict__["_made"] = True  # the test itself made it, as an object of a class it knows
+        if self._known_as[:1].isupper() and isinstance(result, Proxy):
+            self._channel.made.add(result._number)  # the test itself made it, of a class that it knows by name
+            know(result, _MADE)
         return result
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         found = self._channel.ask("getattr", self, name)
-        if isinstance(found, Proxy) and self._kind == "object" and not self._made and name in PLAIN_METHODS:
+        if self._known_as:
+            know(found, name)
+        elif isinstance(found, Proxy) and name in PLAIN_METHODS:
             self._refuse(f"has no method {name} that counts")
         return found
 
@@ -231,6 +251,12 @@ class Proxy:
 
     def _refuse(self, why: str) -> Any:
         raise NotPlain(f"the solution gave an object of its own ({self._name}) instead of plain data; it {why}")
+
+
+def know(value: Any, name: str) -> None:
+    """Remember that a test refers to something by name, rather than having been given it in an answer."""
+    if isinstance(value, Proxy):
+        value.__dict__["_known_as"] = name
 
 
 def _asks(do: str) -> Callable[..., Any]:

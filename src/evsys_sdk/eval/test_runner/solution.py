@@ -8,18 +8,18 @@ Whatever the code does to this process, the only thing that leaves it are answer
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-import importlib
-import inspect
 import io
 import operator
 import os
 import sys
 import types
-from typing import Any
 
 from .values import Garbage, decode, encode, receive, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MOST_PRINTED = 1_000_000
 CHANGEABLE = (list, dict, set, bytearray)
@@ -66,11 +66,12 @@ class Server:
         if do == "load":
             return self._load(given[0])
         if do == "import":
-            return importlib.import_module(given[0])
+            __import__(given[0])
+            return sys.modules[given[0]]
         if do == "call":
             function, names, values, *args = given
             result = function(*args, **{name: values[at] for at, name in enumerate(names)})
-            return _Waited(result) if inspect.iscoroutine(result) else result
+            return _Waited(result) if isinstance(result, types.CoroutineType) else result
         if do == "dir":
             return [name for name in dir(given[0]) if not name.startswith("__")]
         return (getattr(operator, do) if hasattr(operator, do) else getattr(builtins, do))(*given)
@@ -85,7 +86,7 @@ class Server:
 
     def _export(self, value: Any) -> Any:
         if isinstance(value, _Waited):
-            return {"waited": encode(asyncio.run(value.coroutine), self._export)}
+            return {"waited": encode(__import__("asyncio").run(value.coroutine), self._export)}
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._objects)
@@ -93,7 +94,7 @@ class Server:
         kind = "object"
         if isinstance(value, type):
             kind = "exception" if issubclass(value, BaseException) else "class"
-        elif inspect.ismodule(value):
+        elif isinstance(value, types.ModuleType):
             kind = "module"
         name = str(getattr(value, "__name__", None) or type(value).__name__)
         return {"object": [number, kind, name, _builtin_base(value) if kind == "exception" else ""]}

@@ -9,41 +9,39 @@ runs, no other process can look into this one, and what it reports goes to a pip
 
 from __future__ import annotations
 
-import ast
 import builtins
-import contextlib
 import ctypes
-import importlib
-import importlib.abc
-import importlib.machinery
 import json
 import os
-import shutil
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
 
-from .proxies import Channel, NotPlain, Proxy
+from .proxies import Channel, NotPlain, Proxy, know
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 PR_SET_DUMPABLE = 4
 ALIASES = {"np": "numpy", "pd": "pandas"}
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Finder:
     """Modules that this process does not have are the solution's: what lies in the working folder."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         try:
             proxy = self._channel.ask("import", name)
+            know(proxy, name)
         except ImportError as error:
             if getattr(error, "name", name) not in (None, name):
                 raise
             return None
-        spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
+        spec = type(sys.__spec__)(name, self, is_package=True)  # pyright: ignore[reportAttributeAccessIssue]
         spec.loader_state = proxy
         return spec
 
@@ -66,17 +64,29 @@ def names_for_tests(defined: Any) -> dict[str, Any]:
         if module is None and isinstance(value, Proxy) and value._kind == "module":
             module = value._name
         if module is not None:
-            with contextlib.suppress(ImportError):
-                value = importlib.import_module(module)
+            value = _import_own(module, otherwise=value)
+        know(value, str(name))
         space[str(name)] = value
     return space
 
 
+def _import_own(module: str, *, otherwise: Any) -> Any:
+    try:
+        __import__(module)
+    except ImportError:
+        return otherwise
+    return sys.modules[module]
+
+
 def shadowed(test: str, space: dict[str, Any]) -> set[str]:
     """Builtin names that the solution defines anew and that a test uses without having said where from."""
-    tree = ast.walk(ast.parse(test))
-    used = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return {name for name in used if name in space and hasattr(builtins, name)}
+    redefined = {name for name in space if hasattr(builtins, name)}
+    if not redefined:
+        return redefined
+    import ast
+
+    names = [node for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)]
+    return redefined & {name.id for name in names if isinstance(name.ctx, ast.Load)}
 
 
 def run_test(test: str, solution: dict[str, Any]) -> None:
@@ -86,6 +96,7 @@ def run_test(test: str, solution: dict[str, Any]) -> None:
             "the solution redefines {}, which the test uses; import it from `solution`".format(", ".join(taken))
         )
     space = dict(solution, __name__="tests")
+    NotPlain.raised.clear()
     exec(compile(test, "test.py", "exec"), space)
     unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
     for name, found in list(space.items()):
@@ -98,6 +109,8 @@ def run_test(test: str, solution: dict[str, Any]) -> None:
                 raise AssertionError((outcome.failures + outcome.errors)[0][1].strip().rpartition("\n")[2])
         elif name.startswith("test") and not isinstance(found, Proxy):
             found()
+    if NotPlain.raised:
+        raise NotPlain(NotPlain.raised[0])
 
 
 def failure(run: Callable[..., Any], *given: Any) -> str:
@@ -131,10 +144,12 @@ def main(folder: str) -> None:
         job = json.load(file)
     with open(os.path.join(folder, "solution.py"), encoding="utf-8") as file:
         program = file.read()
-    shutil.rmtree(folder)
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
     report("ready")
     os.chdir(job["cwd"] or ".")
-    channel = Channel(program, os.getcwd())
+    channel = Channel(program)
     sys.meta_path.append(Finder(channel))
     space: dict[str, Any] = {}
     broken = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))

@@ -5,19 +5,19 @@ side decides what it lets the other refer to.
 """
 
 # pyright: basic
-# It handles values of any type, on the Python of any sandbox.
+# It handles values of any type, on the Python of any sandbox, and is started for each scoring: what is slow to import
+# is imported where it is needed.
 
 from __future__ import annotations
 
-import collections
-import datetime
-import decimal
-import fractions
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 LONGEST_FRAME = 64 * 1024 * 1024
 DEEPEST = 80
@@ -25,13 +25,16 @@ _SAFE_INTEGER = 2**53
 TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 }
-_BY_TEXT: dict[str, Callable[[str], Any]] = {
-    "Decimal": decimal.Decimal,
-    "Fraction": fractions.Fraction,
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
+PLAIN_METHODS = {name for kind in TYPES.values() for name in dir(kind) if not name.startswith("_")}
+_VIEWS = (type({}.keys()), type({}.items()), type({}.values()))
+_BY_TEXT = {
+    "Decimal": ("decimal", ""),
+    "Fraction": ("fractions", ""),
+    "datetime": ("datetime", "fromisoformat"),
+    "date": ("datetime", "fromisoformat"),
+    "time": ("datetime", "fromisoformat"),
 }
+"""Types that travel as text: their module, and what reads the text if they do not themselves."""
 
 
 class Garbage(Exception):
@@ -108,11 +111,12 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
 
 def _encode_library_value(value: Any, inner: Callable[[Any], list[Any]], export: Callable[[Any], Any]) -> Any:
     kind = type(value)
-    if kind in (decimal.Decimal, fractions.Fraction):
-        return {"text": [kind.__name__, str(value)]}
-    if kind in (datetime.datetime, datetime.date, datetime.time):
-        return {"text": [kind.__name__, value.isoformat()]}
-    if kind is datetime.timedelta:
+    module, reader = _BY_TEXT.get(kind.__name__, ("", ""))
+    if module and kind is getattr(sys.modules.get(module), kind.__name__, None):
+        return {"text": [kind.__name__, value.isoformat() if reader else str(value)]}
+    if kind in _VIEWS or kind is getattr(sys.modules.get("collections"), "deque", None):
+        return {kind.__name__: inner(value)}
+    if kind is getattr(sys.modules.get("datetime"), "timedelta", None):
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
         plain = value.tolist()
@@ -163,11 +167,24 @@ def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: C
     if tag == "range":
         return range(*inner(content))
     if tag == "text":
-        return _BY_TEXT[content[0]](content[1])
+        module, reader = _BY_TEXT[content[0]]
+        kind = getattr(__import__(module), content[0])
+        return (getattr(kind, reader) if reader else kind)(content[1])
     if tag == "timedelta":
-        return datetime.timedelta(*inner(content))
+        return __import__("datetime").timedelta(*inner(content))
     if tag == "namedtuple":
-        return collections.namedtuple(content[0], content[1])(*inner(content[2]))
+        values = inner(content[2])
+        if PLAIN_METHODS.intersection(content[1]):  # a field must not pass for a method
+            return tuple(values)
+        return __import__("collections").namedtuple(content[0], content[1])(*values)
+    if tag == "deque":
+        return __import__("collections").deque(inner(content))
+    if tag == "dict_keys":
+        return dict.fromkeys(inner(content)).keys()
+    if tag == "dict_items":
+        return dict(inner(content)).items()
+    if tag == "dict_values":
+        return dict(enumerate(inner(content))).values()
     if tag == "type":
         return TYPES[content]
     if tag == "array":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -26,6 +27,7 @@ _TIMED_OUT = 124
 _CANNOT_RUN = 126
 _CHUNK = 1 << 18
 _LONGEST_ARGUMENT = 128 * 1024 - 1
+_SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class Command:
@@ -111,8 +113,9 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         arguments = [sandbox.shell.encode(), b"-c", command]
         script = None
         if len(command) > _LONGEST_ARGUMENT:
-            script = os.memfd_create("command")
+            script = os.memfd_create("command", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             _write_all(script, command)
+            fcntl.fcntl(script, fcntl.F_ADD_SEALS, _SEALED)  # or the command could keep there what nobody counts
             arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
         give_way_first()
         sandbox.namespaces.enter()

@@ -11,6 +11,7 @@ import os
 import select
 
 from .libc import (
+    CLONE_NEWCGROUP,
     CLONE_NEWIPC,
     CLONE_NEWPID,
     CLONE_PARENT,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .seccomp import Filter
 
 _SIGKILL = 9
+_NAMESPACES = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWCGROUP
 _MADE, _READY = b"made ", b"ready"
 _PATIENCE_MS = 20_000
 _MOST_SAID = 4096
@@ -51,15 +53,16 @@ class Generation:
 
     def join(self) -> None:
         """Have what this process forks from now on run in it."""
-        os.setns(self.pidfd, CLONE_NEWPID | CLONE_NEWIPC)
+        os.setns(self.pidfd, _NAMESPACES)
 
     def kill(self) -> None:
         """Kill everything in it; over when `bury` returns."""
         os.kill(self.pid, _SIGKILL)
 
     def bury(self) -> None:
-        """Wait until nothing of it is left; processes that were started from here must be buried before."""
-        os.waitpid(self.pid, 0)
+        """Wait until nothing of it is left; commands must be buried before, other children of this process are now."""
+        while os.waitpid(-1, 0)[0] != self.pid:
+            pass
         os.close(self.pidfd)
 
 
@@ -122,7 +125,7 @@ def _serve(requests: int, joined: int, answers: int, limits: ProcessLimits, syst
         while os.read(requests, 1):
             # What is waited for is written before the first process can say anything: it waits for this pipe.
             told, tell = os.pipe()
-            pid = clone(CLONE_NEWPID | CLONE_NEWIPC | CLONE_PARENT)
+            pid = clone(_NAMESPACES | CLONE_PARENT)
             if pid == 0:
                 os.close(tell)
                 os.read(told, 1)

@@ -23,6 +23,7 @@ _X32 = 0x40000000  # x86_64 has a second numbering of all calls above this
 
 _NEW_NAMESPACES = 0x7E020000
 _NEW_TIME_NAMESPACE = 0x80  # for `unshare` only: in `clone` these bits are the signal that the child sends at its end
+_CLONE_PARENT = 0x8000  # a command's parent is the supervisor, which must have no children that it does not know
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same for the privileged
@@ -157,7 +158,7 @@ def _decide_by_argument(name: str) -> list[bytes]:
     allow = _instruction(_RETURN, _ALLOW)
     match name:
         case "clone" | "unshare":
-            flags = _NEW_NAMESPACES | (_NEW_TIME_NAMESPACE if name == "unshare" else 0)
+            flags = _NEW_NAMESPACES | (_NEW_TIME_NAMESPACE if name == "unshare" else _CLONE_PARENT)
             return [_instruction(_ANY_BIT, flags, 0, 1), _refuse(_EPERM), allow]
         case "setsockopt":  # buffers keep their size, which is counted; a program that asks for another is told yes
             tests = [
