@@ -16,12 +16,10 @@ import argparse
 import itertools
 import os
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 
 import numpy as np
@@ -333,7 +331,7 @@ def report(cell: Cell, tally: Tally, seconds: float) -> bool:
     return fine
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=2000, help="worlds a cell")
     parser.add_argument("--cells", default="", help="only cells whose name contains this")
@@ -342,20 +340,20 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     seed = secrets.randbits(32) if given.seed is None else given.seed
-    print(f"{datetime.now(UTC):%Y-%m-%d}\n{machine()}, numpy {version('numpy')}")
+    print(f"{machine()}, numpy {version('numpy')}")
     print(f"seed {seed}, {given.worlds} worlds a cell")
     cells = [*powers(), *attempts(), *main_grid(), *other_factors(), *(whole_product() if given.full else ())]
     wanted = [cell for cell in cells if given.cells in cell.name]
-    fine = True
+    missed = 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(given.processes) as pool:
         began = time.perf_counter()
         for cell, tally in zip(
             wanted, pool.map(measure_cell, wanted, itertools.repeat(given.worlds), itertools.repeat(seed)), strict=True
         ):
-            fine &= report(cell, tally, time.perf_counter() - began)
-    return 0 if fine else 1
+            missed += not report(cell, tally, time.perf_counter() - began)
+    print(f"{len(wanted)} cells, {missed} miss their aim")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

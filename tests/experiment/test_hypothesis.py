@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.config import Metadata
-from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalised
+from evsys_sdk.config import ExperimentConfig, Metadata
+from evsys_sdk.experiment.arms import expand_arms
+from evsys_sdk.experiment.hypothesis import claim_problems, find_claim, hypothesis_sha256, normalised
+
+DATA = {"source_kind": "in_memory", "rows": [{"messages": []}]}
+
+
+def sft(**params: Any) -> dict[str, Any]:
+    return {"kind": "sft", "params": params}
 
 
 def metadata(**fields: Any) -> Metadata:
@@ -77,3 +84,96 @@ def test_what_decides_nothing_does_not_change_the_fingerprint() -> None:
     given = metadata(hypothesis="x", success_metric="pass@1")
     same = metadata(hypothesis="x", success_metric={"name": "pass@1", "mode": "max"}, tags=["later"])
     assert hypothesis_sha256(given) == hypothesis_sha256(same)
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("claim", "said"),
+        [
+            ({"kind": "at_least"}, "needs 'level'"),
+            ({"kind": "not_worse"}, "needs 'margin'"),
+            ({"kind": "trend"}, "needs 'axis'"),
+            ({"level": 0.5}, "'level' belongs to claims of kind 'at_least'"),
+            ({"kind": "not_worse", "margin": 0.1, "axis": "x"}, "'axis' belongs to claims of kind 'trend'"),
+            ({"scale": "log"}, "'scale' belongs to claims of kind 'trend'"),
+            ({"kind": "not_worse", "margin": 0.1, "min_effect": 0.1}, "has no 'min_effect'"),
+            ({"kind": "at_least", "level": 0.5, "baseline": "b"}, "compares with no baseline"),
+            ({"kind": "trend", "axis": "x", "max_tokens": 5}, "no cost limit applies"),
+            ({"baseline_repeats": 5}, "needs the name of a run"),
+        ],
+    )
+    def test_what_does_not_belong_together_is_refused(self, claim: dict[str, Any], said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            metadata(hypothesis={"claim": "x", **claim})
+
+    def test_a_plain_claim_keeps_the_fingerprint_it_always_had(self) -> None:
+        given = metadata(hypothesis={"claim": "x", "min_effect": 0.1}, success_metric="pass@1")
+        same = metadata(hypothesis={"claim": "x", "min_effect": 0.1, "kind": "better"}, success_metric="pass@1")
+        assert hypothesis_sha256(given) == hypothesis_sha256(same)
+        assert hypothesis_sha256(given) == "84d571083f789ad018e76e8277d238a07cef160e608cc0f48ac25d92917673d5"
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"kind": "not_worse", "margin": 0.1},
+            {"kind": "at_least", "level": 0.1},
+            {"max_tokens": 5},
+            {"max_cost_usd": 5},
+        ],
+    )
+    def test_the_kind_is_part_of_the_fingerprint(self, other: dict[str, Any]) -> None:
+        plain = hypothesis_sha256(metadata(hypothesis={"claim": "x"}))
+        assert hypothesis_sha256(metadata(hypothesis={"claim": "x", **other})) != plain
+
+    def test_what_must_be_exceeded_follows_from_the_kind(self) -> None:
+        found = find_claim(metadata(hypothesis={"claim": "x", "kind": "not_worse", "margin": 0.02, "max_tokens": 9}))
+        assert found is not None
+        assert (found.threshold, found.limits) == (-0.02, {"tokens": 9.0})
+        assert found.rule("pass@1").startswith("Supported if, on pass@1, the interval of any run's difference")
+        assert "at most 9 tokens" in found.rule("pass@1")
+
+    def test_the_rule_says_what_is_spent_on_validation(self) -> None:
+        found = find_claim(metadata(hypothesis={"claim": "x"}))
+        assert found is not None
+        assert "validation prefers" in found.rule("m", validated=True)
+        assert "validation prefers" not in found.rule("m")
+
+
+class TestAxis:
+    def config(self, *values: Any, **claim: Any) -> ExperimentConfig:
+        axis = "algorithm.params.max_steps"
+        about = {"hypothesis": {"claim": "x", "kind": "trend", "axis": axis, **claim}}
+        runs = [
+            {"name": f"r{at}", "data": DATA, "model": {"name": "m"}, "algorithm": sft(max_steps=value)}
+            for at, value in enumerate(values)
+        ]
+        return ExperimentConfig.model_validate({"name": "e", "metadata": about, "runs": runs})
+
+    def test_a_number_that_varies_is_an_axis(self) -> None:
+        assert claim_problems(self.config(1, 2, 4)) == []
+
+    @pytest.mark.parametrize(
+        ("values", "claim", "said"),
+        [
+            ((1, 1), {}, "no trend to see"),
+            ((1, "many"), {}, "a number in every run, and one has 'many'"),
+            ((0, 2), {"scale": "log"}, "a positive number in every run, and one has 0"),
+            ((1, 2), {"axis": "algorithm.params.lr"}, "one has None"),
+        ],
+    )
+    def test_what_is_none_is_refused_before_anything_is_spent(
+        self, values: tuple[Any, ...], claim: dict[str, Any], said: str
+    ) -> None:
+        [problem] = claim_problems(self.config(*values, **claim))
+        assert said in str(problem)
+        assert "metadata.hypothesis.axis" in str(problem)
+
+
+def test_a_baseline_may_have_more_seeds_than_the_others() -> None:
+    runs = [{"name": name, "data": DATA, "model": {"name": "m"}, "algorithm": sft()} for name in ("old", "new")]
+    about = {"hypothesis": {"claim": "x", "baseline": "old", "baseline_repeats": 4}}
+    config = ExperimentConfig.model_validate({"name": "e", "n_repeats": 2, "metadata": about, "runs": runs})
+    assert [arm.name for arm in expand_arms(config)] == [
+        *(f"old__seed{seed}" for seed in (42, 43, 44, 45)),
+        *(f"new__seed{seed}" for seed in (42, 43)),
+    ]

@@ -89,7 +89,7 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
         base, each = found.split
         yield (
             f"The same {_count(base + each * found.candidates, 'arm')} see {found.split_detectable:.3f} "
-            f"with {base} seeds of the baseline and {each} of each other run."
+            f"with baseline_repeats: {base} and n_repeats: {each}."
         )
 
 

@@ -29,6 +29,8 @@ class Hypothesis(Strict):
     """Smallest difference that would matter; for a trend, from one end of the axis to the other."""
     baseline: str | None = None
     """Name of the run it is compared with."""
+    baseline_repeats: int | None = Field(default=None, ge=1, le=1000)
+    """Seeds of the baseline, where it gets more than the `n_repeats` of the other runs: it is in every comparison."""
     kind: Literal["better", "at_least", "not_worse", "trend"] = "better"
     """Better than the baseline, at least an absolute level, not worse than the baseline, or a trend over an axis."""
     level: float | None = None
@@ -61,6 +63,11 @@ class Hypothesis(Strict):
         if self.baseline is not None and self.kind in ("at_least", "trend"):
             message = f"a claim of kind '{self.kind}' compares with no baseline. Remove it."
             raise MisplacedValue(message, "baseline")
+        if self.baseline_repeats is not None and self.baseline is None:
+            raise MisplacedValue("baseline_repeats needs the name of a run. Add 'baseline'.", "baseline_repeats")
+        if self.kind == "trend" and (self.max_cost_usd is not None or self.max_tokens is not None):
+            key = "max_cost_usd" if self.max_cost_usd is not None else "max_tokens"
+            raise MisplacedValue("a trend is about all runs, so that no cost limit applies. Remove it.", key)
         return self
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..config import ExperimentConfig, RunConfig
+from ..config import ExperimentConfig, Hypothesis, RunConfig
 from ..errors import Problem
 from ..record.layout import RESERVED_NAMES
 
@@ -40,7 +40,15 @@ class Arm:
 
 def expand_arms(config: ExperimentConfig) -> list[Arm]:
     """All arms in the order they are trained; repeats of a run differ only in seed and name."""
-    return [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(config.n_repeats)]
+    return [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(_repeats(run, config))]
+
+
+def _repeats(run: RunConfig, config: ExperimentConfig) -> int:
+    """As many as all runs have; a claim may ask for more of its baseline, which is in every comparison."""
+    claim = config.metadata.hypothesis
+    if isinstance(claim, Hypothesis) and claim.baseline_repeats is not None and run.name == claim.baseline:
+        return claim.baseline_repeats
+    return config.n_repeats
 
 
 def repeated(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:

@@ -23,6 +23,7 @@ from ..errors import Problem
 from ..redact import redact
 
 _DEFAULTS: dict[str, Any] = {
+    "baseline_repeats": None,
     "kind": "better",
     "level": None,
     "margin": None,
@@ -43,6 +44,7 @@ class Claim:
     direction: Literal["increase", "decrease"] = "increase"
     min_effect: float = 0.0
     baseline: str | None = None
+    baseline_repeats: int | None = None
     kind: Literal["better", "at_least", "not_worse", "trend"] = "better"
     level: float | None = None
     margin: float | None = None
@@ -140,7 +142,17 @@ def find_claim(metadata: Metadata) -> Claim | None:
 def claim_problems(config: ExperimentConfig) -> list[Problem]:
     """What keeps the runs of a config from answering its claim."""
     claim = find_claim(config.metadata)
-    if claim is None or claim.axis is None:
+    if claim is None:
+        return []
+    if claim.baseline_repeats is not None and config.search is not None:
+        hint = "Remove it, or the search: a race gives seeds to the runs that lead."
+        place = "metadata.hypothesis.baseline_repeats"
+        return [Problem("a search decides about seeds itself", place, claim.baseline_repeats, hint)]
+    return _axis_problems(config, claim)
+
+
+def _axis_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:
+    if claim.axis is None:
         return []
     place = "metadata.hypothesis.axis"
     values = [_value_at(run.model_dump(mode="json"), claim.axis) for run in config.all_runs()]

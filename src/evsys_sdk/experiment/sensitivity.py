@@ -72,8 +72,9 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     tasks = benchmark.tasks[: entry.n_tasks]
     prospect, basis, clusters = _prospect(config, claim, entry, tasks, benchmark.sha256, candidates, frozen=frozen)
     claimed = {"better": claim.min_effect or None, "not_worse": claim.margin}.get(claim.kind)
-    split = None if frozen or candidates < 2 else prospect.split(runs * config.n_repeats)
-    if split is not None and split[0] == split[1]:
+    arms = candidates * config.n_repeats + (claim.baseline_repeats or config.n_repeats)
+    split = None if frozen or candidates < 2 else prospect.split(arms)
+    if split == (claim.baseline_repeats or config.n_repeats, config.n_repeats):
         split = None
     return Sensitivity(
         rule,
@@ -82,7 +83,7 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
         tasks=len(tasks),
         clusters=clusters,
         samples=entry.samples,
-        detectable=prospect.detectable(config.n_repeats),
+        detectable=prospect.detectable(config.n_repeats, claim.baseline_repeats),
         claimed=claimed,
         seeds_needed=None if claimed is None else prospect.seeds_needed(claimed),
         split=split,
