@@ -86,6 +86,8 @@ class RunFiles:
     """The first examples, token for token."""
     benchmarks = Place("benchmarks.json")
     """What it is scored on."""
+    identity = Place("identity.json")
+    """What it is made of: starting weights, code, package versions."""
     checkpoints = Place("checkpoints.jsonl")
     late_scores = Place("scores.json")
     """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
@@ -104,6 +106,10 @@ class RunFiles:
     def predictions(self, benchmark: str, step: int) -> Path:
         """The answers behind one scoring of a benchmark, whose name is fit for a folder."""
         return self._predictions / benchmark / f"step{step:06d}.jsonl"
+
+    def all_predictions(self) -> list[Path]:
+        """The answers behind every scoring."""
+        return sorted(self._predictions.glob("*/step*.jsonl"))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ...record.folders import load_result
 from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord, config_runs
+from ..audit import audit_experiment
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
 from .looks import count_looks
@@ -42,6 +43,7 @@ def read_evidence(path: Path) -> Evidence:
         registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
         invalidated=record.invalidated or None,
+        contradicted=audit_experiment(path, quick=True).invalid,
         stopped=record.budget_stop or None,
         searched=searched,
         looks=count_looks(path, tests, started=start.time),
