@@ -44,10 +44,15 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool) -> None:
 
 def _find(experiment: str | None) -> list[Path]:
     from ..history.find import find_experiment
-    from ..history.roots import experiment_folders, experiment_roots
+    from ..history.roots import experiment_roots
+    from ..record.reader import ExperimentRecord
+    from ..record.values import subfolders
 
     roots = experiment_roots(())
-    return experiment_folders(roots) if experiment is None else [find_experiment(experiment, roots)]
+    if experiment is not None:
+        return [find_experiment(experiment, roots)]
+    folders = [root / name for root in roots for name in subfolders(root)]
+    return [folder for folder in folders if ExperimentRecord(folder).is_experiment]
 
 
 def _journal(report: AuditReport) -> None:

@@ -103,7 +103,9 @@ class Benchmark:
     def content(self) -> str:
         """The same for the same questions and verifiers, whatever the tasks are called, noted or ordered."""
         tasks = [to_dict(task) for task in self.tasks]
-        each = sorted(json.dumps([task["instruction"], task["verifier"]], sort_keys=True, default=str) for task in tasks)
+        each = sorted(
+            json.dumps([task["instruction"], task["verifier"]], sort_keys=True, default=str) for task in tasks
+        )
         return hashlib.sha256("\n".join(each).encode()).hexdigest()[:32]
 
     @classmethod

@@ -91,7 +91,9 @@ class AuditReport:
         return {"path": str(self.path), "clean": self.clean, "invalid": self.invalid, "checks": checks}
 
 
-def audit_experiment(path: Path, *, quick: bool = False, anchors: Path | None = None) -> AuditReport:
+def audit_experiment(
+    path: Path, *, quick: bool = False, before_conclusion: bool = False, anchors: Path | None = None
+) -> AuditReport:
     """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments."""
     auditor = _Auditor(ExperimentRecord(path))
     checks: list[Callable[[], Check]] = [
@@ -106,8 +108,9 @@ def audit_experiment(path: Path, *, quick: bool = False, anchors: Path | None = 
         auditor.check_contamination,
     ]
     if not quick:
-        checks += [auditor.check_conclusion, auditor.check_answers, auditor.check_origin]
-        checks += [lambda: auditor.check_anchors(anchors)]
+        checks += [auditor.check_answers, auditor.check_origin]
+    if not quick and not before_conclusion:
+        checks += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors)]
     return AuditReport(path, [_guard(check) for check in checks])
 
 
@@ -160,8 +163,11 @@ class _Auditor:
         """Every arm on disk was started by the orchestrator, and every arm that ended is there."""
         started = {event.text("arm") for event in self.events if event.kind in (Kind.ARM_STARTED, Kind.ARM_RECALLED)}
         there = {run.name: run for run in self.runs if run.folder.is_dir()}
-        found = [f"{name} has results, and the journal never started it" for name in sorted({*there} - started)
-                 if self.is_chained and (there[name].result is not None or there[name].score_lines)]
+        found = [
+            f"{name} has results, and the journal never started it"
+            for name in sorted({*there} - started)
+            if self.is_chained and (there[name].result is not None or there[name].score_lines)
+        ]
         ended = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
         found += [f"{name} ended, and its folder is gone" for name in sorted(ended) if not (self.path / name).is_dir()]
         for name, event in ended.items():
@@ -382,7 +388,9 @@ _COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "weights": lambda identity: identity.get("weights"),
     "verifier": _verifiers_of,
     "agent": lambda identity: {name: one.get("harness") for name, one in (identity.get("benchmarks") or {}).items()},
-    "benchmark": lambda identity: {name: one.get("content") for name, one in (identity.get("benchmarks") or {}).items()},
+    "benchmark": lambda identity: {
+        name: one.get("content") for name, one in (identity.get("benchmarks") or {}).items()
+    },
 }
 
 

@@ -49,7 +49,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
     latest = folders.latest_attempt(base)
     if latest is not None and not fresh:
         record = ExperimentRecord(latest)
-        changed = _changes(record.load_config(), resolved)
+        changed = _changes(record.load(), resolved)
         if resume and changed:
             hint = "Change it back to resume, or run without --resume to start a new attempt."
             message = f"the config differs from the one in {latest} in: {', '.join(changed)}"

@@ -42,7 +42,9 @@ def anchor_in_git(experiment_dir: Path) -> dict[str, Any]:
     anchor = make_anchor(experiment_dir)
     done = _git(experiment_dir, "notes", _NOTES, "append", "-m", json.dumps(anchor), "HEAD")
     if done is None:
-        raise DataError(f"{experiment_dir}: this is not in a git repository with a commit. Anchor it in a file instead.")
+        raise DataError(
+            f"{experiment_dir}: this is not in a git repository with a commit. Anchor it in a file instead."
+        )
     return anchor
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from .jsonl_file import JsonlFile, complete_lines, parse_object, read_records
 from .layout import ExperimentFiles
-from .values import Object, number, part, read_lines, text
+from .values import Object, number, part, text
 
 FORMAT = 2
 """Version of the record. Events of version 1 do not say theirs, and have no chain."""
@@ -93,13 +93,13 @@ class Event:
 class Journal:
     """Writes the events of one experiment, the only way they get there; safe to use from several processes."""
 
-    def __init__(self, experiment_dir: Path) -> None:
-        self._file = JsonlFile(ExperimentFiles(experiment_dir).journal)
+    def __init__(self, path: Path) -> None:
+        self._file = JsonlFile(path)
 
     @classmethod
     def of(cls, experiment_dir: Path) -> Self:
         """The journal of an experiment, which may not have one yet."""
-        return cls(experiment_dir)
+        return cls(ExperimentFiles(experiment_dir).journal)
 
     def append(self, kind: Kind, **payload: Any) -> str:
         """Add an event; it is on disk when this returns. Returns its id."""
@@ -119,23 +119,22 @@ class Journal:
         self.close()
 
 
-def read_events(experiment_dir: Path, *, warn: bool = True) -> Iterator[Event]:
+def read_events(experiment_dir: Path) -> Iterator[Event]:
     """Every complete event, oldest first; an experiment of an older version may have none."""
-    path = ExperimentFiles(experiment_dir).journal
-    return map(Event.of, read_records(path) if warn else read_lines(path))
+    return map(Event.of, read_records(ExperimentFiles(experiment_dir).journal))
 
 
 def first_event(experiment_dir: Path) -> Event | None:
     """How an experiment began, without reading what came after."""
     try:
-        return next(read_events(experiment_dir, warn=False), None)
+        return next(read_events(experiment_dir), None)
     except OSError:
         return None
 
 
 def count_events(experiment_dir: Path) -> int:
     """How many events there are by now."""
-    return sum(1 for _ in read_events(experiment_dir, warn=False))
+    return sum(1 for _ in complete_lines(ExperimentFiles(experiment_dir).journal))
 
 
 def digest(line: bytes) -> str:

@@ -114,13 +114,13 @@ class JsonlFile:
             raise cannot_write(self.path, error) from error
 
 
-def read_records(path: Path, *, warn: bool = True) -> Iterator[dict[str, Any]]:
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The complete records of a file, which may still be growing; no file means none."""
     for number, line in complete_lines(path):
         record = parse_object(line)
         if record is not None:
             yield record
-        elif warn and line.strip():
+        elif line.strip():
             get_logger(__name__).warning("%s:%d: this line is damaged and was passed over", path, number)
 
 

@@ -60,7 +60,7 @@ class LogFiles:
         """Where the scorings of a split go."""
         return self.below(_SPLITS.get(split) or re.sub(r"[^\w.-]", "_", split).lstrip(".") or "other")
 
-    def found(self, pattern: str = "*.jsonl") -> list[Path]:
+    def find_below(self, pattern: str = "*.jsonl") -> list[Path]:
         """The files of records in the folders below; those of the data are no records of a step."""
         data = self.training_data.parent
         return [path for path in sorted(self.folder.glob(f"*/{pattern}")) if path.parent != data]
@@ -143,17 +143,7 @@ class ExperimentFiles:
         return self._baselines / ExperimentFiles.lock.name
 
 
-RESERVED_NAMES = tuple(
-    place.name
-    for place in (
-        ExperimentFiles.config,
-        ExperimentFiles.journal,
-        ExperimentFiles.conclusion,
-        ExperimentFiles.conclusion_page,
-        ExperimentFiles.console,
-        ExperimentFiles.spend,
-    )
-)
+RESERVED_NAMES = tuple(place.name for place in vars(ExperimentFiles).values() if isinstance(place, Place))
 """Files that stand beside the folders of the arms."""
 
 DEFAULT_ROOT = "outputs"

@@ -64,7 +64,7 @@ def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str
         deadline = time.monotonic() + patience_s
         while not _take(file):
             if time.monotonic() >= deadline:
-                raise FolderBusy(f"{what} is being run by {_described(lock_owner(folder))}. {remedy}".rstrip())
+                raise FolderBusy(f"{what} is being run by {_describe(lock_owner(folder))}. {remedy}".rstrip())
             time.sleep(_POLL_S)
         file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}, file)
@@ -76,7 +76,7 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
     """Who holds the lock of a folder (`pid`, `host`, `time`); None when nobody does."""
     try:
         with ExperimentFiles(folder).lock.open("r", encoding="utf-8") as file:
-            return None if _take(file, shared=True) else _named(file.read())
+            return None if _take(file, shared=True) else _parse_owner(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -84,7 +84,7 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
 def last_owner(folder: Path) -> dict[str, Any] | None:
     """Who held the lock of a folder last; None when nobody ever did."""
     try:
-        return _named(ExperimentFiles(folder).lock.read_text(encoding="utf-8"))
+        return _parse_owner(ExperimentFiles(folder).lock.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
@@ -104,7 +104,7 @@ def _take(file: IO[Any], *, shared: bool = False) -> bool:
     return True
 
 
-def _named(text: str) -> dict[str, Any]:
+def _parse_owner(text: str) -> dict[str, Any]:
     """What an owner has written; nothing where it is writing its name at this moment."""
     try:
         owner: Any = json.loads(text)
@@ -113,7 +113,7 @@ def _named(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], owner) if isinstance(owner, dict) else {}
 
 
-def _described(owner: dict[str, Any] | None) -> str:
+def _describe(owner: dict[str, Any] | None) -> str:
     if not owner:
         return "another process"
     return f"process {owner.get('pid')} on {owner.get('host')}"

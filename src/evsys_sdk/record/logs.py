@@ -58,7 +58,7 @@ class RunLogs:
 
     def rewind(self, next_step: int, *, below: bool = False) -> None:
         """Forget every step from `next_step` on, because the run goes on from there."""
-        for path in self.files.found() if below else (self.files.metrics, self.files.timing):
+        for path in self.files.find_below() if below else (self.files.metrics, self.files.timing):
             if path.exists():
                 self._file(path).rewind(next_step)
 
@@ -104,6 +104,6 @@ def last_step(files: LogFiles) -> Object | None:
 
 def last_scores(files: LogFiles) -> Iterator[Object]:
     """The last line of each benchmark, in whichever attempt it was written."""
-    for path in files.found(LogFiles.metrics.name):
+    for path in files.find_below(LogFiles.metrics.name):
         if path.parent != files.training:
             yield from {record["name"]: record for record in read_records(path)}.values()

@@ -63,8 +63,9 @@ class ExperimentRecord:
         """The resolved config; None where it is missing or damaged."""
         return read_object(self.files.config)
 
-    def load_config(self) -> Object:
-        """The resolved config, for who must not go on without it."""
+    def load(self) -> Object:
+        """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""
+        self.events = list(read_events(self.folder))
         if not self.files.config.is_file():
             name = ExperimentFiles.config.name
             raise DataError(
@@ -79,7 +80,10 @@ class ExperimentRecord:
     @cached_property
     def events(self) -> list[Event]:
         """Everything that happened, oldest first."""
-        return list(read_events(self.folder, warn=False))
+        try:
+            return list(read_events(self.folder))
+        except OSError:
+            return []
 
     @cached_property
     def start(self) -> Event:

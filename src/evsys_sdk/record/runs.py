@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .events import Event, Kind
-from .jsonl_file import last_records, read_records
+from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
 from .scores import metric_name
 from .values import Object, items, number, part, read_lines, read_object, subfolders, text
@@ -71,7 +71,7 @@ class RunRecord:
     @cached_property
     def score_lines(self) -> list[Object]:
         """Every line of `scores.jsonl`, also those that later ones replace."""
-        return list(read_records(self.files.scores))
+        return list(read_lines(self.files.scores))
 
     @property
     def scores(self) -> Iterator[tuple[str, float, Object, Object]]:
@@ -124,17 +124,19 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
     known = [text(run.get("name")) for run in config_runs(config)]
     told = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
     # When the journal has said everything, the folders need not be looked at.
-    there = [name for name in subfolders(folder) if _is_run(folder / name)] if from_files or not told else []
-    found = {name: _unlisted(folder / name, known) for name in sorted(there)}
-    runs = {run.name: run for run in _listed(folder, events) or _expanded(folder, config, found.values())}
+    there = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not told else []
+    begun = [files.folder for files in there if files.result.exists() or files.starts.exists()]
+    found = {run.name: _guess_run(run, known) for run in begun}
+    runs = {run.name: run for run in _list_announced(folder, events) or _expand_config(folder, config, found.values())}
     for event in events:
         if event.kind == Kind.RESUMED:  # what did not end well has its chance again
-            runs = {name: run if run.status == "completed" else _wait(run) for name, run in runs.items()}
+            again = {name: replace(run, status=PENDING) for name, run in runs.items() if run.status != "completed"}
+            runs = {name: again.get(name, run) for name, run in runs.items()}
         elif name := event.text("arm"):
-            runs[name] = _after(runs.get(name) or _unlisted(folder / name, known), event)
+            runs[name] = _apply(runs.get(name) or _guess_run(folder / name, known), event)
     for name in sorted({*found, *runs}):
         if from_files or name not in told:
-            runs[name] = _from_folder(runs.get(name) or found[name])
+            runs[name] = _read_folder(runs.get(name) or found[name])
     return list(runs.values())
 
 
@@ -158,7 +160,7 @@ def add_spend(*bills: Mapping[str, Any]) -> dict[str, float]:
     return total
 
 
-def _listed(folder: Path, events: Sequence[Event]) -> list[RunRecord]:
+def _list_announced(folder: Path, events: Sequence[Event]) -> list[RunRecord]:
     """The arms that were announced before the first step."""
     lists = [found for event in events if (found := items(event.get("arms")))]
     runs: list[RunRecord] = []
@@ -170,7 +172,7 @@ def _listed(folder: Path, events: Sequence[Event]) -> list[RunRecord]:
     return runs
 
 
-def _expanded(folder: Path, config: Object, found: Iterable[RunRecord]) -> Iterator[RunRecord]:
+def _expand_config(folder: Path, config: Object, found: Iterable[RunRecord]) -> Iterator[RunRecord]:
     """The arms of a config whose journal does not list them, apart from those that are there under another name."""
     there = {(run.run, run.seed): run.name for run in found}
     repeats = int(number(config.get("n_repeats")) or 1)
@@ -184,7 +186,7 @@ def _expanded(folder: Path, config: Object, found: Iterable[RunRecord]) -> Itera
                 yield RunRecord(folder / arm, name, seed + repeat)
 
 
-def _unlisted(folder: Path, known: Sequence[str]) -> RunRecord:
+def _guess_run(folder: Path, known: Sequence[str]) -> RunRecord:
     """An arm that nobody planned, such as a seed that a race added."""
     seed = _SEED_SUFFIX.search(folder.name)
     if seed is None or folder.name in known:
@@ -192,7 +194,7 @@ def _unlisted(folder: Path, known: Sequence[str]) -> RunRecord:
     return RunRecord(folder, folder.name[: seed.start()], int(seed[1]))
 
 
-def _after(run: RunRecord, event: Event) -> RunRecord:
+def _apply(run: RunRecord, event: Event) -> RunRecord:
     match event.kind:
         case Kind.ARM_STARTED:
             return replace(run, status=STARTED, error="", unscored="")
@@ -202,24 +204,20 @@ def _after(run: RunRecord, event: Event) -> RunRecord:
             return replace(run, status=PENDING, error=event.text("reason"))
         case Kind.ARM_ENDED:
             # The bill of an arm is about all of its attempts, so the last one is the whole.
-            return replace(_with_result(run, event.payload), spend=plain_spend(event.part("spend")) or run.spend)
+            return replace(_add_result(run, event.payload), spend=plain_spend(event.part("spend")) or run.spend)
         case _:
             return run
 
 
-def _wait(run: RunRecord) -> RunRecord:
-    return replace(run, status=PENDING)
-
-
-def _from_folder(run: RunRecord) -> RunRecord:
+def _read_folder(run: RunRecord) -> RunRecord:
     """The arm with what its folder says of its end."""
     result = run.result
     if result is not None:
-        return replace(_with_result(run, result), spend=run.spend or plain_spend(part(result, "extras", "spend")))
+        return replace(_add_result(run, result), spend=run.spend or plain_spend(part(result, "extras", "spend")))
     return replace(run, status=STARTED) if run.status == PENDING and run.files.config.exists() else run
 
 
-def _with_result(run: RunRecord, result: Object) -> RunRecord:
+def _add_result(run: RunRecord, result: Object) -> RunRecord:
     metrics = {name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None}
     artifacts = {name: value for name, value in part(result, "artifacts").items() if isinstance(value, str)}
     return replace(
@@ -230,11 +228,6 @@ def _with_result(run: RunRecord, result: Object) -> RunRecord:
         metrics=metrics or run.metrics,
         artifacts=artifacts,
     )
-
-
-def _is_run(folder: Path) -> bool:
-    files = RunFiles(folder)
-    return files.result.exists() or files.starts.exists()
 
 
 def is_experiment(folder: Path, config: Object | None, events: Iterable[Event]) -> bool:

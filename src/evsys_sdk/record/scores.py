@@ -46,8 +46,7 @@ class ScoreLog:
 
     def settle(self) -> None:
         """Leave one line for each scoring, in the order of the steps."""
-        lines = list(read_records(self.path))
-        wanted = list(read_scores(self.path.parent))
+        lines, wanted = load_score_lines(self.path.parent), read_scores(self.path.parent)
         if lines != wanted:
             with atomic_write(self.path) as file:
                 file.writelines(encode_line(line, str(self.path)) for line in wanted)
@@ -58,9 +57,14 @@ def hash_line(line: Mapping[str, Any]) -> str:
     return hash_value(parse_object(encode_line(dict(line), "scores")))
 
 
+def load_score_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """Every line, also those that later ones replace; a file that cannot be read is an error."""
+    return list(read_records(RunFiles(run_dir).scores))
+
+
 def read_scores(run_dir: Path) -> list[dict[str, Any]]:
     """Every scoring of a run in the order of the steps; of several that share split, name and step, the last."""
-    latest = {_key(line): line for line in read_records(RunFiles(run_dir).scores)}
+    latest = {_key(line): line for line in load_score_lines(run_dir)}
     return [latest[key] for key in sorted(latest)]
 
 
@@ -77,7 +81,7 @@ def task_scores(line: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, 
     return {str(task): value for task, raw in zip(tasks, values, strict=True) if (value := number(raw)) is not None}
 
 
-def scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
+def find_scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
     """At which steps a run was scored on some task sets, as (sha256, step); only lines that name one are parsed."""
     try:
         with RunFiles(run_dir).scores.open("rb") as file:

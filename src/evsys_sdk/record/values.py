@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -40,9 +40,9 @@ def load_object(path: Path) -> Object:
 
 
 def read_lines(path: Path) -> Iterator[Object]:
-    """The complete JSON objects of a JSONL file, oldest first; damaged lines are passed over."""
+    """The complete JSON objects of a JSONL file, oldest first; nothing where it cannot be read."""
     with suppress(OSError, ValueError):
-        yield from read_records(path, warn=False)
+        yield from read_records(path)
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -95,11 +95,6 @@ def number(value: Any) -> float | None:
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
-
-
-def first(source: Mapping[str, Any], *names: str) -> Any:
-    """The first of several spellings of a key that has a value."""
-    return next((source[name] for name in names if source.get(name) is not None), None)
 
 
 def mtime(path: Path) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...record.events import first_event
-from ...record.scores import scored_sets
+from ...record.scores import find_scored_sets
 from ...record.values import subfolders
 
 
@@ -58,5 +58,5 @@ def _scorings(experiment: Path, hashes: Sequence[str]) -> Counter[str]:
     """At how many steps of its arms each test set was scored."""
     found: Counter[str] = Counter()
     for arm in subfolders(experiment):
-        found.update(sha256 for sha256, _ in scored_sets(experiment / arm, "test", hashes))
+        found.update(sha256 for sha256, _ in find_scored_sets(experiment / arm, "test", hashes))
     return found

@@ -16,6 +16,7 @@ from ...record.folders import load_result
 from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord, config_runs
+from ...record.scores import load_score_lines
 from ..audit import audit_experiment
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
@@ -27,7 +28,7 @@ _NOTHING: dict[str, Any] = {}
 def read_evidence(path: Path) -> Evidence:
     """The evidence in the folder of an experiment."""
     record = ExperimentRecord(path)
-    config, start = record.load_config(), record.start
+    config, start = record.load(), record.start
     metadata = _metadata(path, config)
     searched = bool(record.search_decisions)
     arms = [_arm(run, searched=searched) for run in record.runs_on_disk]
@@ -120,7 +121,7 @@ def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
 def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
     """The last scoring of each benchmark: the one of the latest step, and of that the latest line."""
     found: dict[SetKey, Scoring] = {}
-    for line in run.score_lines:
+    for line in load_score_lines(run.folder):
         try:
             scoring = _scoring(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
