@@ -102,10 +102,8 @@ class Benchmark:
     @property
     def content(self) -> str:
         """The same for the same questions and verifiers, whatever the tasks are called, noted or ordered."""
-        tasks = [to_dict(task) for task in self.tasks]
-        each = sorted(
-            json.dumps([task["instruction"], task["verifier"]], sort_keys=True, default=str) for task in tasks
-        )
+        parts = [[task["instruction"], task["verifier"]] for task in map(to_dict, self.tasks)]
+        each = sorted(json.dumps(part, sort_keys=True, default=str) for part in parts)
         return hashlib.sha256("\n".join(each).encode()).hexdigest()[:32]
 
     @classmethod

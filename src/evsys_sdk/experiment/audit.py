@@ -37,7 +37,7 @@ from ..record.ledger import read_tally
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
-from ..record.values import read_lines, read_object, subfolders
+from ..record.values import part, read_lines, read_object, subfolders
 from ..registry import list_verifiers
 from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
@@ -139,6 +139,9 @@ class _Auditor:
         self.is_chained = bool(self.events) and all(event.format >= 2 for event in self.events)
         self.runs: list[RunRecord] = record.runs_on_disk
 
+    def _config(self) -> dict[str, Any]:
+        return self.record.config or {}
+
     def check_chain(self) -> Check:
         """Every line of the journal follows the one it was written after."""
         if self.events and self.events[0].format < 2:
@@ -151,7 +154,7 @@ class _Auditor:
         registered: Any = start.get("hypothesis_sha256")
         if registered is None:
             return Check("claim", "unchecked", ["no claim was registered"])
-        metadata = Metadata.model_validate(self.record.load_config().get("metadata") or {})
+        metadata = Metadata.model_validate(self._config().get("metadata") or {})
         found: list[str] = []
         if hypothesis_sha256(metadata) != registered:
             found.append("the claim in config.json is not the one that was registered before the first step")
@@ -231,7 +234,8 @@ class _Auditor:
                     yield f"task '{task}' has rewards {given} in the score and {kept} in the answers"
                     break
         shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
-        for name, value in (line.get("metrics") or {}).items():
+        metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
+        for name, value in metrics.items():
             expected = _compute(name, shaped)
             if expected is not None and not math.isclose(expected, value["value"], abs_tol=_TOLERANCE):
                 yield f"{name} is {value['value']:.6g}, and its rewards give {expected:.6g}"
@@ -281,11 +285,10 @@ class _Auditor:
 
     def check_identities(self) -> Check:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
-        known = {run.name: found for run in self.runs if (found := read_object(run.files.identity)) is not None}
+        known = {run.name: identity for run in self.runs if (identity := read_object(run.files.identity)) is not None}
         if not known:
             return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
-        hypothesis: Any = (self.record.load_config().get("metadata") or {}).get("hypothesis")
-        about = set(hypothesis.get("about") or ()) if isinstance(hypothesis, dict) else set[str]()
+        about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
         found: list[str] = []
         for what, read in _COMPARED.items():
             values: dict[str, list[str]] = defaultdict(list)
@@ -350,7 +353,7 @@ class _Auditor:
         return _judge("answers", found[:10], said=f"{checked} answers judged again")
 
     def _tasks(self) -> dict[str, HarborTask]:
-        metadata = Metadata.model_validate(self.record.load_config().get("metadata") or {})
+        metadata = Metadata.model_validate(self._config().get("metadata") or {})
         found: dict[str, HarborTask] = {}
         for entry in metadata.benchmark:
             try:
@@ -379,18 +382,16 @@ class _Auditor:
         return _judge("anchor", problems, said=f"{known} anchors hold")
 
 
-def _verifiers_of(identity: Mapping[str, Any]) -> Any:
-    benchmarks: dict[str, Any] = identity.get("benchmarks") or {}
-    return {name: one.get("verifiers") for name, one in benchmarks.items()}
+def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any]:
+    benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
+    return {name: one.get(what) for name, one in benchmarks.items()}
 
 
 _COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "weights": lambda identity: identity.get("weights"),
-    "verifier": _verifiers_of,
-    "agent": lambda identity: {name: one.get("harness") for name, one in (identity.get("benchmarks") or {}).items()},
-    "benchmark": lambda identity: {
-        name: one.get("content") for name, one in (identity.get("benchmarks") or {}).items()
-    },
+    "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
+    "agent": lambda identity: _of_benchmarks(identity, "harness"),
+    "benchmark": lambda identity: _of_benchmarks(identity, "content"),
 }
 
 
@@ -405,7 +406,7 @@ def _compute(name: str, samples: list[TaskSamples]) -> float | None:
     """A metric worked out again from rewards; None where it needs something else."""
     try:
         metric = build_metric(name)
-        if metric.inputs != {"task_rewards"}:
+        if metric.inputs != frozenset({"task_rewards"}):
             return None
         kept = [task for task in samples if not any(one.failed for one in task.samples)]
         return metric(kept).value if len(kept) == len(samples) else None

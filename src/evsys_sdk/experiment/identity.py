@@ -20,7 +20,7 @@ from ..errors import EvsysError
 from ..protocols import Row
 from ..record.evidence import hash_value
 from ..registry import get_agent, get_algorithm, get_transform, get_verifier
-from ..rollouts.importing import import_object
+from ..rollouts.harness import import_agent
 from .benchmark_plan import PlannedBenchmark
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
@@ -59,8 +59,8 @@ def _named(verifier: Any) -> list[str]:
 
 def _names_in(rows: Sequence[Row]) -> set[str]:
     """The verifiers that training rows name."""
-    found = [row.get("verifier") for row in rows]
-    return {str(one["fn_name"]) for one in found if isinstance(one, dict) and "fn_name" in one}
+    found: list[dict[str, Any]] = [one for row in rows if isinstance(one := row.get("verifier"), dict)]
+    return {str(one["fn_name"]) for one in found if "fn_name" in one}
 
 
 def _verifiers(names: Iterable[str]) -> dict[str, str]:
@@ -70,9 +70,9 @@ def _verifiers(names: Iterable[str]) -> dict[str, str]:
 def _identify_agent(run: RunConfig) -> str | None:
     params = run.algorithm.params
     if path := params.get("agent_import_path"):
-        return _hash_code(lambda: import_object(str(path)))
-    agent: Any = params.get("agent")
-    return _hash_code(lambda: get_agent(str(agent["kind"]))) if isinstance(agent, dict) and "kind" in agent else None
+        return _hash_code(lambda: import_agent(str(path)))
+    agent: dict[str, Any] = params.get("agent") or {}
+    return _hash_code(lambda: get_agent(str(agent["kind"]))) if "kind" in agent else None
 
 
 def _hash_code(find: Callable[[], Any]) -> str:

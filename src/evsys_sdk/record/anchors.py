@@ -1,4 +1,4 @@
-"""The head of a journal, noted where the one who writes the journal cannot write it again: a git note, a file elsewhere.
+"""The head of a journal, noted where the one who writes it cannot write: in a git note, in a file elsewhere.
 
 A chain proves that its lines follow each other; it does not prove that lines are missing at its end, or that all of it
 was not written anew. An anchor does: it says how many events there were at a moment, and the hash of the last of them.
@@ -42,9 +42,7 @@ def anchor_in_git(experiment_dir: Path) -> dict[str, Any]:
     anchor = make_anchor(experiment_dir)
     done = _git(experiment_dir, "notes", _NOTES, "append", "-m", json.dumps(anchor), "HEAD")
     if done is None:
-        raise DataError(
-            f"{experiment_dir}: this is not in a git repository with a commit. Anchor it in a file instead."
-        )
+        raise DataError(f"{experiment_dir}: this is in no git repository with a commit. Anchor it in a file instead.")
     return anchor
 
 
