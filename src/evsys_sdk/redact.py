@@ -91,19 +91,24 @@ _COOKIE = re.compile(r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]
 _USERINFO = re.compile(r"(?<=://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)")
 _USER_TOKEN = re.compile(r"(?<=://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)")
 _QUERY = re.compile(r"([?&;]|%3F|%26)([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)([^\s&#;\"'<>\\)\]}]{4,})")
-_ASSIGNED = re.compile(
-    r"(?<![A-Za-z0-9])((?:--)?[A-Za-z][A-Za-z0-9_.-]{1,60})"
-    r"(\\*[\"']?\s{0,3}(?::|=)\s{0,3}|(?<=[a-z])\s(?=\S))(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])"
-)
-"""What calls or looks up something is code, not a value."""
+_GIVEN = re.compile(r"(\\*[\"']?\s{0,3}[:=]\s{0,3}|\s)(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])")
+"""What is given behind a name; what calls or looks up something is code, not a value."""
+_OPENED = re.compile(r"(\\*[\"']?)\s{0,3}[:=]\s{0,3}(?=[{\[])")
+_BRACKET = re.compile(r"[{}\[\]]")
+_LONGEST_CONTAINER = 20_000
+_NAME_END = re.compile(r"[A-Za-z0-9_.-]*")
+_NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 
-_FRAGMENTS = (
-    "://", "key", "token", "secret", "passw", "passp", "passc", "pwd", "auth", "bearer", "cookie", "cred", "jwt",
-    "pat\"", "pat=", "pat:", "pat'", "sk-", "k_live", "k_test", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
-    "github_pat", "akia", "asia", "aiza", "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_",
-    "xapp-", "nvapi-", "pplx-", "xai-", "tvly-", "pypi-", "shpat_", "dop_v1", "lin_api", "sntrys", "hvs.", "sg.",
-    "eyj", "-----b", "sig=", "signature",
+_NAME_FRAGMENTS = (
+    "key", "token", "secret", "passw", "passp", "passc", "pwd", "auth", "cookie", "cred", "jwt",
+    "pat\"", "pat=", "pat:", "pat'", "pat\\", "bearer",
 )  # fmt: skip
+_SHAPE_FRAGMENTS = (
+    "sk-", "k_live", "k_test", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "akia", "asia", "aiza",
+    "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_", "xapp-", "nvapi-", "pplx-", "xai-", "tvly-",
+    "pypi-", "shpat_", "dop_v1", "whsec_", "lin_api", "sntrys", "hvs.", "sg.", "eyj", "-----begin",
+)  # fmt: skip
+_FRAGMENTS = ("://", "sig=", "signature=", *_NAME_FRAGMENTS, *_SHAPE_FRAGMENTS)
 """What lower-case text must contain for anything but a value of the environment to be found in it."""
 
 
@@ -129,11 +134,14 @@ def redact_text(text: str) -> str:
 
 def is_suspicious(text: str) -> bool:
     """Whether a text may hold a secret: quick, and true for some that hold none."""
-    lower = text.lower()
-    for fragment in _FRAGMENTS:
-        if fragment in lower:
+    return _holds(text.lower(), _FRAGMENTS) or _holds(text, _environment_secrets())
+
+
+def _holds(text: str, fragments: tuple[str, ...]) -> bool:
+    for fragment in fragments:  # noqa: SIM110  # it is done for every line, and `any` takes half as long again
+        if fragment in text:
             return True
-    return any(secret in text for secret in _environment_secrets())
+    return False
 
 
 def hide(text: str, *secrets: str | None) -> str:
@@ -156,14 +164,15 @@ def is_secret_name(name: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_weak_name(name: str) -> bool:
     *_, before, last = ("", "", *_words(name))
-    return last in _WEAK_WORDS and _LOOKUPS.fullmatch(before) is None and not (last == "tokens" and bool(before))
+    return last in _WEAK_WORDS and not _LOOKUPS.fullmatch(before) and (last != "tokens" or not before)
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_secret_variable(name: str) -> bool:
     """In the environment names are terser: whatever ends in KEY or AUTH is a secret, too."""
     *_, before, last = ("", "", *_words(name))
-    return is_secret_name(name) or (last in ("key", "keys", "auth", "tokens") and not _LOOKUPS.fullmatch(before))
+    terse = last in ("key", "keys", "auth", "tokens") and not _LOOKUPS.fullmatch(before)
+    return terse or is_secret_name(name)
 
 
 def _words(name: str) -> list[str]:
@@ -195,8 +204,9 @@ def _substitute(text: str) -> str:
     for secret in _environment_secrets():
         if secret in text:
             text = text.replace(secret, REDACTED)
-    text = _SHAPE.sub(REDACTED, text)
     lower = text.lower()
+    if _holds(lower, _SHAPE_FRAGMENTS):
+        text = _SHAPE.sub(REDACTED, text)
     if "://" in lower:
         text = _USER_TOKEN.sub(REDACTED, _USERINFO.sub(REDACTED, text))
     if "bearer" in lower:
@@ -205,9 +215,9 @@ def _substitute(text: str) -> str:
         text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
     if "cookie" in lower:
         text = _COOKIE.sub(rf"\1{REDACTED}", text)
-    if "=" in text or "%3D" in text:
+    if "=" in text or "%3d" in lower:
         text = _QUERY.sub(_redact_query, text)
-    return _ASSIGNED.sub(_redact_assigned, text)
+    return _redact_named(text)
 
 
 def _redact_query(found: re.Match[str]) -> str:
@@ -218,20 +228,69 @@ def _redact_query(found: re.Match[str]) -> str:
     return f"{opening}{name}{equals}{REDACTED}"
 
 
-def _redact_assigned(found: re.Match[str]) -> str:
-    name, separator, quotes, value = found.groups()
-    if separator.isspace() and not name.startswith("--"):  # only a command line gives a value after a space
-        return found[0]
-    if not _is_given(name, value, quoted=bool(quotes)):
-        return found[0]
-    return f"{name}{separator}{quotes}{REDACTED}"
+def _redact_named(text: str) -> str:
+    """Without what stands behind the name of a secret: `api_key=...`, `'auth': '...'`, `"credentials": {...}`."""
+    parts: list[str] = []
+    done = 0
+    for start, end in _names_in(text):
+        hidden = _given_to(text, text[start:end], end) if start >= done else None
+        if hidden is not None:
+            begin, stop, instead = hidden
+            parts += [text[done:begin], instead]
+            done = stop
+    return "".join([*parts, text[done:]])
+
+
+def _names_in(text: str) -> list[tuple[int, int]]:
+    """Where names stand that may be those of secrets, in order."""
+    lower = text.lower()
+    if len(lower) != len(text):  # some letters are two in lower case
+        lower = "".join(letter.lower() if letter.isascii() else letter for letter in text)
+    found: set[tuple[int, int]] = set()
+    for fragment in _NAME_FRAGMENTS:
+        at = lower.find(fragment)
+        while at >= 0:
+            start = at
+            while start and lower[start - 1] in _NAME_LETTERS:
+                start -= 1
+            ends = _NAME_END.match(text, at)
+            assert ends
+            found.add((start, ends.end()))
+            at = lower.find(fragment, max(ends.end(), at + 1))
+    return sorted(found)
+
+
+def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
+    """What is given to a name that ends at `end`: from where to where it stands, and what to write instead."""
+    if is_secret_name(name) or _words(name) == ["tokens"]:
+        opened = _OPENED.match(text, end)
+        stop = _closing(text, opened.end()) if opened else 0
+        # Printed data holds texts; code holds names.
+        if opened and stop and _holds(text[opened.end() : stop], ('"', "'")):
+            return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
+    given = _GIVEN.match(text, end)
+    if given is None or (given[1].isspace() and not name.startswith("--")):  # only a command line gives after a space
+        return None
+    if not _is_given(name, given[3], quoted=bool(given[2])):
+        return None
+    return given.start(3), given.end(3), REDACTED
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket that opens at `start` is closed; 0 if it is not, as in a text that was cut off."""
+    depth = 0
+    for found in _BRACKET.finditer(text, start, start + _LONGEST_CONTAINER):
+        depth += 1 if found[0] in "{[" else -1
+        if depth == 0:
+            return found.end()
+    return 0
 
 
 def _is_given(name: str, value: str, *, quoted: bool) -> bool:
     """Whether what stands behind a name is a secret itself, and not code or words about one."""
     if is_secret_name(name):
         return (quoted and _LITERAL.fullmatch(value) is not None) or _looks_secret(value)
-    return _is_weak_name(name) and len(value) >= 12 and value.isalnum() and _looks_secret(value)
+    return _is_weak_name(name) and (quoted or (len(value) >= 12 and value.isalnum())) and _looks_secret(value)
 
 
 type _Environment = tuple[int, Any, tuple[Any, ...]]

@@ -13,6 +13,7 @@ A registry knows three sources, looked at in this order:
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, clo
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+    from types import FrameType
 
 type Extension = Any
 """A registered class (or, for verifiers, a function); its protocol depends on the kind."""
@@ -57,6 +59,8 @@ class Registry:
         self._builtins = builtins
         self._registered: dict[str, Extension] = {}
         self._packages: dict[str, str] = {}
+        self._later: set[str] = set()
+        """Names that were not registered by the import of a module, so that importing it elsewhere does not help."""
         self._broken: dict[str, Entry] = {}
         self._entry_points_loaded = False
         self._loading = threading.local()
@@ -122,6 +126,11 @@ class Registry:
                 and not ((builtin := self._builtin(name)) and builtin.is_import_path_of(extension))
             ]
 
+    def names_registered_later(self) -> set[str]:
+        """Extensions of a project that importing their module does not register."""
+        with self._lock:
+            return self._later - self._packages.keys()
+
     def names_of_packages(self) -> set[str]:
         """Extensions of installed packages that were loaded."""
         with self._lock:
@@ -139,11 +148,13 @@ class Registry:
         """Forget, on exit, everything registered inside the block. For tests."""
         with self._lock:
             saved = (self._registered.copy(), self._packages.copy(), self._broken.copy(), self._entry_points_loaded)
+            later = self._later.copy()
         try:
             yield self
         finally:
             with self._lock:
                 self._registered, self._packages, self._broken, self._entry_points_loaded = saved
+                self._later = later
 
     def _add(self, name: str, extension: Extension, *, may_replace: bool = True) -> None:
         with self._lock:
@@ -157,6 +168,9 @@ class Registry:
                     f"must use another name, for instance '{_package_of(extension)}/{name}'."
                 )
             self._registered[name] = extension
+            self._later.discard(name)
+            if not _is_being_imported(extension.__module__):
+                self._later.add(name)
 
     def _builtin(self, name: str) -> Builtin | None:
         """The built-in of this name, or the family it belongs to: `pass@3` is one of `pass@k`."""
@@ -221,6 +235,16 @@ class Registry:
             + f" Registered: {', '.join(known) or 'none'}."
             + f' Add yours with @{self.decorator}("{name}") or an entry point in the group "{self.group}".'
         )
+
+
+def _is_being_imported(module: str) -> bool:
+    """Whether the code of a module is running that runs when it is imported; that of a script does not count."""
+    frame: FrameType | None = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == module != "__main__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def config_model(extension: Extension) -> Any | None:

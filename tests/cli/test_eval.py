@@ -164,7 +164,7 @@ def test_nothing_scored_is_never_a_success(capsys: pytest.CaptureFixture[str]) -
             ["--inference-params", '{"sed": 1}', "--inference-kind", "mock"],
             "inference-params.sed: unknown key 'sed'. Did you mean 'seed'?",
         ),
-        (["--inference-params", '{"sed": 1}'], "inference client 'routes' cannot be made"),
+        (["--inference-params", '{"sed": 1}'], "unknown key 'sed'. Known keys here: checkpoint_path, model."),
         (["--temperature", "nan"], "--temperature: should be a finite number"),
         (["--max-attempts", "0"], "'--max-attempts': 0 is not in the range x>=1"),
     ],

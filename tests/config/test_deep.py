@@ -255,3 +255,10 @@ def test_an_agent_of_ones_own_passes() -> None:
     path = "evsys_sdk.rollouts.agents.chat"
     assert problems_of("algorithm", "rl", {"agent_import_path": f"{path}:ChatAgent"}) == []
     assert problems_of("algorithm", "rl", {"agent_import_path": f"{path}.ChatAgent"}) == []
+
+
+@pytest.mark.parametrize("kind", ["mock_sft", ["mock_sft"], None, 3])
+def test_a_recipe_that_insists_on_a_backend_needs_no_other(kind: Any) -> None:
+    run = {"algorithm": {"kind": kind}, "backend": {"kind": "no_such_backend"}}
+    said = [problem.path for problem in KindCheck().problems(ExperimentConfig, {"run": run})]
+    assert ("run.backend.kind" in said) == (kind != "mock_sft")

@@ -83,7 +83,7 @@ def test_a_class_of_your_own_that_cannot_be_built_is_a_config_error() -> None:
     assert Picky
     with pytest.raises(ConfigError, match=r"params: transform 'picky' could not be built: OSError: no such dictionary"):
         build_transforms([spec("picky", size=1)])
-    with pytest.raises(ConfigError, match=r"could not be built: TypeError"):
+    with pytest.raises(ConfigError, match=r"params\.sise: unknown key 'sise'\. Did you mean 'size'"):
         build_transforms([spec("picky", sise=1)])
 
 

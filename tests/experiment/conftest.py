@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk import ExperimentConfig
+from evsys_sdk import ExperimentConfig, register_verifier
 from evsys_sdk.experiment import Experiment, ExperimentResult
 
 WORDS = ["amber", "birch", "cedar", "dune", "ember", "frost"]
@@ -45,6 +45,13 @@ def config(tmp_path: Path) -> Config:
         )
 
     return make
+
+
+@pytest.fixture
+def uneven() -> str:
+    """A verifier whose rewards differ between any two answers as often as not, so that there is something to learn."""
+    register_verifier("uneven")(lambda completion, expected, **_: float(sum(completion.encode()) % 2))
+    return "uneven"
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 from evsys_sdk import (
+    AgentResult,
     ConfigError,
     Experiment,
     ExperimentConfig,
@@ -283,9 +284,10 @@ def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
         def __init__(self, **params: Any) -> None:
             self.label = self.Config(**params).label
 
-        async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
+        async def run(self, task: HarborTask, policy: Any, environment: Any) -> AgentResult:
             used.append(f"{self.label} {task.task_id}")
-            return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
+            reward = len(used) % 2  # two attempts must differ, or nothing is learned from them
+            return AgentResult([(await policy.act([{"role": "user", "content": task.instruction}])).message], reward)
 
     given = config({**TEST, "n_tasks": 1})
     assert given.run is not None

@@ -30,7 +30,7 @@ from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo
 
 type Config = Callable[..., ExperimentConfig]
 
-TASKS = [
+TASKS: list[dict[str, Any]] = [
     {
         "task_id": f"t{n}",
         "instruction": f"say {word}",
@@ -215,8 +215,7 @@ def test_rollouts_are_counted_as_sampled(config: Config, watched: Watched) -> No
             "params": {"max_steps": 2, "batch_size": 2, "group_size": 2, "sampling": {"max_tokens": 5}},
         },
     }
-    [run] = watched.run(metered(config, run=changes))
-    assert run.status == "completed", run.error
+    watched.run(metered(config, run=changes))  # whether anything was learned from them or not
     assert 8 <= watched.ledger.total().tokens_sampled <= 40
 
 
@@ -256,10 +255,11 @@ def test_what_verifiers_report_themselves_is_paid_once_for_the_same_scoring(tmp_
 
 @pytest.mark.parametrize("kind", ["rl", "sdft"])
 def test_recipes_that_sample_report_as_much_as_their_client_counts(
-    config: Config, watched: Watched, rows: list[dict[str, Any]], kind: str, tmp_path: Path
+    config: Config, watched: Watched, rows: list[dict[str, Any]], kind: str, tmp_path: Path, uneven: str
 ) -> None:
     params = {"max_steps": 3, "batch_size": 2, "sampling": {"max_tokens": 6}}
-    data = {"source_kind": "in_memory", "rows": TASKS if kind == "rl" else rows}
+    tasks = [{**task, "verifier": {**task["verifier"], "fn_name": uneven}} for task in TASKS]
+    data = {"source_kind": "in_memory", "rows": tasks if kind == "rl" else rows}
     experiment = metered(config, run={"data": data, "algorithm": {"kind": kind, "params": params}})
     [run] = watched.run(experiment)
     assert run.status == "completed", run.error

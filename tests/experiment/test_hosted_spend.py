@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_the_model_that_eval_inference_asks_is_paid_for(
     config: Config, rows: list[dict[str, Any]], server: stand_in.StandIn
 ) -> None:
     inference = {"kind": "paid", "params": {"model": "m"}}
-    scored = {"metrics": [{"kind": "exact_match"}], "inference": inference}
+    scored: dict[str, Any] = {"metrics": [{"kind": "exact_match"}], "inference": inference}
     scored["eval_data"] = {"source_kind": "in_memory", "rows": rows}
     result = Experiment(config(run={"eval": scored}, budget={"usd": 1000.0, "prices": PRICES})).run()
     assert result.exit_code == 0
@@ -102,7 +103,7 @@ def test_a_judge_is_paid_for_in_benchmarks(config: Config, server: stand_in.Stan
 def test_a_judge_that_gives_no_score_was_paid_for_all_the_same(
     config: Config, server: stand_in.StandIn, tmp_path: Path
 ) -> None:
-    server.answer = lambda request: _say(request, "I would rather not say.")
+    server.answer = partial(_say, text="I would rather not say.")
     result = Experiment(config(metadata=benchmark(tmp_path, judged()), budget={"prices": PRICES})).run()
     assert result.exit_code == 2
     assert len(server.seen) >= TASKS
@@ -147,7 +148,10 @@ def test_what_costs_money_per_task_uses_the_price_of_the_budget(
 def test_a_limit_in_dollars_needs_the_prices_of_hosted_models(
     config: Config, rows: list[dict[str, Any]], server: stand_in.StandIn, tmp_path: Path
 ) -> None:
-    scored = {"metrics": [{"kind": "exact_match"}], "inference": {"kind": "paid", "params": {"model": "m"}}}
+    scored: dict[str, Any] = {
+        "metrics": [{"kind": "exact_match"}],
+        "inference": {"kind": "paid", "params": {"model": "m"}},
+    }
     scored["eval_data"] = {"source_kind": "in_memory", "rows": rows}
     metadata = benchmark(tmp_path, tasks(), models=["paid:m"])
     with pytest.raises(ConfigError) as refusal:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from evsys_sdk.errors import ConfigError, install_hint
 from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
-from evsys_sdk.registry import REGISTRIES
 from evsys_sdk.training.callback import Observers, RunControl
 from evsys_sdk.training.services import RunServices
 
@@ -77,12 +75,10 @@ def _needed(backend: str) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _rewards_that_differ() -> Iterator[None]:
+def _rewards_that_differ() -> None:
     """A verifier that rewards every other attempt, so that each group of rollouts says something."""
     turn = itertools.count()
-    with REGISTRIES["verifier"].isolated():
-        register_verifier("every_other")(lambda completion, expected, **_: float(next(turn) % 2))
-        yield
+    register_verifier("every_other")(lambda completion, expected, **_: float(next(turn) % 2))
 
 
 @pytest.fixture

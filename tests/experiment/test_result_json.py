@@ -65,3 +65,8 @@ def test_a_result_that_travels_keeps_its_notes() -> None:
     sent = portable(RunResult("r", "failed", {"x": math.inf}, extras={"made_by": object}, notes=NOTES))
     assert (sent.notes, sent.metrics) == (NOTES, {"x": math.inf})
     assert "class" in sent.extras["made_by"]
+
+
+def test_an_extra_that_only_shares_a_name_with_a_note_stays_an_extra() -> None:
+    sent = portable(RunResult("r", "completed", extras={"stop_reason": 5, "tokens": "many", "unscored": "no time"}))
+    assert (sent.notes, sent.extras) == (RunNotes(unscored="no time"), {"stop_reason": 5, "tokens": "many"})

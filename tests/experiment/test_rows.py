@@ -13,6 +13,7 @@ from evsys_sdk import DataConfig, ExperimentConfig, Workspace, register_transfor
 from evsys_sdk.data.stores.local import LocalDataStore
 from evsys_sdk.errors import DataError, WorkspaceError
 from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.estimate import estimate_run
 from evsys_sdk.experiment.rows import RowLoader, content_hash
 from evsys_sdk.registry import REGISTRIES
 
@@ -146,3 +147,19 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_a_warning(
         assert [row["query"] for row in loader(counted)] == [row["query"].upper() for row in ROWS]
     assert "no space left on device" in caplog.text
     assert "derived_id" not in notes(tmp_path)[0]
+
+
+@pytest.mark.usefixtures("loader")
+def test_the_plan_of_a_run_reads_the_same_rows(tmp_path: Path) -> None:
+    Workspace().add("dataset", tmp_path / "rows.jsonl", name="tools")
+    chat = {"kind": "jsonl_to_chat", "params": {"user_template": "{query}", "assistant_template": "{tool}"}}
+    run = {
+        "name": "r",
+        "data": {"dataset_name": "tools", "transforms": [chat]},
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "sft", "params": {"batch_size": 1, "num_epochs": 3}},
+        "backend": {"kind": "mock"},
+    }
+    planned = ExperimentConfig.model_validate({"name": "e", "run": run})
+    assert planned.run is not None
+    assert estimate_run(planned.run, planned).steps == 3 * len(ROWS)

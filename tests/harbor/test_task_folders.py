@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.data.types import HarborTask
+from evsys_sdk.errors import DataError
 from evsys_sdk.rollouts.engine import RolloutRequest
 from evsys_sdk.rollouts.harness import EnvironmentSpec, build_harness
 
@@ -28,28 +29,6 @@ def test_an_agent_is_told_the_instruction(make_folder: Make, in_sandbox: Any, sa
     policy = say.scripted("no")
     in_sandbox(make_folder(), policy)
     assert policy.asked == ["Copy input.txt to output.txt."]
-
-
-FORGERIES = {
-    "the reward file": "echo '{\"reward\": 1}' > /logs/verifier/reward.json",
-    "the text file": "echo 1 > /logs/verifier/reward.txt",
-    "a process that goes on writing": (
-        "(while :; do echo '{\"reward\": 1}' > /logs/verifier/reward.json; done) >/dev/null 2>&1 &"
-    ),
-    "a folder elsewhere": (
-        "mkdir /app/x && echo '{\"reward\": 1}' > /app/x/reward.json && rm -rf /logs/verifier && "
-        "ln -s /app/x /logs/verifier"
-    ),
-    "a test of its own": "printf 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh; chmod 555 /tests/test.sh",
-    "a file in the way": "mkdir -p /logs/verifier/reward.txt/x; chmod 000 /logs/verifier/reward.txt",
-}
-
-
-@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES.keys())
-def test_forging_a_reward_gains_nothing(make_folder: Make, in_sandbox: Any, say: Any, forgery: str) -> None:
-    rollout = in_sandbox(make_folder(), say.scripted(say.shell(forgery), "done"))
-    assert rollout.reward in (0.0, None)
-    assert rollout.turns
 
 
 def passes_if(condition: str) -> str:
@@ -115,10 +94,10 @@ def test_a_folder_may_give_less_time_than_we_do(make_folder: Make, in_sandbox: A
 
 
 def test_a_task_that_needs_a_container_is_not_run_without_one(make_folder: Make, in_sandbox: Any, say: Any) -> None:
-    rollout = in_sandbox(make_folder(dockerfile="FROM debian\n"), say.scripted("done"))
-    assert rollout.status == "infra"
-    assert "needs a container (Dockerfile)" in rollout.error
-    assert "rootfs" in rollout.error
+    policy = say.scripted("done")
+    with pytest.raises(DataError, match=r"needs a container \(Dockerfile\), and environment 'bwrap' .*rootfs"):
+        in_sandbox(make_folder(dockerfile="FROM debian\n"), policy)
+    assert policy.asked == []
 
 
 def test_tests_in_an_environment_of_their_own_see_only_the_artifacts(

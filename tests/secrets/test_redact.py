@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,22 @@ def test_headers_and_arguments_lose_their_secrets(line: str) -> None:
     found = redact_text(line)
     assert planted.HEADERS[line] not in found
     assert REDACTED in found
+
+
+def _dumps_twice(data: object) -> str:
+    return json.dumps(json.dumps(data))
+
+
+@pytest.mark.parametrize("name", ["credentials", "api_keys", "cookies", "tokens"])
+@pytest.mark.parametrize("show", [str, json.dumps, _dumps_twice])
+def test_everything_below_a_secret_name_is_hidden_in_printed_data(name: str, show: Callable[[object], str]) -> None:
+    found = redact_text(
+        f"got {show({'a': 1, name: {'user': 'alpha', 'more': [{'b': 'beta'}, 'gamma']}, 'z': 'omega'})}"
+    )
+    assert not any(word in found for word in ("alpha", "beta", "gamma"))
+    assert "omega" in found
+    kept = show({"a": 1, name: REDACTED, "z": "omega"})
+    assert found == f"got {kept}"
 
 
 @pytest.mark.parametrize("name", planted.VARIABLES)

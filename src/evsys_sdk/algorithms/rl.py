@@ -103,7 +103,8 @@ class RL(RolloutAlgorithm):
 
     def close(self) -> None:
         for task in self._pending:
-            task.cancel()
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # it is over and has failed like the one before it, which was heard
         super().close()
 
     def settings(self) -> LoopSettings:

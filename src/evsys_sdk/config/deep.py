@@ -110,7 +110,7 @@ def _pins_another_backend(run: Any) -> bool:
     """Whether a recipe such as `mock_sft` trains elsewhere than the run says, so that nothing need be there."""
     kind, backend = _field(_field(run, "algorithm"), "kind"), _field(_field(run, "backend"), "kind", "tinker")
     try:
-        pinned = registry("algorithm").get(kind).pinned_backend
+        pinned = registry("algorithm").get(kind).pinned_backend if isinstance(kind, str) else None
     except (EvsysError, AttributeError):  # reported elsewhere, or a class that pins none
         return False
     return pinned is not None and pinned != backend

@@ -102,7 +102,7 @@ class ExperimentConfig(Strict):
     max_concurrent_arms: int | None = Field(default=None, ge=1)
     """How many arms may run at the same time; by default one, or with a `launcher` as many as it has room for."""
     arm_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time an arm may take; it then stops with a checkpoint, and the other arms go on."""
+    """Longest time an arm may take; it stops with a checkpoint before that, or is ended, and the other arms go on."""
     arm_retries: int = Field(default=0, ge=0, le=100)
     """How often an arm that failed through no fault of its config is taken up again from its last checkpoint."""
     launcher: LauncherSpec | None = None

@@ -25,7 +25,7 @@ from ..data import HarborTask, TargetFormat, Workspace, apply_transforms, build_
 from ..errors import DataError, show
 from ..log import get_logger
 from ..rollouts.engine import EngineLimits, RolloutRequest
-from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
+from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks, refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
@@ -174,6 +174,7 @@ class Benchmark:
         """The same in async code; `engine` is one that runs already and stays open."""
         settings = settings or ScoreSettings()
         metrics = settings.build_metrics()
+        refuse_containers(self.tasks[: settings.n_tasks], settings.harness.environment)
         subject = as_scored_model(model)
         tasks = self.tasks[: settings.n_tasks]
         began = time.perf_counter()
@@ -223,9 +224,11 @@ async def _attempt_all(
         if (kept := journal.find(task.task_id, digests[task.task_id], sample)) is not None:
             found[task.task_id, sample] = settings.rejudge(task, kept) if settings.rejudge else kept
 
+    artifacts = journal.path.parent / "artifacts" if journal.path else None
+
     async def attempt(task: HarborTask, sample: int) -> None:
         policy = model.policy(settings.sampling, task.task_id, sample)
-        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify)
+        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify, artifacts)
         try:
             [rollout] = await engine.submit([request])
         except Exception as error:  # one that breaks the engine must not take the others with it

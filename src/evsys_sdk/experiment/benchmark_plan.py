@@ -16,9 +16,11 @@ from ..eval.metric import build_metric
 from ..eval.run_eval import asks_another_model
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
+from ..eval.verifiers.python_tests import check_tests
 from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
+from ..rollouts.harbor.task_folder import refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..training.callback import EvalRecord
 
@@ -79,10 +81,13 @@ class PlannedBenchmark:
 
 def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> list[PlannedBenchmark]:
     """Every entry with its tasks; the model is asked as it was in training wherever the entry says nothing else."""
-    return [
+    planned = [
         PlannedBenchmark(entry, load_entry(entry), _settings(entry, metadata, algorithm, seed))
         for entry in metadata.benchmark
     ]
+    for one in planned:
+        refuse_containers(one.benchmark.tasks, one.settings.harness.environment)
+    return planned
 
 
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
@@ -178,6 +183,13 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
                 build_verifier(what)
             except EvsysError as error:
                 raise EvalError(f"task '{task.task_id}': {error}") from error
+        if isinstance(what, InProcessVerifier) and what.fn_name == "python_tests":
+            try:
+                check_tests(what.expected)
+            except EvalError as error:
+                raise EvalError(f"task '{task.task_id}': {error}") from error
+    if entry.environment is not None:
+        refuse_containers(tasks, build_harness(environment=entry.environment).environment)
     keys = sorted({key for task in tasks for key in task.metadata})
     for name, where in [*((key, "breakdown_keys") for key in entry.breakdown_keys), (entry.cluster_by, "cluster_by")]:
         if name is not None and name not in keys:

@@ -35,11 +35,6 @@ class ProjectCode:
         """Modules that no other process can import: the script itself, or what was typed at a prompt."""
         return [name for name, file in self.modules if name == "__main__" or file is None]
 
-    @property
-    def nested(self) -> list[str]:
-        """Extensions that their module does not hold by name: made inside a function, perhaps one that only ran here."""
-        return sorted(name for extension in _extensions() if not _is_held(name := _name_of(extension), extension))
-
     def load(self) -> None:
         """Import all of it, in a process where nothing has been registered yet."""
         for entry in self.path:
@@ -69,16 +64,9 @@ def _extensions() -> list[Any]:
     return [extension for registry in REGISTRIES.values() for extension in registry.extensions_of_projects()]
 
 
-def _name_of(extension: Any) -> str:
-    return str(getattr(extension, "__qualname__", type(extension).__qualname__))
-
-
-def _is_held(name: str, extension: Any) -> bool:
-    """Whether importing the module of an extension makes it, as far as can be told."""
-    found: Any = sys.modules.get(extension.__module__)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is not None
+def registered_later() -> list[str]:
+    """Extensions that exist here because of what was called, not of what was imported; no other process has them."""
+    return sorted(name for registry in REGISTRIES.values() for name in registry.names_registered_later())
 
 
 def _fields(node: Any) -> Iterator[tuple[str, Any]]:

@@ -8,13 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any, cast
 
 from ..protocols import RunNotes, RunResult
 
 _FIELDS = ("run_id", "status", "metrics", "artifacts", "error")
-_NOTES = tuple(one.name for one in fields(RunNotes))
+_NOTES: dict[str, type] = {
+    "unscored": str,
+    "stop_reason": str,
+    "stopped_by_search": str,
+    "untrained_stages": list,
+    "retryable": bool,
+    "traceback": str,
+    "spend": dict,
+    "tokens": dict,
+    "renderer": str,
+    "trainer": str,
+    "selection_metric": str,
+    "selection_mode": str,
+    "selection": str,
+    "scoring_problems": list,
+    "retention": dict,
+}
+"""What each note looks like in JSON; an extra that only shares its name with one stays an extra."""
 
 
 def result_to_dict(result: RunResult) -> dict[str, Any]:
@@ -32,10 +49,9 @@ def result_from_dict(data: Mapping[str, Any]) -> RunResult:
 
 def lift_notes(result: RunResult) -> RunResult:
     """Make notes of the extras that are some: those of a record, or of an algorithm that knows their names."""
-    for name in _NOTES:
-        if name in result.extras and getattr(result.notes, name) is None:
-            setattr(result.notes, name, result.extras.pop(name))
-    return result
+    notes = {name: value for name, value in result.extras.items() if isinstance(value, _NOTES.get(name, ()))}
+    kept = {name: value for name, value in result.extras.items() if name not in notes}
+    return replace(result, extras=kept, notes=RunNotes(**{**notes, **result.notes.to_dict()}))
 
 
 def portable(result: RunResult) -> RunResult:

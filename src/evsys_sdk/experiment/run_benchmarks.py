@@ -149,6 +149,8 @@ class RunBenchmarks:
         if result.status == "completed":
             lacking = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
             reasons = [f"{one.split}/{one.label}: {self._reason(one)}" for one in lacking]
+            if self._scoring is not None and not lacking:  # the end was scored, but not everything that was to be
+                reasons = [f"after step {step}: {reason}" for step, reason in self._scoring.failures.items()]
             if reasons:
                 before = result.notes.unscored
                 result.notes.unscored = "; ".join([*([before] if before else []), *reasons])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -49,7 +50,7 @@ class ArmOptions:
 
 def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResult:
     """Train and score one arm; whatever goes wrong inside it becomes its result."""
-    observers = Observers([])
+    observers, owner = Observers([]), os.getpid()
     try:
         result = train_and_score(arm, config, options, observers)
     except SystemExit as error:
@@ -57,6 +58,8 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
         result = failed_result(arm.name, wish)
     except Exception as error:
         result = failed_result(arm.name, error)
+    if os.getpid() != owner:
+        os._exit(1)  # a fork that the run's code has made and let go on; the record is its parent's
     observers.on_run_end(result)
     observers.close()
     if options.meter is not None:

@@ -166,8 +166,7 @@ class ArmScheduler:
         except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
             recorded = self._on_disk(request)  # it may have been lost on its way home
             loss = error if recorded is None else None
-            said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
-            result = recorded or RunResult(request.arm.name, "failed", error=said)
+            result = recorded or self._failure(request, error)
             retries = max(retries, getattr(error, "retries", 0))
         result = _timed_out(result)
         lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
@@ -204,6 +203,14 @@ class ArmScheduler:
     def _recorded(self, request: ArmRequest) -> RunResult | None:
         """The result an arm ended with when the experiment was run before, if it need not be trained again."""
         return self._on_disk(request) if self.folder.resumed else None
+
+    def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
+        """What to say of an arm that is lost: its own last words, if it could still write them, or how it was lost."""
+        said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+        written = read_result(self.folder.run_dir(request.arm.name))  # of this attempt: an older one was removed
+        if written is not None and written.status == "failed":
+            return replace(written, error=f"{written.error} ({said})")
+        return RunResult(request.arm.name, "failed", error=said)
 
     def _on_disk(self, request: ArmRequest) -> RunResult | None:
         """The result in the folder of an arm, if it went as far as it should."""

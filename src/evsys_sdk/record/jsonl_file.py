@@ -39,6 +39,7 @@ class JsonlFile:
         self._descriptor: int | None = None
         self._last, self._end = b"", -1
         """The last line without its end, and where the file ended after it, as far as this process knows."""
+        self._owner = os.getpid()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open_for_append(path)
@@ -74,16 +75,27 @@ class JsonlFile:
         self.drop(lambda record: _is_number(record.get("step")) and record["step"] >= next_step)
 
     def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop some records; a line that is damaged stays where it is."""
+        """Drop some records; lines that are damaged are set aside in `<name>.damaged`, and that is said."""
         with self._lock:
-            keep = [not unwanted(parse_object(line) or {}) for line in _lines(self.path)]
+            records = [parse_object(line) for line in _lines(self.path)]
+            keep = [record is not None and not unwanted(record) for record in records]
             if all(keep):
                 return
+            self._set_aside([record is None for record in records])
             with atomic_write(self.path) as file:
                 file.writelines(itertools.compress(_lines(self.path), keep))
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = _open_for_append(self.path)
+
+    def _set_aside(self, damaged: list[bool]) -> None:
+        if not any(damaged):
+            return
+        aside = self.path.with_name(f"{self.path.name}.damaged")
+        with aside.open("ab") as file:
+            file.writelines(line.rstrip(b"\n") + b"\n" for line in itertools.compress(_lines(self.path), damaged))
+        numbers = ", ".join(str(number) for number, bad in enumerate(damaged, 1) if bad)
+        get_logger(__name__).warning("%s: damaged lines (%s) were moved to %s", self.path, numbers, aside.name)
 
     def close(self) -> None:
         """Close the file; doing it twice is fine."""
@@ -102,6 +114,8 @@ class JsonlFile:
     def _open(self) -> int:
         if self._descriptor is None:
             raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
+        if os.getpid() != self._owner:
+            raise DataError(f"{self.path}: a fork of the process that writes it cannot add to it.")
         return self._descriptor
 
     def _write(self, line: bytes) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..backends.future import Operation
@@ -42,6 +43,8 @@ class RolloutRequest:
     policy: Policy
     harness: Harness
     verify: Verify
+    artifacts_dir: Path | None = None
+    """Where files that the task declares as its artifacts are kept; they are listed in `info` anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +193,14 @@ def _read(returned: Any) -> AgentResult:
 async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimits, environment: Environment) -> Rollout:
     """The rollout with its reward: the agent's own, else what the verifier gives it."""
     if rollout.reward is not None:
-        return replace(rollout, info={"reward_from": "agent", **rollout.info})
+        return replace(rollout, info={**rollout.info, "reward_from": "agent"})
     with _blaming("the verifier failed"):
         async with asyncio.timeout(limits.verify_timeout_s):
             verdict = await request.verify(request.task, rollout, environment)
         reward: Any = verdict.reward
         if not isinstance(reward, Real) or not math.isfinite(reward):
             raise _Failure(f"the verifier returned the reward {show(reward)}")
-        return replace(rollout, reward=float(reward), info={**verdict.info, **rollout.info})
+        return replace(rollout, reward=float(reward), info={**rollout.info, **verdict.info})
 
 
 class _Failure(Exception):

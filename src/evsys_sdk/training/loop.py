@@ -219,7 +219,8 @@ class TrainingLoop:
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:
             return self.last_saved
         if finished:
-            self.watchdog.check_learned(self.offset + steps_done, self.tokens["trained"])
+            learned = bool(self.tokens["trained"] or self.last_metrics)  # of this stage, or of one before it
+            self.watchdog.check_learned(self.offset + steps_done, learned=learned)
         scores = await self._score(steps_done) if finished else {}
         if finished and self.scoring is not None:
             scores = {**scores, **await self.scoring.score_now(self.offset + steps_done, self.client)}

@@ -56,9 +56,9 @@ class Watchdog:
                 f"{self._empty} batches in a row up to step {step} held nothing to learn from. {_REMEDY}"
             )
 
-    def check_learned(self, steps: int, tokens_trained: int) -> None:
+    def check_learned(self, steps: int, *, learned: bool) -> None:
         """Refuse to call a run finished that never had anything to learn from, however few its steps were."""
-        if steps and not tokens_trained:
+        if steps and not learned:
             raise TrainingError(
                 f"none of the {steps} steps had anything to learn from, so that nothing was trained. {_REMEDY}"
             )

@@ -27,9 +27,9 @@ from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
 from ...training.callback import RunControl
-from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, timeout_reason
+from ..launcher import ArmJob, Launch, execute, kill_after_s, timeout_reason
 from ..machine import cpu_count, visible_gpus
-from ..project_code import ProjectCode, runs_own_code
+from ..project_code import ProjectCode, registered_later, runs_own_code
 from .worker import WorkerProcess, briefing_for
 
 type Where = Literal["auto", "threads", "processes"]
@@ -132,7 +132,7 @@ class LocalLauncher:
         needs_process = fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)
         if not needs_process or os.name == "nt":  # where a worker cannot be given a connection
             return _Plan(inside)
-        if (obstacle := _obstacle(slots)) is None:
+        if (obstacle := _obstacle()) is None:
             try:
                 return _Plan("processes", briefing_for(launch, fork=fork))
             except ConfigError as error:
@@ -228,15 +228,13 @@ class _InProcess(_Executor):
         self._worker: WorkerProcess | None = None
 
     def run(self, job: ArmJob) -> RunResult:
-        if self._worker is None or not self._worker.is_alive:
-            self._worker = WorkerProcess.start(self._briefing, self._environment)
-        try:
-            return self._worker.run(job, self.launch.config.arm_timeout_s)
-        except WorkerLost:
-            self._worker.kill()  # nobody knows what state it is in
+        if self._worker is not None and not (self._worker.is_alive and self._worker.is_sound):
+            self._worker.kill()
             self._worker.close()
             self._worker = None
-            raise
+        if self._worker is None:
+            self._worker = WorkerProcess.start(self._briefing, self._environment)
+        return self._worker.run(job, self.launch.config.arm_timeout_s)
 
     def stop(self, reason: str) -> None:
         if self._worker is not None:
@@ -255,13 +253,13 @@ class _InProcess(_Executor):
             self._worker.close()
 
 
-def _obstacle(slots: int) -> str | None:
+def _obstacle() -> str | None:
     """Why no other process could execute the arms; None if one could."""
-    code = ProjectCode.of_this_process()
-    hidden = code.unreachable or (code.nested if slots == 1 else [])
-    if not hidden:
-        return None
-    return f"another process cannot import the extensions of {', '.join(hidden)}; move them to a module of their own"
+    if scripts := ProjectCode.of_this_process().unreachable:
+        return f"another process cannot import extensions registered in {', '.join(scripts)}. Move them to a module."
+    if later := registered_later():
+        return f"another process does not have {', '.join(later)}. Register them where their module is imported."
+    return None
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 A worker is started by module name, not forked: no threads, locks or event loops come along, and the script that started
 the experiment is not run again. It imports the project's code once. An arm of built-ins is executed in the worker
 itself, which keeps what it has loaded for the next arm. An arm with code of the user's own gets a fork of the worker:
-nothing it does to its process (exits, crashes, threads, forks, closed files, another working folder) reaches another arm
-or this process. A worker ends when its parent does, because it then reads the end of their connection.
+nothing it does to its process (exits, crashes, threads, forks, closed files, another working folder) reaches another
+arm or this process. A worker ends when its parent does, because it then reads the end of their connection.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import pickle
 import queue
@@ -51,7 +52,9 @@ class WorkerProcess:
         self._connection = connection
         self._sending = threading.Lock()
         self._arm: int | None = None
-        """The process that executes an arm at the moment."""
+        """The process that executes an arm at the moment: this worker, or a fork of it."""
+        self.is_sound = True
+        """Whether it can be given another arm."""
 
     @classmethod
     def start(cls, briefing: bytes, environment: dict[str, str]) -> WorkerProcess:
@@ -73,45 +76,49 @@ class WorkerProcess:
     def run(self, job: ArmJob, limit_s: float | None) -> RunResult:
         """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
         self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
-        result, deadline = None, None
+        result, ends_at, overdue = None, math.inf, False
         try:
             while True:
                 if not self._connection.poll(_LOOK_UP_S):
-                    self._check(deadline, limit_s)
+                    if overdue := overdue or time.monotonic() > ends_at:
+                        self._kill_arm()
+                    if not self.is_alive and not self._connection.poll():
+                        raise EOFError  # its children may keep the connection open, so that its end is never read
                     continue
                 what, value = self._connection.recv()
                 if what == "began":
                     self._arm = value
-                    deadline = time.monotonic() + kill_after_s(limit_s) if limit_s is not None else None
+                    ends_at = math.inf if limit_s is None else time.monotonic() + kill_after_s(limit_s)
                 elif what == "result":
                     result = value
                 elif result is not None:
                     return result
                 else:
-                    raise self._lost(value)
+                    raise self._lost(value, limit_s if overdue else None)
         except (EOFError, OSError, pickle.UnpicklingError):
-            raise self._lost(None) from None
+            self.is_sound = False
+            raise self._lost(None, limit_s if overdue else None) from None
         finally:
             self._arm = None
 
-    def _check(self, deadline: float | None, limit_s: float | None) -> None:
-        if deadline is not None and limit_s is not None and time.monotonic() > deadline:
-            self.kill()
-            raise WorkerLost(f"{timeout_reason(limit_s)} and did not stop, so its process was ended", final=True)
-        if not self.is_alive and not self._connection.poll():
-            raise self._lost(None)  # its children may keep the connection open, so that its end is never read
+    def _kill_arm(self) -> None:
+        if self._arm is None:
+            return
+        for end in (os.killpg, os.kill):  # it may have left its group
+            with suppress(ProcessLookupError, PermissionError):
+                end(self._arm, signal.SIGKILL)
 
     def stop(self, reason: str) -> None:
+        self.is_sound = False  # an arm that is killed while it reads this leaves half of it to the next
         with suppress(WorkerLost):
             self._send(pickle.dumps(("stop", reason)))
 
     def kill(self) -> None:
-        """End the arm and everything it has started; the worker is not used again."""
-        arm = self._arm
-        for group in (arm, self._process.pid):
-            if group is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
+        """End the arm, everything it has started, and the worker."""
+        arm, self.is_sound = self._arm, False
+        self._kill_arm()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         if arm is not None:
             _wait_for_end(arm)
 
@@ -137,10 +144,13 @@ class WorkerProcess:
             with self._sending:
                 self._connection.send_bytes(message)
         except OSError:
-            raise self._lost(None) from None
+            self.is_sound = False
+            raise self._lost(None, None) from None
 
-    def _lost(self, code: int | None) -> WorkerLost:
-        """Why there is no result; `code` is what the process of the arm ended with, where that is known."""
+    def _lost(self, code: int | None, limit_s: float | None) -> WorkerLost:
+        """Why there is no result: its time was over, or its process ended, with `code` where that is known."""
+        if limit_s is not None:
+            return WorkerLost(f"{timeout_reason(limit_s)} and did not stop, so its process was ended.", final=True)
         if code is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_FAREWELL_S)
@@ -216,7 +226,10 @@ def _execute_here(
     connection: Connection, launch: Launch, problem: EvsysError | None, job: ArmJob, control: RunControl
 ) -> None:
     connection.send(("began", os.getpid()))
+    door = os.fstat(connection.fileno())
     result = portable(execute(job, launch, control)) if problem is None else refuse(job, problem)
+    if not os.path.samestat(door, os.fstat(connection.fileno())):  # closed by the arm, and now another file's
+        raise OSError("the connection to the parent was closed")
     connection.send(("result", result))
 
 

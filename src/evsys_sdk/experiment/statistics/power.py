@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
-from .reference import ERROR, Design, Reference, coarse_df, mix, raise_training, suiting_variance
+from .reference import ERROR, Design, Reference, coarse_df, mixed, raise_training, suiting_variance
 from .two_level import Differences
 
 _SEEDS = (*range(2, 13), 14, 16, 20, 24, 32, 48, 64)
@@ -57,8 +57,11 @@ class Prospect:
         shares = 1 / seeds + (1 / base if base else 0.0)
         cautious = raise_training(self.training, self.answers, df)
         shape = Design((seeds,) * self.candidates, base, coarse_df(self.tasks_df), rough=True)
-        tested, expected = (mix(training, self.answers, self.suiting, shares) for training in (cautious, self.training))
-        return _detectable(shape, tested, expected, error) * math.sqrt(max(self.training + self.answers, 1e-300))
+        tested, expected = (
+            mixed(shape, training, self.answers, self.suiting, shares) for training in (cautious, self.training)
+        )
+        unit = max(self.training + self.answers, 1e-300)
+        return _detectable(Reference(tested, error, expected)) * math.sqrt(unit)
 
     def seeds_needed(self, effect: float) -> int | None:
         """Seeds a run that would show `effect` in 80 % of experiments; None where no sensible number does."""
@@ -78,7 +81,6 @@ class Prospect:
 
 
 @lru_cache(maxsize=4096)
-def _detectable(shape: Design, tested: tuple[int, int], expected: tuple[int, int], error: float) -> float:
+def _detectable(reference: Reference) -> float:
     """In units of a seed's standard deviation."""
-    critical = Reference(replace(shape, seed_share=tested[0], task_share=tested[1]), error).critical()
-    return Reference(replace(shape, seed_share=expected[0], task_share=expected[1]), error).detectable(critical)
+    return reference.detectable(reference.critical())

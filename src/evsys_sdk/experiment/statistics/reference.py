@@ -76,6 +76,8 @@ class Reference:
 
     design: Design
     error: float = ERROR
+    expected: Design | None = None
+    """The same with the noise at its mean, where `design` is cautious; for an erratic baseline, and for power."""
 
     def critical(self, *, preferred: bool = False) -> float:
         """How many standard errors wide an interval is to each side, for all compared runs together."""
@@ -90,7 +92,7 @@ class Reference:
     def p_value(self, t: float, *, preferred: bool = False) -> float:
         """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
         which, share = self._aim(preferred=preferred)
-        usual, erratic = _worlds(self.design), _worlds(self.design, _ERRATIC)
+        usual, erratic = _worlds(self.design), _worlds(self.expected or self.design, _ERRATIC)
         passes = max(
             _share_above(getattr(usual, which), abs(t)) / self._allowed(share),
             _share_above(getattr(erratic, which), abs(t)) / self._allowed_if_erratic(share),
@@ -99,8 +101,7 @@ class Reference:
 
     def detectable(self, critical: float, *, power: float = 0.8) -> float:
         """The true effect that passes `critical` in this share of worlds, in units of a seed's standard deviation."""
-        worlds = _worlds(self.design)
-        return float(np.quantile(critical * worlds.stderr - worlds.difference, power))
+        return _detectable(self.expected or self.design, round(critical, 3), power)
 
     def _aim(self, *, preferred: bool) -> tuple[str, float]:
         """Which drawn statistic counts, and the share of the error rate that is spent on it."""
@@ -116,7 +117,7 @@ class Reference:
         return self.error * share * most / ERROR
 
     def _quantile(self, which: str, share: float) -> float:
-        usual, erratic = _worlds(self.design), _worlds(self.design, _ERRATIC)
+        usual, erratic = _worlds(self.design), _worlds(self.expected or self.design, _ERRATIC)
         return max(
             _upper_quantile(getattr(usual, which), self._allowed(share)),
             _upper_quantile(getattr(erratic, which), self._allowed_if_erratic(share)),
@@ -125,49 +126,48 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class _Worlds:
-    """One number for each drawn world, sorted where it is a statistic."""
+    """Sorted, one number for each drawn world: the difference of a run in standard errors."""
 
     largest: Draws
     preferred: Draws
+    """Of the run that validation prefers."""
     single: Draws
-    difference: Draws
-    """Of one run, not sorted."""
-    stderr: Draws
+    """Of one run that nothing chose."""
 
 
 def reference_of(
     differences: Differences, *, unseen: int = 0, validation_tasks: float = 0.0, error: float = ERROR
 ) -> Reference:
     """The reference of an experiment; `validation_tasks` are those of a set of its own that chose among the runs."""
-    noise = differences.noise
-    seed_share, task_share = 0, 0
-    if noise is not None:
-        raised = max(0.0, noise.between * noise.df / chi2_quantile(_UPPER, noise.df) - noise.explained)
-        seed_share, task_share = mix(raised, noise.explained, suiting_variance(differences), typical_share(differences))
     ratio = validation_tasks / differences.tasks_df if differences.tasks_df else 1.0
-    design = Design(
+    shape = Design(
         seeds=tuple(sorted(differences.seeds, reverse=True)),
         baseline_seeds=differences.baseline_seeds,
         tasks_df=coarse_df(differences.tasks_df),
         lent_df=differences.lent_df,
         paired=differences.noise is not None and differences.noise.paired,
         unseen=unseen,
-        seed_share=seed_share,
-        task_share=task_share,
         validation=min(40, max(1, math.ceil(ratio * _TENTHS))) if validation_tasks else 0,
     )
-    return Reference(design, error)
+    noise = differences.noise
+    if noise is None:
+        return Reference(shape, error)
+    raised = max(0.0, noise.between * noise.df / chi2_quantile(_UPPER, noise.df) - noise.explained)
+    cautious, expected = (
+        mixed(shape, training, noise.explained, suiting_variance(differences), typical_share(differences))
+        for training in (raised, noise.component)
+    )
+    return Reference(cautious, error, expected)
 
 
 def detectable_effect(differences: Differences, reference: Reference, critical: float) -> float:
     """The true effect of a typical run that would be seen in 80 % of repetitions."""
-    noise, shares = differences.noise, typical_share(differences)
+    noise = differences.noise
     if noise is None:
-        return reference.detectable(critical) * math.sqrt(float(np.median(differences.task_variance)) / shares)
-    mixture = mix(noise.component, noise.explained, suiting_variance(differences), shares)
-    expected = replace(reference.design, seed_share=mixture[0], task_share=mixture[1])
-    unit = max(noise.component + noise.explained, 1e-300)
-    return replace(reference, design=expected).detectable(critical) * math.sqrt(unit)
+        unit = float(np.median(differences.task_variance)) / typical_share(differences)
+    else:
+        unit = max(noise.component + noise.explained, 1e-300)
+    return reference.detectable(critical) * math.sqrt(unit)
 
 
 def coarse_df(df: float) -> int:
@@ -178,16 +178,20 @@ def coarse_df(df: float) -> int:
     return whole if whole <= 30 else min(whole // 10 * 10, 200)
 
 
-def mix(training: float, answers: float, suiting: float, shares: float) -> tuple[int, int]:
-    """Where noise comes from, in tenths: training among seeds, and the suiting of tasks among all of a difference.
+def mixed(design: Design, training: float, answers: float, suiting: float, shares: float) -> Design:
+    """A design with its mixture of noise: training among seeds, and the suiting of tasks among all of a difference.
 
     `shares` is what the seeds of both sides divide by: 1 / seeds + 1 / seeds of the baseline.
     """
     of_seed = training + answers
     if of_seed <= 0:
-        return 0, _TENTHS - 1
+        return replace(design, seed_share=0, task_share=_TENTHS - 1)
     of_all = suiting + of_seed * shares
-    return round(_TENTHS * training / of_seed), min(_TENTHS - 1, round(_TENTHS * suiting / of_all))
+    return replace(
+        design,
+        seed_share=round(_TENTHS * training / of_seed),
+        task_share=min(_TENTHS - 1, round(_TENTHS * suiting / of_all)),
+    )
 
 
 def raise_training(training: float, answers: float, df: float) -> float:
@@ -207,8 +211,28 @@ def suiting_variance(differences: Differences) -> float:
     return max(0.0, float(np.median(differences.task_variance)) - answers)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _worlds(design: Design, baseline_noise: float = 1.0) -> _Worlds:
+    difference, stderr, on_validation = _draw(design, baseline_noise)
+    t = difference / stderr
+    single = np.sort(t[:, 0])
+    if on_validation is None:
+        return _Worlds(np.sort(t.max(axis=1)), single, single)
+    preferred = np.take_along_axis(t, on_validation.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return _Worlds(np.sort(t.max(axis=1)), np.sort(preferred), single)
+
+
+@lru_cache(maxsize=4096)
+def _detectable(design: Design, critical: float, power: float) -> float:
+    difference, stderr, _ = _draw(design, 1.0)
+    return float(np.quantile(critical * stderr[:, 0] - difference[:, 0], power))
+
+
+def _draw(design: Design, baseline_noise: float) -> tuple[Draws, Draws, Draws | None]:
+    """Differences, their standard errors as they would be estimated, and the differences on validation, if there are.
+
+    In units in which the variance of a seed's score is 1.
+    """
     draws = _draws(replace(design, seed_share=0, task_share=0, validation=0))
     training, answers = design.seed_share / _TENTHS, 1 - design.seed_share / _TENTHS
     of_base = training * baseline_noise + answers
@@ -228,13 +252,11 @@ def _worlds(design: Design, baseline_noise: float = 1.0) -> _Worlds:
     by_task = (suiting + answers * (own + base)) * draws.tasks if design.tasks_df else np.float32(0.0)
     variance = by_task + np.concatenate([seen, unseen], axis=1) + to_baseline[:, None]
     stderr = np.sqrt(np.maximum(variance, 1e-12))
-    t = difference / stderr
-    preferred = t[:, 0]
-    if design.validation:
-        ratio = math.sqrt(_TENTHS / design.validation)
-        elsewhere = draws.answers_elsewhere * np.sqrt(answers * own + suiting * (1 - _ALIKE)) * ratio
-        preferred = np.take_along_axis(t, (luck + elsewhere).argmax(axis=1)[:, None], axis=1)[:, 0]
-    return _Worlds(np.sort(t.max(axis=1)), np.sort(preferred), np.sort(t[:, 0]), difference[:, 0], stderr[:, 0])
+    if not design.validation:
+        return difference, stderr, None
+    ratio = math.sqrt(_TENTHS / design.validation)
+    elsewhere = draws.answers_elsewhere * np.sqrt(answers * own + suiting * (1 - _ALIKE)) * ratio
+    return difference, stderr, luck + elsewhere
 
 
 def _seed_variances(design: Design, draws: _Draws, of_base: float) -> tuple[Draws, Draws, Draws]:

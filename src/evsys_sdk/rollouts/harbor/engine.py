@@ -20,9 +20,10 @@ from ...backends.future import Operation
 from ..engine import EngineLimits, LoopThread, RolloutRequest
 from ..policy import RecordingPolicy
 from ..rollout import Rollout
+from .artifacts import keep_artifacts
 from .attempt import Attempt, registered
 from .package import require_harbor
-from .task_folder import agent_limit, folder_of, has_own_tests
+from .task_folder import agent_limit, folder_of, has_own_tests, is_task_folder, refuse_containers
 
 _MEMORY = Path("/dev/shm")
 _ENOUGH_MEMORY = 256 * 1024 * 1024
@@ -40,6 +41,10 @@ class HarborEngine:
         self._names: asyncio.LifoQueue[str] = asyncio.LifoQueue()
 
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
+        """Start trials; tasks that could only fail here are refused before the first."""
+        for request in requests:
+            if is_task_folder(Path(str(request.task.metadata.get("task_dir", "")))):  # else that rollout says so
+                refuse_containers([request.task], request.harness.environment)
         if self._loop is None or not self._loop.is_alive:
             self._open()
             self._loop = LoopThread("evsys-harbor")
@@ -90,6 +95,7 @@ class HarborEngine:
         assert self._root is not None
         began = time.perf_counter()
         recorder = RecordingPolicy(request.policy)
+        trial = self._root / "trials" / name
         try:
             folder = folder_of(request.task)
             attempt = Attempt(
@@ -109,8 +115,11 @@ class HarborEngine:
             rollout = failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
         else:
             rollout = harvest(attempt, result)
+            if folder is not None:
+                kept = keep_artifacts(trial / "artifacts", request)
+                rollout = replace(rollout, info={**rollout.info, **kept})
         finally:
-            shutil.rmtree(self._root / "trials" / name, ignore_errors=True)
+            shutil.rmtree(trial, ignore_errors=True)
         return replace(rollout, seconds=time.perf_counter() - began)
 
 

@@ -17,9 +17,21 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from ..environment import Environment, EnvironmentFileError, SandboxError, upload_dir
 from .attempt import find_attempt
+from .task_folder import container_of, refuse_container
 
 _WITHOUT_NETWORK = ("none", "bwrap")
-_NEEDS_A_CONTAINER = ("Dockerfile", "docker-compose.yaml")
+_MOST_MEMBERS = 10_000
+_MOST_BYTES = 256 * 1024 * 1024
+_CLEAR = """set -e
+for folder in {folders}; do
+    chmod u+rwx "$(dirname "$folder")" 2>/dev/null || true
+    if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf "$folder"; fi
+    mkdir -p "$folder"
+    chmod -R u+rwx "$folder"
+    find "$folder" -mindepth 1 -delete
+    chmod 777 "$folder"
+done
+"""
 
 
 class BridgeEnvironment(BaseEnvironment):
@@ -29,6 +41,7 @@ class BridgeEnvironment(BaseEnvironment):
         self._attempt = find_attempt(attempt)
         self._ours: Environment = self._attempt.environment
         self._is_first = not self._attempt.started
+        self._keep_processes = self._tests_are_next = False
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -40,15 +53,8 @@ class BridgeEnvironment(BaseEnvironment):
         return EnvironmentCapabilities(disable_internet=self._ours.name in _WITHOUT_NETWORK)
 
     def _validate_definition(self) -> None:
-        if self._attempt.folder is None or getattr(getattr(self._ours, "cfg", None), "rootfs", None):
-            return
-        found = [name for name in _NEEDS_A_CONTAINER if (self.environment_dir / name).exists()]
-        image = self.task_env_config.docker_image or next(iter(found), None)
-        if image is not None:
-            raise SandboxError(
-                f"{self._attempt.folder}: the task needs a container ({image}), and environment {self._ours.name!r} "
-                "cannot build one. Unpack its image and set environment.params.rootfs, or use harbor:docker."
-            )
+        if self._attempt.folder is not None:
+            refuse_container(self._attempt.request.task, self._ours)
 
     async def start(self, force_build: bool) -> None:
         if not self._is_first:  # a task may verify in a second environment
@@ -60,7 +66,7 @@ class BridgeEnvironment(BaseEnvironment):
             return
         folders = [str(EnvironmentPaths.verifier_dir), str(EnvironmentPaths.agent_dir)]
         await self.exec(f"mkdir -p {shlex.join(folders)}")
-        image_has_it = any((self.environment_dir / name).exists() for name in _NEEDS_A_CONTAINER)
+        image_has_it = container_of(self._attempt.folder) is not None
         if self.environment_dir.is_dir() and any(self.environment_dir.iterdir()) and not image_has_it:
             await upload_dir(self._ours, self.environment_dir, self.task_env_config.workdir or ".")
 
@@ -71,13 +77,19 @@ class BridgeEnvironment(BaseEnvironment):
 
     async def clear_for_tests(self, *, keep_processes: bool) -> None:
         """Leave nothing of the agent's where the tests go and where they write."""
-        end_processes: Any = getattr(self._ours, "kill_processes", None)
-        if end_processes is not None and not keep_processes:
-            await end_processes()
-        cleared = await self.empty_dirs([EnvironmentPaths.tests_dir, EnvironmentPaths.verifier_dir])
-        if cleared is None or cleared.return_code:
-            said = (cleared.stderr or "").strip() if cleared else ""
+        self._keep_processes = keep_processes
+        await self._end_processes()
+        folders = shlex.join([str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)])
+        cleared = await self._ours.exec(_CLEAR.format(folders=folders))
+        if cleared.exit_code:
+            said = cleared.stderr.strip()
             raise SandboxError(f"/tests and /logs/verifier could not be cleared before the tests ran: {said}")
+        self._tests_are_next = True
+
+    async def _end_processes(self) -> None:
+        end: Any = getattr(self._ours, "kill_processes", None)
+        if end is not None and not self._keep_processes:
+            await end()
 
     async def exec(
         self,
@@ -93,7 +105,8 @@ class BridgeEnvironment(BaseEnvironment):
             # Harbor means "until the phase is over" where it names no limit.
             timeout_s=max(limits.timeout_s, limits.verify_timeout_s) if timeout_sec is None else timeout_sec,
             cwd=cwd or self.task_env_config.workdir,
-            env=self._merge_env(env),
+            # What an agent can put where every Python looks for its user's packages must not run inside the tests.
+            env={**(self._merge_env(env) or {}), **({"PYTHONNOUSERSITE": "1"} if self._tests_are_next else {})},
         )
         return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.exit_code)
 
@@ -111,6 +124,8 @@ class BridgeEnvironment(BaseEnvironment):
         Path(target_path).write_bytes(await self._ours.read_file(source_path))
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        if self._tests_are_next:  # the reward is read now: a program that the tests started must not write it later
+            await self._end_processes()
         archive = f"/tmp/.evsys-{uuid.uuid4().hex}.tar"
         packed = await self._ours.exec(f"tar -cf {archive} -C {shlex.quote(source_dir)} .")
         if packed.exit_code:
@@ -119,4 +134,16 @@ class BridgeEnvironment(BaseEnvironment):
         await self._ours.exec(f"rm -f {archive}")
         Path(target_dir).mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-            tar.extractall(target_dir, filter=transfer_tar_filter)
+            tar.extractall(target_dir, members=_check_archive(tar, source_dir), filter=transfer_tar_filter)
+
+
+def _check_archive(tar: tarfile.TarFile, source: str) -> list[tarfile.TarInfo]:
+    """The members of an archive that was made in a sandbox; one that would fill this machine is refused."""
+    members: list[tarfile.TarInfo] = []
+    size = 0
+    for member in tar:
+        members.append(member)
+        size += member.size
+        if len(members) > _MOST_MEMBERS or size > _MOST_BYTES:
+            raise EnvironmentFileError(f"{source}: holds more than {_MOST_MEMBERS} files or {_MOST_BYTES} bytes.")
+    return members

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ..environment import Environment, EnvironmentFileNotFoundError, ExecResult
+from ..environment import Environment, EnvironmentFileError, EnvironmentFileNotFoundError, ExecResult
 from .attempt import Attempt
 from .native_environment import NativeEnvironment
 
 if TYPE_CHECKING:
     from harbor.environments.base import BaseEnvironment
+
+_MOST_BYTES = 64 * 1024 * 1024
 
 
 class EnvironmentView:
@@ -56,6 +58,8 @@ class EnvironmentView:
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder, "data")
             await self._inner.download_file(path, local)
+            if local.is_symlink() or not local.is_file() or local.stat().st_size > _MOST_BYTES:
+                raise EnvironmentFileError(f"{path}: is not a regular file of at most {_MOST_BYTES} bytes.")
             return local.read_bytes()
 
 

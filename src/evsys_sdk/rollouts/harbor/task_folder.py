@@ -3,6 +3,7 @@
     tasks = load_harbor_tasks("benchmarks/terminal")      # one folder, or a folder of them
 
 Each becomes a `HarborTask` that names its folder; engine `harbor` runs it there, and its own tests give the reward.
+A folder may come from anybody, so nothing outside of it is ever read because of it.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import hashlib
 import json
 import math
 import re
+import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...data.types import HarborTask, InProcessVerifier
-from ...errors import DataError
+from ...errors import DataError, show
+from ..environment import Environment
+from .native_environment import NativeEnvironment
 
 TESTS = "harbor_tests"
 """Verifier of tasks whose folder has tests that write the reward."""
 
 _CANARY = re.compile(r"(?:\s*(?:<!--[^\n]*canary[^\n]*-->|#[^\n]*canary[^\n]*)[ \t]*(?:\n|$))+", re.IGNORECASE)
+_LONGEST_TEXT = 1024 * 1024
+_DEEPEST = 32
+_BUILDS_A_CONTAINER = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _STUB_TEST = "#!/bin/sh\n# This row is verified in Python; its folder exists because a trial needs one.\nexit 1\n"
 
 
@@ -40,6 +47,8 @@ def load_harbor_tasks(path: str | Path) -> list[HarborTask]:
     """The task in a folder, or the tasks in the folders below it, in the order of their names."""
     root = Path(path).expanduser().resolve()
     folders = [root] if is_task_folder(root) else sorted(p.parent for p in root.glob("*/task.toml"))
+    for folder in folders:
+        _refuse_link_out_of(root, folder)
     if not folders:
         what = "A task is a folder with task.toml, instruction.md and tests/test.sh."
         raise DataError(f"{path}: holds no task in Harbor's format. {what}")
@@ -54,23 +63,101 @@ def load_harbor_tasks(path: str | Path) -> list[HarborTask]:
 
 
 def _load(folder: Path) -> HarborTask:
+    check_links(folder)
     config = _read_toml(folder / "task.toml")
     if config.get("steps"):
         raise DataError(f"{folder / 'task.toml'}: tasks in [[steps]] are not supported. Write one instruction.md.")
     for needed in ("instruction.md", "tests"):
         if not (folder / needed).exists():
             raise DataError(f"{folder}: has no {needed}, which a task in Harbor's format needs. Add it.")
-    instruction = _CANARY.sub("", (folder / "instruction.md").read_text(encoding="utf-8"), count=1).strip()
-    name = str(config.get("task", {}).get("name", folder.name))
-    metadata = {**config.get("metadata", {}), "task_dir": str(folder)}
+    instruction = _CANARY.sub("", _read_text(folder / "instruction.md"), count=1).strip()
+    name = str(_table(config, "task", folder).get("name", folder.name))
+    metadata = {**_table(config, "metadata", folder), "task_dir": str(folder)}
     return HarborTask(name, instruction, InProcessVerifier(TESTS), metadata)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def check_links(folder: Path) -> None:
+    """Refuse a folder in which a symbolic link leads out of it: what it names would be shown to a model."""
+    for parent, folders, files in folder.walk():
+        for name in (*folders, *files):
+            _refuse_link_out_of(folder, parent / name)
+
+
+def _refuse_link_out_of(folder: Path, path: Path) -> None:
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{path}: is a symbolic link that leads out of {folder}. Put a copy of what it names there.")
+
+
+def _table(config: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    found = config.get(name, {})
+    if not isinstance(found, dict):
+        raise DataError(f"{folder / 'task.toml'}: '{name}' is {show(found)}, and should be a table. Write [{name}].")
+    return cast("dict[str, Any]", found)
+
+
+def _read_text(path: Path) -> str:
+    """The text of a regular file of reasonable size."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError(f"{path}: is not a regular file. Replace it by one.")
+        if found.st_size > _LONGEST_TEXT:
+            raise DataError(f"{path}: has {found.st_size} bytes, and {_LONGEST_TEXT} is the most. Shorten it.")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}. Correct the file.") from error
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
+    try:
+        config = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: cannot be read: {error}. Correct the file.") from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number with thousands of digits
+        raise DataError(f"{path}: cannot be read: {type(error).__name__}. Write it flatter and shorter.") from None
+    if _depth(config) > _DEEPEST:
+        raise DataError(f"{path}: cannot be read: it is nested more than {_DEEPEST} levels deep. Write it flatter.")
+    return config
+
+
+def _depth(value: Any) -> int:
+    """How deep tables and lists are nested; without recursion, because that is what is to be avoided."""
+    depth, level = 0, [value]
+    while level:
+        tables = [list(cast("dict[str, Any]", one).values()) for one in level if isinstance(one, dict)]
+        lists = [cast("list[Any]", one) for one in level if isinstance(one, list)]
+        level = [one for values in (*tables, *lists) for one in values]
+        depth += 1
+    return depth
+
+
+def container_of(folder: Path) -> str | None:
+    """What a task's environment must be built from, if it is more than files."""
+    image: Any = _table(_read_toml(folder / "task.toml"), "environment", folder).get("docker_image")
+    files = (name for name in _BUILDS_A_CONTAINER if (folder / "environment" / name).exists())
+    return str(image) if image else next(files, None)
+
+
+def refuse_container(task: HarborTask, environment: Environment) -> None:
+    """Refuse a task that needs a container in an environment that cannot build one, before anything is spent."""
+    folder = folder_of(task)
+    if folder is None or isinstance(environment, NativeEnvironment):
+        return
+    if getattr(getattr(environment, "cfg", None), "rootfs", None) is None and (needed := container_of(folder)):
+        raise DataError(
+            f"{folder}: the task needs a container ({needed}), and environment {environment.name!r} cannot build one. "
+            "Unpack its image and set environment.params.rootfs, or use harbor:docker."
+        )
+
+
+def refuse_containers(tasks: Iterable[HarborTask], make_environment: Callable[[], Environment]) -> None:
+    """Refuse the first task of which `refuse_container` would."""
+    for task in tasks:
+        if "task_dir" in task.metadata:
+            refuse_container(task, make_environment())
 
 
 def folder_of(task: HarborTask) -> Path | None:
@@ -82,12 +169,15 @@ def folder_of(task: HarborTask) -> Path | None:
     if not is_task_folder(folder):
         hint = "Load the tasks again with load_harbor_tasks, on this machine."
         raise DataError(f"task {task.task_id!r}: its folder {folder} has no task.toml. {hint}")
+    check_links(folder)
     return folder
 
 
 def agent_limit(folder: Path | None) -> float:
     """How many seconds a folder gives to the agent."""
-    named: Any = _read_toml(folder / "task.toml").get("agent", {}).get("timeout_sec") if folder else None
+    named: Any = _table(_read_toml(folder / "task.toml"), "agent", folder).get("timeout_sec") if folder else None
+    if named is not None and (isinstance(named, bool) or not isinstance(named, int | float) or not named > 0):
+        raise DataError(f"{folder}/task.toml: agent.timeout_sec is {show(named)}. Write a number of seconds above 0.")
     return math.inf if named is None else float(named)
 
 

@@ -83,16 +83,16 @@ def harvest(attempt: Attempt, result: Any) -> Rollout:
     if attempt.failure is not None:
         return failed(rollout, attempt.failure)
     if attempt.reward is not None:
-        return replace(rollout, reward=float(attempt.reward), info={"reward_from": "agent", **attempt.info})
+        return replace(rollout, reward=float(attempt.reward), info={**attempt.info, "reward_from": "agent"})
     if attempt.verdict is not None:
-        return replace(rollout, reward=float(attempt.verdict.reward), info={**attempt.verdict.info, **attempt.info})
+        return replace(rollout, reward=float(attempt.verdict.reward), info={**attempt.info, **attempt.verdict.info})
     rewards = (result.verifier_result.rewards if result.verifier_result else None) or {}
     reward = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
     if reward is None:
         names = ", ".join(rewards)
         problem = f"the tests gave the rewards {names}, and none is called 'reward'" if names else "there is no reward"
         return failed(rollout, problem)
-    return replace(rollout, reward=float(reward), info={"rewards": dict(rewards), **attempt.info})
+    return replace(rollout, reward=float(reward), info={**attempt.info, "rewards": dict(rewards)})
 
 
 def failed(rollout: Rollout, problem: str) -> Rollout:
