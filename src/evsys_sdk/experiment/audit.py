@@ -11,7 +11,6 @@ from its own chain. What cannot be checked here is said to be unchecked, never t
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..config import Metadata
-from ..data.chat import text_of
 from ..data.reference import slug
-from ..data.types import HarborTask, InProcessVerifier
+from ..data.types import HarborTask
 from ..errors import EvsysError
-from ..eval.metric import build_metric
 from ..eval.predictions import digest_task
 from ..eval.samples import Sample, TaskSamples
-from ..eval.verifier import VerifierInput, build_verifier
 from ..record.anchors import check_anchors
 from ..record.events import Event, Kind, verify_chain
 from ..record.evidence import broken_seals, hash_file
@@ -37,17 +33,15 @@ from ..record.ledger import read_tally
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
-from ..record.values import part, read_lines, read_object, subfolders
-from ..registry import list_verifiers
+from ..record.values import items, part, read_lines, read_object, subfolders, text
 from .benchmark_plan import load_entry
+from .claims import read_claims
 from .hypothesis import hypothesis_sha256
+from .identity import COMPARED
+from .recheck import choose_answers, compute_metric, judge_again
 
 type State = Literal["ok", "flagged", "unchecked"]
 
-_RECHECKED = 24
-"""Answers of each scoring that are judged again."""
-_NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
-"""Verifiers that cost money or a sandbox."""
 _TOLERANCE = 1e-6
 
 
@@ -160,6 +154,9 @@ class _Auditor:
             found.append("the claim in config.json is not the one that was registered before the first step")
         if self.events and self.events[0].kind != Kind.STARTED:
             found.append(f"the journal begins with {self.events[0].kind}, before anything was registered")
+        known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
+        if any((one.get("family"), one.get("attempt")) != (start.get("family"), start.get("attempt")) for one in known):
+            found.append("the project's list of claims has another claim, or another attempt at it, for it")
         return _judge("claim", found)
 
     def check_arms(self) -> Check:
@@ -173,11 +170,19 @@ class _Auditor:
         ]
         ended = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
         found += [f"{name} ended, and its folder is gone" for name in sorted(ended) if not (self.path / name).is_dir()]
+        found += [f"{name} was announced, and never started" for name in sorted(self._announced() - started)]
         for name, event in ended.items():
             result = there[name].result if name in there else None
             if result is not None and self.is_chained and not _same_metrics(event.part("metrics"), result):
                 found.append(f"{name}: run_result.json has other metrics than the journal took when it ended")
         return _judge("arms", found, said=f"{len(there)} arms")
+
+    def _announced(self) -> set[str]:
+        """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
+        completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in self.events)
+        if not completed or self.record.search_decisions:
+            return set()
+        return {text(part(one).get("arm")) for one in items(self.record.start.get("arms"))} - {""}
 
     def check_seals(self) -> Check:
         """The files of each arm are as they were when it ended."""
@@ -236,7 +241,7 @@ class _Auditor:
         shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
         metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
         for name, value in metrics.items():
-            expected = _compute(name, shaped)
+            expected = compute_metric(name, shaped)
             if expected is not None and not math.isclose(expected, value["value"], abs_tol=_TOLERANCE):
                 yield f"{name} is {value['value']:.6g}, and its rewards give {expected:.6g}"
 
@@ -290,7 +295,7 @@ class _Auditor:
             return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
         about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
         found: list[str] = []
-        for what, read in _COMPARED.items():
+        for what, read in COMPARED.items():
             values: dict[str, list[str]] = defaultdict(list)
             for arm, identity in known.items():
                 values[str(read(identity))].append(arm)
@@ -309,18 +314,18 @@ class _Auditor:
         import hashlib
 
         concluded = [event for event in self.events if event.kind == Kind.CONCLUDED]
-        text = read_conclusion(self.path)
+        written = read_conclusion(self.path)
         if not concluded:
-            state: State = "flagged" if text is not None and self.is_chained else "unchecked"
+            state: State = "flagged" if written is not None and self.is_chained else "unchecked"
             return Check("conclusion", state, ["no conclusion was journaled"], state == "flagged")
-        if text is None:
+        if written is None:
             return Check("conclusion", "flagged", ["conclusion.json is gone"], True)
         found: list[str] = []
         from .conclusion.write import stored_conclusion
 
         stored = stored_conclusion(self.path)
         known = concluded[-1].text("sha256")
-        if stored is None or known not in (stored.sha256, hashlib.sha256(text.encode()).hexdigest()):
+        if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
             found.append("conclusion.json is not the one that the journal names")
         return _judge("conclusion", found)
 
@@ -333,12 +338,12 @@ class _Auditor:
         found: list[str] = []
         for run in self.runs:
             for line in run.score_lines[-4:]:
-                for answer in _some(list((self._answers(run, line) or {}).values())):
+                for answer in choose_answers(list((self._answers(run, line) or {}).values())):
                     task = tasks.get(str(answer.get("task_id")))
                     if task is None or answer.get("task") not in ("", None, digest_task(task)):
                         changed += 1
                         continue
-                    reward = _verify_again(task, answer)
+                    reward = judge_again(task, answer)
                     if reward is None:
                         continue
                     checked += 1
@@ -382,55 +387,8 @@ class _Auditor:
         return _judge("anchor", problems, said=f"{known} anchors hold")
 
 
-def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any]:
-    benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
-    return {name: one.get(what) for name, one in benchmarks.items()}
-
-
-_COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "weights": lambda identity: identity.get("weights"),
-    "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
-    "agent": lambda identity: _of_benchmarks(identity, "harness"),
-    "benchmark": lambda identity: _of_benchmarks(identity, "content"),
-}
-
-
 def _same_metrics(told: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
     now: Any = result.get("metrics") or {}
     return {key: value for key, value in told.items() if value is not None} == {
         key: value for key, value in now.items() if value is not None
     }
-
-
-def _compute(name: str, samples: list[TaskSamples]) -> float | None:
-    """A metric worked out again from rewards; None where it needs something else."""
-    try:
-        metric = build_metric(name)
-        if metric.inputs != frozenset({"task_rewards"}):
-            return None
-        kept = [task for task in samples if not any(one.failed for one in task.samples)]
-        return metric(kept).value if len(kept) == len(samples) else None
-    except EvsysError:
-        return None
-
-
-def _some(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A few answers, spread over all of them: what changes on the way shows between the first and the last."""
-    judged = [one for one in answers if one.get("reward") is not None and not one.get("messages")]
-    step = max(1, len(judged) // _RECHECKED)
-    return judged[::step]
-
-
-def _verify_again(task: HarborTask, answer: Mapping[str, Any]) -> float | None:
-    what = task.verifier
-    if not isinstance(what, InProcessVerifier) or what.fn_name in _NEVER_AGAIN or what.fn_name not in list_verifiers():
-        return None
-    given = VerifierInput(prompt=text_of(task.instruction), completion=str(answer.get("text") or ""), task=task)
-    try:
-        return asyncio.run(_reward(what, given))
-    except EvsysError:
-        return None
-
-
-async def _reward(what: InProcessVerifier, given: VerifierInput) -> float:
-    return (await build_verifier(what)(given)).reward

@@ -33,6 +33,7 @@ from ..training.callback import Callback
 from .arms import Arm, expand_arms, folder_problems
 from .audit import audit_experiment
 from .benchmark_plan import benchmark_problems, run_eval_problems
+from .claims import register_claim
 from .contamination import contamination_warnings
 from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
@@ -126,10 +127,10 @@ class Experiment:
             get_logger(__name__).info("going on with %s", folder.path)
             journal.append(Kind.RESUMED, experiment_id=known)
             return
-        metadata = self.config.metadata
+        metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         journal.append(
             Kind.STARTED,
-            experiment_id=f"{folder.path.name}-{secrets.token_hex(4)}",
+            experiment_id=known,
             name=self.config.name,
             config_sha256=_sha256(self.config),
             hypothesis=normalised(metadata),
@@ -139,6 +140,7 @@ class Experiment:
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             contamination=contamination_warnings(self.config),
+            **register_claim(self.config, folder.path, known),
         )
 
     def _train(

@@ -7,7 +7,7 @@ and which checkpoint by name; this says which ones those were.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -110,3 +110,17 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any]:
+    benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
+    return {name: one.get(what) for name, one in benchmarks.items()}
+
+
+COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "weights": lambda identity: identity.get("weights"),
+    "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
+    "agent": lambda identity: _of_benchmarks(identity, "harness"),
+    "benchmark": lambda identity: _of_benchmarks(identity, "content"),
+}
+"""What compared arms must share, unless the claim is about it."""
