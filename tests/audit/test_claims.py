@@ -40,7 +40,8 @@ def make(**changes: Any) -> ExperimentConfig:
     benchmark = {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4}
     claim = {"claim": "more rows help", "metric": "test/tools/pass@1", "baseline": "small"}
     metadata = {"hypothesis": claim, "benchmark": benchmark}
-    given = {"name": "study", "output_dir": "outputs", "metadata": metadata, "runs": runs}
+    here = {"kind": "local", "params": {"arms_in": "threads"}}
+    given = {"name": "study", "output_dir": "outputs", "launcher": here, "metadata": metadata, "runs": runs}
     return ExperimentConfig.model_validate(given | changes)
 
 

@@ -38,7 +38,9 @@ def config(**changes: Any) -> dict[str, Any]:
     benchmark = [{"name": "tools", "path": "data/test.jsonl", "max_tokens": 8}]
     hypothesis = {"claim": "more steps help", "metric": "test/tools/pass@1", "baseline": "steps1"}
     metadata = {"hypothesis": hypothesis, "benchmark": benchmark}
-    return {"name": "study", "output_dir": "outputs", "n_repeats": 2, "metadata": metadata, "runs": runs} | changes
+    own = {"name": "study", "output_dir": "outputs", "n_repeats": 2, "max_concurrent_arms": 1}
+    here = {"launcher": {"kind": "local", "params": {"arms_in": "threads"}}}  # a process for each would take its time
+    return {**own, **here, "metadata": metadata, "runs": runs, **changes}
 
 
 def run(*, resume: bool = False, **changes: Any) -> Path:
@@ -171,7 +173,7 @@ def learn_in_stages() -> Path:
 
 
 def train_two_at_a_time() -> Path:
-    return run(max_concurrent_arms=2)
+    return run(max_concurrent_arms=2, launcher={"kind": "local", "params": {"arms_in": "processes"}})
 
 
 KILL = '''
