@@ -33,6 +33,7 @@ COMMANDS = {
     "benchmark": ("benchmark", "List, inspect, add, verify and run benchmarks."),
     "eval": ("eval", "Score a model without training it."),
     "conclude": ("conclude", "Draw the conclusion of an experiment again from its record."),
+    "audit": ("audit", "Check whether the record of an experiment agrees with itself."),
     "history": ("history", "List the experiments on this machine."),
     "show": ("show", "Show what came of one experiment, and how to go on."),
     "compare": ("compare", "Compare experiments: config, scores task by task, curves."),

@@ -99,6 +99,13 @@ class Benchmark:
     sha256: str
     id: str | None = None
 
+    @property
+    def content(self) -> str:
+        """The same for the same questions and verifiers, whatever the tasks are called, noted or ordered."""
+        parts = [[task["instruction"], task["verifier"]] for task in map(to_dict, self.tasks)]
+        each = sorted(json.dumps(part, sort_keys=True, default=str) for part in parts)
+        return hashlib.sha256("\n".join(each).encode()).hexdigest()[:32]
+
     @classmethod
     def load(
         cls,

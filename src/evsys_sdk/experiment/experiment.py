@@ -31,7 +31,10 @@ from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
 from .arms import Arm, expand_arms, folder_problems
+from .audit import audit_experiment
 from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
+from .claims import register_claim
+from .contamination import contamination_warnings
 from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
@@ -125,10 +128,10 @@ class Experiment:
             get_logger(__name__).info("going on with %s", folder.path)
             journal.append(Kind.RESUMED, experiment_id=known)
             return
-        metadata = self.config.metadata
+        metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         journal.append(
             Kind.STARTED,
-            experiment_id=f"{folder.path.name}-{secrets.token_hex(4)}",
+            experiment_id=known,
             name=self.config.name,
             config_sha256=_sha256(self.config),
             hypothesis=normalised(metadata),
@@ -137,6 +140,8 @@ class Experiment:
             arms=[{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in self.arms],
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
+            contamination=contamination_warnings(self.config),
+            **register_claim(self.config, folder.path, known),
         )
 
     def _train(
@@ -185,11 +190,20 @@ class Experiment:
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
+    def _audit(self, folder: ExperimentDir, journal: Journal) -> None:
+        """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
+        report = audit_experiment(folder.path, before_conclusion=True)
+        for check in report.flags:
+            get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])
+        if report.flags:
+            journal.append(Kind.AUDITED, flags=[check.name for check in report.flags], invalid=report.invalid)
+
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
         """Write what follows from the record; whatever goes wrong with that undoes no training."""
         from .conclusion import write_conclusion
 
         try:
+            self._audit(folder, journal)
             found = write_conclusion(folder.path)
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)

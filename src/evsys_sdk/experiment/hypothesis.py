@@ -31,6 +31,7 @@ _DEFAULTS: dict[str, Any] = {
     "scale": "linear",
     "max_cost_usd": None,
     "max_tokens": None,
+    "about": [],
 }
 """Left out of the exact form, so that a plain claim keeps the fingerprint it always had."""
 

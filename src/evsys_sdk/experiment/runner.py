@@ -18,7 +18,7 @@ from ..inference.renderer import get_renderer
 from ..log import get_logger
 from ..protocols import Algorithm, DataStore, LogStore, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import CheckpointLog
-from ..record.folders import begin_run, note_length
+from ..record.folders import begin_run, note_identity, note_length
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..training.blocking import run_blocking
@@ -26,6 +26,7 @@ from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.services import RunServices, Selection
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
+from .identity import identify_run
 from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
 from .recipe import build_algorithm, build_backend, prepare_backend
 from .record_dir import write_result
@@ -208,6 +209,7 @@ def announce_run(
         repeats=benchmarks.repeats(last) if benchmarks else (),
     )
     note_length(ctx.output_dir, info.total_steps)
+    note_identity(ctx.output_dir, identify_run(run, rows, benchmarks.planned if benchmarks else ()))
     services.observers.on_run_start(info, services.control)
     ctx.log_store.log_hyperparams(_hyperparams(ctx.config, run))
     if rows:

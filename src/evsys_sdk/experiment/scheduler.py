@@ -17,6 +17,7 @@ from ..config import ExperimentConfig
 from ..log import get_logger
 from ..protocols import RunResult
 from ..record.events import Journal, Kind
+from ..record.evidence import seal_run
 from ..record.reader import ExperimentRecord
 from .allocation import Allocation, ArmRequest, Decision, Outcome
 from .launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
@@ -124,7 +125,7 @@ class ArmScheduler:
         resume = self.folder.resumed or attempt > 1 or self._was_started_before(request)
         job = ArmJob(arm, self.folder.run_dir(arm.name), resume=resume, until_step=request.until_step)
         self.journal.append(
-            Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, attempt=attempt, until_step=request.until_step
+            Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, seed=arm.seed, attempt=attempt, until_step=request.until_step
         )
         running = _Running(request, Future(), attempt, time.monotonic())
         self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
@@ -190,6 +191,8 @@ class ArmScheduler:
             status=result.status,
             error=result.error,
             metrics=result.metrics,
+            seed=request.arm.seed,
+            sealed=seal_run(self.folder.run_dir(request.arm.name)),
             **{key: notes[key] for key in ("unscored", "stop_reason", "spend") if key in notes},
         )
 

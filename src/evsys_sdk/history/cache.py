@@ -19,7 +19,7 @@ from typing import Any
 from ..record.layout import HISTORY_CACHE
 from .summary import ExperimentSummary
 
-_FORMAT = 3
+_FORMAT = 4
 """Raise it when summaries of the same folder come out differently."""
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""

@@ -229,12 +229,15 @@ def _notes(ask: _Questions) -> Section:
 def _invalidated(ask: _Questions) -> Section:
     marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
     found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
-    reasons = [
-        (one.id, clip(one.invalidated or one.sentence or "its conclusion is invalid", _LONGEST)) for one in found
-    ]
+    reasons = [(one.id, clip(_why_not(one), _LONGEST)) for one in found]
     shown = [Item(f"{name}: {reason}", {"id": name, "reason": reason}) for name, reason in reasons]
     total = ask.count(marked) + ask.count(judged)
     return Section("invalidated", "Invalid: do not count on these", shown, 0.1, "evsys history --all", total)
+
+
+def _why_not(one: ExperimentSummary) -> str:
+    flagged = f"its record contradicts itself (evsys audit: {', '.join(one.flags)})" if one.flags else ""
+    return one.invalidated or flagged or one.sentence or "its conclusion is invalid"
 
 
 def _spend(ask: _Questions) -> list[Item]:

@@ -53,8 +53,10 @@ def nothing_text(total: int, roots: Sequence[Path]) -> str:
 
 
 def verdict_text(summary: ExperimentSummary) -> str:
-    """The verdict in a word; invalidated ones have none that counts."""
-    return "INVALIDATED" if summary.invalidated else _SHORT_VERDICTS.get(summary.verdict, summary.verdict)
+    """The verdict in a word; invalidated and flagged ones have none that counts."""
+    if summary.invalidated:
+        return "INVALIDATED"
+    return "FLAGGED" if summary.flags else _SHORT_VERDICTS.get(summary.verdict, summary.verdict)
 
 
 def arms_text(summary: ExperimentSummary) -> str:

@@ -47,6 +47,8 @@ def show_page(detail: Detail, *, markdown: bool = False) -> str:
     page.title(f"{summary.id}: {summary.status}{_when(detail)}")
     if summary.invalidated:
         page.paragraph(f"INVALIDATED: {summary.invalidated}")
+    if summary.flags:
+        page.paragraph(f"FLAGGED by its last audit: {', '.join(summary.flags)} (evsys audit {summary.id} says why)")
     if summary.hypothesis:
         page.paragraph(f"Hypothesis: {summary.hypothesis}")
     if summary.description:

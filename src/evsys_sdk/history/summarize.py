@@ -58,6 +58,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         parent_id=text(config.get("parent_experiment_id")),
         notes=record.notes[-_KEPT_NOTES:],
         invalidated=record.invalidated,
+        flags=record.flags,
         models=_kinds(text(part(run, "model").get("name")) for run in runs),
         algorithms=_kinds(text(part(run, "algorithm").get("kind")) for run in runs),
         backends=_kinds(text(part(run, "backend").get("kind")) for run in runs),

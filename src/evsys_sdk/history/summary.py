@@ -68,6 +68,8 @@ class ExperimentSummary:
     notes: list[Note] = field(default_factory=list[Note])
     invalidated: str = ""
     """Why it must not be believed; empty when nobody said so."""
+    flags: list[str] = field(default_factory=list[str])
+    """The checks of its last audit that its record did not pass."""
     models: list[str] = field(default_factory=list[str])
     algorithms: list[str] = field(default_factory=list[str])
     backends: list[str] = field(default_factory=list[str])
@@ -83,8 +85,8 @@ class ExperimentSummary:
 
     @property
     def counts(self) -> bool:
-        """Whether it may be the best: invalidated and invalid ones never are."""
-        return not self.invalidated and self.verdict != "invalid"
+        """Whether it may be the best: invalidated, invalid and flagged ones never are."""
+        return not self.invalidated and not self.flags and self.verdict != "invalid"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

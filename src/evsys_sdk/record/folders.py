@@ -78,6 +78,11 @@ def note_length(run_dir: Path, total_steps: int | None) -> None:
     write_json(RunFiles(run_dir).progress, {"total_steps": total_steps})
 
 
+def note_identity(run_dir: Path, identity: Object) -> None:
+    """Note what a run is made of: weights, code, packages."""
+    write_json(RunFiles(run_dir).identity, identity)
+
+
 def write_result(run_dir: Path, result: Object, *, hparams: Object) -> None:
     """Note how a run ended."""
     write_json(RunFiles(run_dir).result, {**result, "hparams": redact(hparams), "ts": time.time()})

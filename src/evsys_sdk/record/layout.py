@@ -86,6 +86,8 @@ class RunFiles:
     """The first examples, token for token."""
     benchmarks = Place("benchmarks.json")
     """What it is scored on."""
+    identity = Place("identity.json")
+    """What it is made of: starting weights, code, package versions."""
     checkpoints = Place("checkpoints.jsonl")
     late_scores = Place("scores.json")
     """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
@@ -104,6 +106,10 @@ class RunFiles:
     def predictions(self, benchmark: str, step: int) -> Path:
         """The answers behind one scoring of a benchmark, whose name is fit for a folder."""
         return self._predictions / benchmark / f"step{step:06d}.jsonl"
+
+    def all_predictions(self) -> list[Path]:
+        """The answers behind every scoring."""
+        return sorted(self._predictions.glob("*/step*.jsonl"))
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,8 @@ HISTORY_CACHE = ".history.sqlite3"
 """In each root: what `evsys history` read there."""
 OUTPUT_ROOTS = "output_roots.txt"
 """In the project's `.evsys/`: which other folders hold experiments."""
+CLAIMS = "claims.jsonl"
+"""In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
 
 
 def lock_beside(file: Path) -> Path:

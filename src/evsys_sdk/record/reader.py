@@ -23,7 +23,7 @@ from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
 from .lock import last_owner, lock_owner
 from .runs import PENDING, STARTED, RunRecord, add_spend, is_experiment, plain_spend, tell_runs
-from .values import Object, load_object, mtime, read_object, subfolders, text
+from .values import Object, items, load_object, mtime, read_object, subfolders, text
 
 UNFINISHED = "unfinished"
 """Of an experiment without an end; `status` tells at the moment of asking whether it is running or was killed."""
@@ -222,6 +222,12 @@ class ExperimentRecord:
         if not marks or marks[-1].kind == Kind.REINSTATED:
             return ""
         return marks[-1].text("reason") or "no reason was given"
+
+    @property
+    def flags(self) -> list[str]:
+        """What its last audit found against it; empty where that found nothing, or there was none."""
+        audited = next((event for event in reversed(self.events) if event.kind == Kind.AUDITED), Event(Kind.AUDITED))
+        return [flag for flag in items(audited.get("flags")) if isinstance(flag, str)]
 
     @property
     def budget_stop(self) -> str:

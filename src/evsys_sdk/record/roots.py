@@ -52,6 +52,10 @@ def _worth_noting(root: Path, start: Path | None) -> bool:
     default = project_root(start) / DEFAULT_ROOT
     if "\n" in str(root) or "\r" in str(root) or root in (default, default / REHEARSALS):
         return False
-    # What a project elsewhere writes to a temporary folder is thrown away, and would be a dead line in the list.
+    return is_lasting(root, start)
+
+
+def is_lasting(root: Path, start: Path | None = None) -> bool:
+    """Whether what is written there stays: what a project elsewhere writes to a temporary folder is thrown away."""
     temporary = Path(tempfile.gettempdir()).resolve()
     return not root.is_relative_to(temporary) or project_root(start).is_relative_to(temporary)

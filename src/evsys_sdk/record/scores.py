@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import atomic_write
+from .events import Journal, Kind
+from .evidence import hash_value
 from .jsonable import encode_line
 from .jsonl_file import JsonlFile, parse_object, read_records
-from .layout import RunFiles
+from .layout import ExperimentFiles, RunFiles
 from .values import items, number
 
 if TYPE_CHECKING:
@@ -28,9 +30,19 @@ class ScoreLog:
         self.path = RunFiles(run_dir).scores
 
     def add(self, record: EvalRecord, result: EvalResult) -> None:
-        """Keep one scoring; it is on disk when this returns."""
+        """Keep one scoring; it is on disk when this returns.
+
+        The journal of the experiment, where there is one, has heard of it before: a line that it knows nothing of was
+        put there by somebody else.
+        """
+        line = _line(record, result)
+        experiment_dir = self.path.parent.parent
+        if ExperimentFiles(experiment_dir).journal.exists():
+            known = {"arm": self.path.parent.name, "split": record.split, "name": record.name, "step": record.step}
+            with Journal.of(experiment_dir) as journal:
+                journal.append(Kind.SCORED, **known, line=hash_line(line))
         with JsonlFile(self.path) as file:
-            file.append(_line(record, result))
+            file.append(line)
 
     def settle(self) -> None:
         """Leave one line for each scoring, in the order of the steps."""
@@ -38,6 +50,11 @@ class ScoreLog:
         if lines != wanted:
             with atomic_write(self.path) as file:
                 file.writelines(encode_line(line, str(self.path)) for line in wanted)
+
+
+def hash_line(line: Mapping[str, Any]) -> str:
+    """The hash of a scoring as it is read again."""
+    return hash_value(parse_object(encode_line(dict(line), "scores")))
 
 
 def load_score_lines(run_dir: Path) -> list[dict[str, Any]]:

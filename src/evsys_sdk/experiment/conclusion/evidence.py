@@ -122,6 +122,8 @@ class Evidence:
     registered: bool = False
     """Whether the journal holds what was claimed before the first step."""
     registered_sha256: str | None = None
+    contradicted: str | None = None
+    """What in the record contradicts it, as the audit says."""
     invalidated: str | None = None
     stopped: str | None = None
     """Why the experiment was stopped before its end."""

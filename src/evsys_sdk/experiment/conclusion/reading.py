@@ -17,6 +17,8 @@ from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord, config_runs
 from ...record.scores import load_score_lines
+from ...record.values import number
+from ..audit import audit_experiment
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
 from .looks import count_looks
@@ -43,11 +45,19 @@ def read_evidence(path: Path) -> Evidence:
         registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
         invalidated=record.invalidated or None,
+        contradicted=audit_experiment(path, quick=True).invalid,
         stopped=record.budget_stop or None,
         searched=searched,
+        attempt=_attempt(start),
         looks=count_looks(path, tests, started=start.time),
         deviations=_deviations(record.events),
     )
+
+
+def _attempt(start: Event) -> int | None:
+    """Which attempt at its claim it was when it started; later ones do not change that."""
+    found = number(start.get("attempt"))
+    return int(found) if found is not None and found >= 1 else None
 
 
 def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:

@@ -82,6 +82,12 @@ def _flaws(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> _Flaw
             "Run it again without that flaw, or reinstate it.",
             comparable=False,
         )
+    if evidence.contradicted is not None:
+        flaws.add(
+            f"the record contradicts itself ({evidence.contradicted})",
+            "See `evsys audit`; what was changed cannot be believed, so run it again.",
+            comparable=False,
+        )
     if evidence.registered and evidence.registered_sha256 != hypothesis_sha256(evidence.metadata):
         flaws.add(
             "the hypothesis is not the one that was registered before the first step",

@@ -229,6 +229,8 @@ def _nothing_scored(evidence: Evidence, claim: Claim | None) -> Conclusion:
     broken = bool(evidence.arms) and len(problems) == len(evidence.arms)
     if evidence.invalidated is not None:
         reason, remedy = f"the experiment was invalidated: {evidence.invalidated}", "Run it again without that flaw."
+    elif evidence.contradicted is not None:
+        reason, remedy = f"the record contradicts itself ({evidence.contradicted})", "See `evsys audit`."
     elif broken:
         arm, why = next(iter(problems.items()))
         reason = f"no run has a score: none of {counted(len(problems), 'arm')} ended with one, first `{arm}`: {why}"

@@ -1,0 +1,92 @@
+"""`evsys audit`: whether the record of an experiment agrees with itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import emit, import_option, json_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..experiment.audit import AuditReport
+
+_MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·", "yellow")}
+
+
+@click.command()
+@click.argument("experiment", required=False)
+@click.option("--anchor", metavar="git|FILE", help="Check what was noted there, then note the head of the journal.")
+@json_option
+@import_option
+def audit(experiment: str | None, anchor: str | None, as_json: bool) -> None:
+    """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
+
+    Your own verifiers are needed to judge answers again: name them with --import. Exits with 2 if anything is flagged.
+    """
+    from pathlib import Path
+
+    from ..experiment.audit import audit_experiment
+
+    folders = _find(experiment)
+    file = Path(anchor) if anchor not in (None, "git") else None
+    reports = [audit_experiment(folder, anchors=file) for folder in folders]
+    for report in reports:
+        _journal(report)
+        if anchor is not None and report.clean:
+            _anchor(report.path, file)
+    emit([report.to_dict() for report in reports], as_json, lambda: _render(reports, whole=experiment is not None))
+    if any(not report.clean for report in reports):
+        click.get_current_context().exit(2)
+
+
+def _find(experiment: str | None) -> list[Path]:
+    from ..history.find import find_experiment
+    from ..history.roots import experiment_roots
+    from ..record.reader import ExperimentRecord
+    from ..record.values import subfolders
+
+    roots = experiment_roots(())
+    if experiment is not None:
+        return [find_experiment(experiment, roots)]
+    folders = [root / name for root in roots for name in subfolders(root)]
+    return [folder for folder in folders if ExperimentRecord(folder).is_experiment]
+
+
+def _journal(report: AuditReport) -> None:
+    """Let history know what was found, once."""
+    from ..record.events import Journal, Kind
+    from ..record.reader import ExperimentRecord
+
+    flags = [check.name for check in report.flags]
+    before = [event.get("flags") for event in ExperimentRecord(report.path).events if event.kind == Kind.AUDITED]
+    if flags != (before[-1] if before else []):
+        with Journal.of(report.path) as journal:
+            journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
+
+
+def _anchor(folder: Path, file: Path | None) -> None:
+    from ..record.anchors import anchor_in_file, anchor_in_git
+
+    if file is None:
+        anchor_in_git(folder)
+    else:
+        anchor_in_file(folder, file)
+
+
+def _render(reports: list[AuditReport], *, whole: bool) -> None:
+    for report in reports:
+        flagged = [check.name for check in report.flags]
+        said = f"flagged: {', '.join(flagged)}" if flagged else "nothing stands against it"
+        click.secho(f"{report.path}: {said}", bold=True)
+        for check in report.checks:
+            if whole or check.state == "flagged":
+                mark, colour = _MARKS[check.state]
+                first, *others = check.evidence or [""]
+                click.echo(f"  {click.style(mark, fg=colour)} {check.name:<14} {first}".rstrip())
+                for line in others[:9]:
+                    click.echo(f"    {'':<14} {line}")
+                if len(others) > 9:
+                    click.echo(f"    {'':<14} … {len(others) - 9} more")

@@ -1,0 +1,87 @@
+"""The head of a journal, noted where the one who writes it cannot write: in a git note, in a file elsewhere.
+
+A chain proves that its lines follow each other; it does not prove that lines are missing at its end, or that all of it
+was not written anew. An anchor does: it says how many events there were at a moment, and the hash of the last of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from .events import digest
+from .jsonl_file import JsonlFile, complete_lines, read_records
+from .layout import ExperimentFiles
+from .reader import experiment_id
+
+_NOTES = "--ref=evsys"
+
+
+def make_anchor(experiment_dir: Path) -> dict[str, Any]:
+    """What is to be noted about a journal as it is now."""
+    lines = [line[:-1] for _, line in complete_lines(ExperimentFiles(experiment_dir).journal)]
+    head = digest(lines[-1]) if lines else ""
+    return {"experiment": experiment_id(experiment_dir), "events": len(lines), "head": head, "time": time.time()}
+
+
+def anchor_in_file(experiment_dir: Path, file: Path) -> dict[str, Any]:
+    """Add the head of a journal to a file, which should lie where its writer has no say."""
+    anchor = make_anchor(experiment_dir)
+    with JsonlFile(file) as anchors:
+        anchors.append(anchor)
+    return anchor
+
+
+def anchor_in_git(experiment_dir: Path) -> dict[str, Any]:
+    """Add the head of a journal to the notes of the present commit; pushing them puts them out of reach."""
+    anchor = make_anchor(experiment_dir)
+    done = _git(experiment_dir, "notes", _NOTES, "append", "-m", json.dumps(anchor), "HEAD")
+    if done is None:
+        raise DataError(f"{experiment_dir}: this is in no git repository with a commit. Anchor it in a file instead.")
+    return anchor
+
+
+def check_anchors(experiment_dir: Path, file: Path | None = None) -> tuple[int, list[str]]:
+    """How many anchors of an experiment are known, and what in its journal contradicts them."""
+    mine = experiment_id(experiment_dir)
+    lines = [line[:-1] for _, line in complete_lines(ExperimentFiles(experiment_dir).journal)]
+    known, problems = 0, list[str]()
+    for anchor in (*_in_git(experiment_dir), *(read_records(file) if file is not None and file.exists() else ())):
+        if anchor.get("experiment") != mine or mine is None:
+            continue
+        known += 1
+        events = int(anchor.get("events") or 0)
+        if events > len(lines):
+            problems.append(f"there were {events} events when it was anchored, and there are {len(lines)} now")
+        elif events and digest(lines[events - 1]) != anchor.get("head"):
+            problems.append(f"event {events} is not the one that was anchored")
+    return known, problems
+
+
+def _in_git(experiment_dir: Path) -> Iterator[dict[str, Any]]:
+    listed = _git(experiment_dir, "notes", _NOTES, "list")
+    for line in (listed or "").splitlines():
+        note = _git(experiment_dir, "cat-file", "-p", line.split()[0]) or ""
+        for text in note.splitlines():
+            try:
+                found = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found  # pyright: ignore[reportUnknownVariableType]
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says; None where it has nothing to say."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

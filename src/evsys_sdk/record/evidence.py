@@ -1,0 +1,48 @@
+"""Hashes of what a conclusion rests on, taken when it is made and compared when it is read.
+
+The orchestrator writes them into the journal, whose own lines are chained, as soon as an arm has ended; so whoever
+changes a score, an answer or a config afterwards contradicts a line that was written before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from .layout import RunFiles
+
+_DIGITS = 32
+
+
+def hash_file(path: Path) -> str | None:
+    """The hash of a file's content; None where there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+
+
+def hash_value(value: Any) -> str:
+    """The hash of a JSON value, however its keys are ordered."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
+
+
+def seal_run(run_dir: Path) -> dict[str, str]:
+    """The hash of every file of an ended arm that anything is concluded from, by its path below the arm's folder.
+
+    Its result is not among them: a search adds to it why an arm was stopped. What it says is in the journal itself.
+    """
+    files = RunFiles(run_dir)
+    single = [files.config, files.datasets, files.benchmarks, files.identity, files.scores, files.logs.metrics]
+    paths = [*single, *files.all_predictions()]
+    sealed = {path.relative_to(run_dir).as_posix(): hash_file(path) for path in paths}
+    return {name: found for name, found in sealed.items() if found is not None}
+
+
+def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
+    """Files of an arm that are not what they were when it ended."""
+    now = seal_run(run_dir)
+    gone = [f"{name} is gone" for name in sealed if name not in now]
+    return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]

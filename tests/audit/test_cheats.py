@@ -1,0 +1,468 @@
+"""Whoever changes what an experiment rests on is contradicted by its record, whatever they change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .project import (
+    chat,
+    edit_json,
+    edit_lines,
+    evsys,
+    flags,
+    make_project,
+    read_lines,
+    task,
+    write_config,
+    write_lines,
+)
+
+pytestmark = pytest.mark.slow
+
+ARMS = ["short__seed42", "short__seed43", "long__seed42", "long__seed43"]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose experiment supports its claim honestly."""
+    folder = tmp_path_factory.mktemp("honest")
+    make_project(folder)
+    write_config(folder)
+    done = evsys(folder, "run", "config.yaml", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "Supported" in done.stdout
+    assert flags(folder) == set()
+    return folder
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    shutil.copytree(finished, folder)
+    return folder
+
+
+def study(project: Path) -> Path:
+    return project / "outputs/study"
+
+
+def predictions(project: Path, arm: str) -> Path:
+    [path] = (study(project) / arm / "benchmarks").glob("*/step*.jsonl")
+    return path
+
+
+def pass_all(line: dict[str, Any]) -> None:
+    """A scoring in which every answer was right."""
+    line["samples"] = [[1.0] * len(one) for one in line["samples"]]
+    for metric in line["metrics"].values():
+        metric["value"] = 1.0
+        metric["per_task"] = [1.0] * len(line["tasks"])
+
+
+def fail_all(line: dict[str, Any]) -> None:
+    line["samples"] = [[0.0] * len(one) for one in line["samples"]]
+    for metric in line["metrics"].values():
+        metric["value"] = 0.0
+        metric["per_task"] = [0.0] * len(line["tasks"])
+
+
+def rehash(journal: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Write a journal anew with a chain that holds, as somebody would who has read the source."""
+    before = b""
+    written: list[bytes] = []
+    for event in read_lines(journal):
+        changed = change(event)
+        if changed is None:
+            continue
+        changed["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
+        before = json.dumps(changed, ensure_ascii=False).encode()
+        written.append(before + b"\n")
+    journal.write_bytes(b"".join(written))
+
+
+# Each act, and the checks of which at least one must flag it.
+
+
+def edit_scores(project: Path) -> None:
+    edit_lines(study(project) / "long__seed42/scores.jsonl", pass_all)
+    edit_lines(study(project) / "short__seed42/scores.jsonl", fail_all)
+
+
+def edit_value_only(project: Path) -> None:
+    def raise_value(line: dict[str, Any]) -> None:
+        line["metrics"]["pass@1"]["value"] = 0.999
+
+    edit_lines(study(project) / "long__seed42/scores.jsonl", raise_value)
+
+
+def edit_answers(project: Path) -> None:
+    def right(line: dict[str, Any]) -> None:
+        if "reward" in line:
+            line["reward"] = 1.0
+
+    edit_lines(predictions(project, "short__seed42"), right)
+
+
+def edit_answers_and_scores(project: Path) -> None:
+    edit_answers(project)
+    edit_lines(study(project) / "short__seed42/scores.jsonl", pass_all)
+
+
+def edit_result(project: Path) -> None:
+    def raise_score(result: dict[str, Any]) -> None:
+        result["metrics"]["test/tools/pass@1"] = 1.5
+
+    edit_json(study(project) / "long__seed42/run_result.json", raise_score)
+
+
+def edit_conclusion(project: Path) -> None:
+    edit_json(study(project) / "conclusion.json", lambda found: {**found, "verdict": "supported", "best_score": 0.99})
+
+
+def remove_conclusion(project: Path) -> None:
+    (study(project) / "conclusion.json").unlink()
+
+
+def delete_seed(project: Path) -> None:
+    shutil.rmtree(study(project) / "short__seed43")
+
+
+def delete_seed_and_strike_it(project: Path) -> None:
+    delete_seed(project)
+    journal = study(project) / "journal.jsonl"
+    write_lines(journal, [event for event in read_lines(journal) if event.get("arm") != "short__seed43"])
+
+
+def delete_seed_and_rehash(project: Path) -> None:
+    """The chain holds again; the arms that were announced before the first step are still known."""
+    delete_seed(project)
+    rehash(study(project) / "journal.jsonl", lambda event: None if event.get("arm") == "short__seed43" else event)
+
+
+def copy_arm(project: Path) -> None:
+    shutil.copytree(study(project) / "long__seed42", study(project) / "long__seed99")
+
+
+def copy_arm_with_events(project: Path) -> None:
+    """Two more seeds, also in the journal, with a chain that holds."""
+    copy_arm(project)
+    journal = study(project) / "journal.jsonl"
+    events = read_lines(journal)
+    more = [{**one, "arm": "long__seed99"} for one in events if one.get("arm") == "long__seed42"]
+    write_lines(journal, [*events[:-2], *more, *events[-2:]])
+    rehash(journal, lambda event: event)
+
+
+def swap_arms(project: Path) -> None:
+    folder = study(project)
+    (folder / "short__seed42").rename(folder / "aside")
+    (folder / "long__seed42").rename(folder / "short__seed42")
+    (folder / "aside").rename(folder / "long__seed42")
+
+
+def edit_claim(project: Path) -> None:
+    def weaken(config: dict[str, Any]) -> None:
+        config["metadata"]["hypothesis"]["claim"] = "anything at all helps"
+
+    edit_json(study(project) / "config.json", weaken)
+
+
+def edit_claim_and_its_hash(project: Path) -> None:
+    """The registered hash is changed as well, without mending the chain."""
+    edit_claim(project)
+    journal = study(project) / "journal.jsonl"
+
+    def forge(event: dict[str, Any]) -> None:
+        if event["kind"] == "experiment_started":
+            event["hypothesis_sha256"] = "0" * 64
+
+    edit_lines(journal, forge)
+
+
+def strike_event(project: Path) -> None:
+    journal = study(project) / "journal.jsonl"
+    write_lines(journal, [event for at, event in enumerate(read_lines(journal)) if at != 3])
+
+
+def insert_event(project: Path) -> None:
+    journal = study(project) / "journal.jsonl"
+    events = read_lines(journal)
+    write_lines(journal, [*events[:3], {**events[2], "id": "f" * 12}, *events[3:]])
+
+
+def reorder_events(project: Path) -> None:
+    journal = study(project) / "journal.jsonl"
+    events = read_lines(journal)
+    events[2], events[3] = events[3], events[2]
+    write_lines(journal, events)
+
+
+def edit_event(project: Path) -> None:
+    def later(event: dict[str, Any]) -> None:
+        if event["kind"] == "arm_ended":
+            event["metrics"]["test/tools/pass@1"] = 1.0
+
+    edit_lines(study(project) / "journal.jsonl", later)
+
+
+def empty_spend(project: Path) -> None:
+    (study(project) / "spend.jsonl").write_text("", encoding="utf-8")
+
+
+def shorten_spend(project: Path) -> None:
+    path = study(project) / "spend.jsonl"
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    path.write_text("\n".join(lines[: len(lines) // 2]) + "\n", encoding="utf-8")
+
+
+def edit_identity(project: Path) -> None:
+    edit_json(study(project) / "long__seed42/identity.json", lambda one: {**one, "weights": {"model": "another"}})
+
+
+def edit_arm_config(project: Path) -> None:
+    edit_json(study(project) / "long__seed42/config.json", lambda one: {**one, "seed": 44})
+
+
+def edit_curve(project: Path) -> None:
+    def lower(line: dict[str, Any]) -> None:
+        if "loss" in line:
+            line["loss"] = 0.001
+
+    path = next(iter((study(project) / "long__seed42/logs").rglob("metrics.jsonl")))
+    edit_lines(path, lower)
+
+
+def edit_benchmark_note(project: Path) -> None:
+    """Which tasks it was scored on, as the run noted it."""
+    edit_json(study(project) / "long__seed42/benchmarks.json", lambda found: [{**found[0], "sha256": "0" * 64}])
+
+
+def edit_rows_note(project: Path) -> None:
+    edit_json(study(project) / "long__seed42/datasets.json", lambda found: [{**found[0], "sha256": "0" * 64}])
+
+
+def drop_failed_tasks(project: Path) -> None:
+    """Only the tasks that were solved stay in the score."""
+
+    def drop(line: dict[str, Any]) -> None:
+        kept = [at for at, one in enumerate(line["samples"]) if all(one)]
+        for key in ("tasks", "samples", "clusters", "samples_obtained"):
+            line[key] = [line[key][at] for at in kept]
+        for metric in line["metrics"].values():
+            metric["per_task"] = [metric["per_task"][at] for at in kept]
+            metric["value"] = 1.0
+
+    edit_lines(study(project) / "short__seed42/scores.jsonl", drop)
+
+
+def copy_experiment_with_better_scores(project: Path) -> None:
+    """The honest one is put aside, and a forged copy takes its name."""
+    shutil.copytree(study(project), project / "outputs/original")
+    edit_scores(project)
+
+
+def forge_everything(project: Path) -> None:
+    """Answers, scores, hashes and chain agree with each other; only the verifier still disagrees."""
+    edit_answers_and_scores(project)
+    from evsys_sdk.record.evidence import seal_run
+    from evsys_sdk.record.scores import hash_line
+
+    [line] = read_lines(study(project) / "short__seed42/scores.jsonl")
+    sealed = seal_run(study(project) / "short__seed42")
+
+    def forge(event: dict[str, Any]) -> dict[str, Any]:
+        if event.get("arm") == "short__seed42":
+            if event["kind"] == "scored":
+                event["line"] = hash_line(line)
+            if event["kind"] == "arm_ended":
+                event["sealed"] = sealed
+                event["metrics"]["test/tools/pass@1"] = 1.0
+        return event
+
+    rehash(study(project) / "journal.jsonl", forge)
+
+    def raise_score(result: dict[str, Any]) -> None:
+        result["metrics"]["test/tools/pass@1"] = 1.0
+
+    edit_json(study(project) / "short__seed42/run_result.json", raise_score)
+
+
+ACTS: dict[Callable[[Path], None], set[str]] = {
+    edit_scores: {"scores", "files"},
+    edit_value_only: {"scores"},
+    edit_answers: {"scores", "files"},
+    edit_answers_and_scores: {"scores", "files"},
+    edit_result: {"arms"},
+    edit_conclusion: {"conclusion"},
+    remove_conclusion: {"conclusion"},
+    delete_seed: {"arms"},
+    delete_seed_and_strike_it: {"chain"},
+    delete_seed_and_rehash: {"arms"},
+    copy_arm: {"arms", "copies"},
+    copy_arm_with_events: {"copies"},
+    swap_arms: {"files", "arms"},
+    edit_claim: {"claim"},
+    edit_claim_and_its_hash: {"chain", "claim"},
+    strike_event: {"chain"},
+    insert_event: {"chain"},
+    reorder_events: {"chain"},
+    edit_event: {"chain"},
+    empty_spend: {"spend"},
+    shorten_spend: {"spend"},
+    edit_identity: {"files", "identity"},
+    edit_arm_config: {"files"},
+    edit_curve: {"files"},
+    edit_benchmark_note: {"files"},
+    edit_rows_note: {"files"},
+    drop_failed_tasks: {"scores", "files"},
+    copy_experiment_with_better_scores: {"scores", "origin"},
+    forge_everything: {"answers"},
+}
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_an_edit_afterwards_is_flagged(act: Callable[[Path], None], project: Path) -> None:
+    act(project)
+    found = flags(project)
+    assert found & ACTS[act], found
+
+
+@pytest.mark.parametrize("act", [edit_scores, delete_seed, copy_arm, edit_event], ids=lambda act: act.__name__)
+def test_a_conclusion_drawn_after_an_edit_is_invalid(act: Callable[[Path], None], project: Path) -> None:
+    act(project)
+    evsys(project, "conclude", "outputs/study")
+    conclusion = json.loads((study(project) / "conclusion.json").read_text(encoding="utf-8"))
+    assert conclusion["verdict"] == "invalid", conclusion["summary"]
+
+
+def test_history_and_context_carry_the_mark(project: Path) -> None:
+    edit_scores(project)
+    flags(project)
+    [listed] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
+    assert "scores" in listed["flags"]
+    assert "scores" in evsys(project, "context").stdout
+
+
+def test_a_lost_tail_is_noticed_by_its_anchor(project: Path, tmp_path: Path) -> None:
+    anchors = tmp_path / "elsewhere.jsonl"
+    assert flags(project, "--anchor", str(anchors)) == set()
+    journal = study(project) / "journal.jsonl"
+    write_lines(journal, read_lines(journal)[:-1])
+    assert "anchor" in flags(project, "--anchor", str(anchors))
+
+
+# What is done while the experiment runs.
+
+
+def test_training_on_the_test_file_is_flagged(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    tests = read_lines(tmp_path / "data/test.jsonl")
+    rows = [chat(one["instruction"].upper() + ", now!", one["verifier"]["expected"]) for one in tests]
+    write_lines(tmp_path / "data/train.jsonl", [*read_lines(tmp_path / "data/train.jsonl"), *rows])
+    write_config(tmp_path)
+    evsys(tmp_path, "run", "config.yaml", "--quiet")
+    assert "contamination" in flags(tmp_path)
+
+
+VERIFIER = """
+from evsys_sdk import register_verifier_fn
+
+@register_verifier_fn("mine")
+def mine(output, expected, params):
+    return float(expected in output)
+"""
+
+
+def test_a_verifier_that_changes_between_arms_makes_it_invalid(tmp_path: Path) -> None:
+    make_project(tmp_path, verifier="mine")
+    (tmp_path / "mine.py").write_text(VERIFIER, encoding="utf-8")
+    edit = '''
+from evsys_sdk import Callback, register_callback
+from pathlib import Path
+
+@register_callback("easier")
+class Easier(Callback):
+    """Make the verifier kinder once the baseline has been scored."""
+
+    def on_run_end(self, result):
+        if result.run_id == "short__seed43":
+            text = Path("mine.py").read_text()
+            Path("mine.py").write_text(text.replace("float(expected in output)", "1.0"))
+'''
+    (tmp_path / "easier.py").write_text(edit, encoding="utf-8")
+    write_config(tmp_path, more="callbacks: [ { kind: easier } ]")
+    done = evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "mine.py", "--import", "easier.py")
+    assert "Supported" not in done.stdout, done.stdout
+    assert flags(tmp_path, "--import", "mine.py") & {"identity", "answers"}
+
+
+def test_a_verifier_that_grows_kinder_is_flagged(tmp_path: Path) -> None:
+    make_project(tmp_path, verifier="mine")
+    kinder = VERIFIER.replace(
+        "    return float(expected in output)",
+        "    mine.calls = getattr(mine, 'calls', 0) + 1\n"
+        "    return 1.0 if mine.calls > 60 else float(expected in output)",
+    )
+    (tmp_path / "mine.py").write_text(kinder, encoding="utf-8")
+    write_config(tmp_path)
+    evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "mine.py")
+    assert "answers" in flags(tmp_path, "--import", "mine.py")
+
+
+def test_a_callback_that_rewrites_scores_is_flagged(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    rewrite = '''
+import json
+from pathlib import Path
+from evsys_sdk import Callback, register_callback
+
+@register_callback("rewrite")
+class Rewrite(Callback):
+    """Give every arm of the candidate full marks."""
+
+    def on_run_end(self, result):
+        path = Path("outputs/study") / result.run_id / "scores.jsonl"
+        if path.exists() and result.run_id.startswith("long"):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            for line in lines:
+                line["samples"] = [[1.0] for _ in line["samples"]]
+                line["metrics"]["pass@1"] |= {"value": 1.0, "per_task": [1.0] * len(line["tasks"])}
+            path.write_text("".join(json.dumps(line) + "\\n" for line in lines))
+'''
+    (tmp_path / "rewrite.py").write_text(rewrite, encoding="utf-8")
+    write_config(tmp_path, more="callbacks: [ { kind: rewrite } ]")
+    done = evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "rewrite.py")
+    assert "Supported" not in done.stdout, done.stdout
+    assert "scores" in flags(tmp_path)
+
+
+def test_a_candidate_that_starts_from_trained_weights_is_invalid_unless_the_claim_says_so(
+    finished: Path, tmp_path: Path
+) -> None:
+    make_project(tmp_path)
+    shutil.copytree(finished / "outputs/study/long__seed42", tmp_path / "before")
+    write_config(tmp_path, model=", init_from_checkpoint: before")
+    done = evsys(tmp_path, "run", "config.yaml", "--quiet")
+    assert "identity" in flags(tmp_path), done.stdout + done.stderr
+    assert "Supported" not in done.stdout
+    shutil.rmtree(tmp_path / "outputs")
+    write_config(tmp_path, model=", init_from_checkpoint: before", about=", about: [weights]")
+    evsys(tmp_path, "run", "config.yaml", "--quiet")
+    assert flags(tmp_path) == set()
+
+
+def test_easier_tasks_for_the_candidate_are_flagged(project: Path) -> None:
+    """The benchmark is edited and the candidate scored again."""
+    tests = read_lines(project / "data/test.jsonl")
+    easy = [task(one["instruction"], "", verifier="contains") | {"task_id": one["task_id"]} for one in tests]
+    write_lines(project / "data/test.jsonl", easy)
+    shutil.rmtree(study(project) / "long__seed42")
+    evsys(project, "run", "config.yaml", "--quiet", "--resume")
+    assert flags(project) & {"identity", "arms", "answers"}

@@ -1,0 +1,134 @@
+"""Every attempt at a claim is counted, whatever else is changed; going on with one is no new attempt."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import ExperimentConfig, register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.audit import audit_experiment
+from evsys_sdk.experiment.claims import identify_family
+from evsys_sdk.experiment.conclusion.reading import read_evidence
+from evsys_sdk.record.events import Kind
+from evsys_sdk.record.reader import ExperimentRecord
+from evsys_sdk.training.batch import TrainingBatch
+
+from .project import edit_lines, make_project
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_project(tmp_path, tasks=3)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make(**changes: Any) -> ExperimentConfig:
+    """A claim about two recipes of a single step."""
+    recipe = {"data": {"path": "data/train.jsonl"}, "model": {"name": "tiny"}, "backend": {"kind": "mock"}}
+    runs = [
+        recipe | {"name": name, "algorithm": {"kind": "sft", "params": {"max_steps": 1, "batch_size": size}}}
+        for name, size in (("small", 1), ("large", 2))
+    ]
+    benchmark = {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4}
+    claim = {"claim": "more rows help", "metric": "test/tools/pass@1", "baseline": "small"}
+    metadata = {"hypothesis": claim, "benchmark": benchmark}
+    here = {"kind": "local", "params": {"arms_in": "threads"}}
+    given = {"name": "study", "output_dir": "outputs", "launcher": here, "metadata": metadata, "runs": runs}
+    return ExperimentConfig.model_validate(given | changes)
+
+
+def run(*, resume: bool = False, **changes: Any) -> Path:
+    return Experiment(make(**changes)).run(resume=resume).path
+
+
+def attempt(path: Path) -> int | None:
+    return read_evidence(path).attempt
+
+
+def test_five_fresh_attempts_are_counted_whatever_they_are_called_and_wherever_they_are_written(project: Path) -> None:
+    paths = [run()]
+    paths.append(run())
+    edit_lines(project / "data/test.jsonl", lambda task: task.update(metadata={"note": "looked at again"}))
+    paths.append(run(name="another_name"))
+    paths.append(run(output_dir="elsewhere"))
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "renamed", "path": "data/test.jsonl", "max_tokens": 4}
+    metadata["hypothesis"]["metric"] = "test/renamed/pass@1"
+    paths.append(run(metadata=metadata))
+    assert [attempt(path) for path in paths] == [1, 2, 3, 4, 5]
+    assert '"attempt": 5' in (paths[-1] / "conclusion.json").read_text(encoding="utf-8")
+    for path in paths:
+        assert "claim" not in {check.name for check in audit_experiment(path).flags}
+
+
+def test_going_on_with_an_experiment_is_no_new_attempt() -> None:
+    first = run()
+    assert run(resume=True) == first
+    assert attempt(first) == 1
+    assert attempt(run()) == 2
+
+
+def test_removing_an_attempt_does_not_take_it_back(project: Path) -> None:
+    shutil.rmtree(run())
+    assert attempt(run()) == 2
+    (project / ".evsys/claims.jsonl").unlink()
+    assert attempt(run()) == 2  # the record that is left still tells of one
+
+
+def test_other_tasks_another_metric_or_another_baseline_are_another_claim(project: Path) -> None:
+    first = identify_family(make())
+    assert first == identify_family(make(name="other", n_repeats=3))
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    others: list[ExperimentConfig] = []
+    for change in ({"baseline": "large"}, {"metric": "test/tools/mean_reward"}, {"direction": "decrease"}):
+        others.append(make(metadata=metadata | {"hypothesis": metadata["hypothesis"] | change}))
+    found = [identify_family(other) for other in others]
+    edit_lines(project / "data/test.jsonl", lambda task: task.update(instruction=task["instruction"] + "?"))
+    assert len({first, *found, identify_family(make())}) == 5
+
+
+def test_who_claims_nothing_tries_nothing() -> None:
+    metadata = {"benchmark": {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4}}
+    path = run(metadata=metadata)
+    assert attempt(path) is None
+    assert not Path(".evsys/claims.jsonl").exists()
+
+
+@register_algorithm("sometimes_sft")
+class SometimesSFT(SFT):
+    """Supervised fine-tuning that fails as long as there is a file `broken`."""
+
+    name = "sometimes_sft"
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        if Path("broken").exists():
+            raise RuntimeError("there is no training today")
+        return await super().build_batch(step_idx)
+
+
+def test_what_ended_without_a_score_was_no_attempt(project: Path) -> None:
+    runs = [one.model_dump(mode="json", exclude_defaults=True) for one in make().all_runs()]
+    for one in runs:
+        one["algorithm"]["kind"] = "sometimes_sft"
+    (project / "broken").touch()
+    failed = run(runs=runs)
+    assert attempt(failed) == 1
+    assert not [event for event in ExperimentRecord(failed).events if event.kind == Kind.SCORED]
+    (project / "broken").unlink()
+    assert attempt(run(runs=runs)) == 1
+    assert attempt(run(runs=runs)) == 2
+
+
+def test_a_journal_that_counts_fewer_attempts_than_the_project_is_flagged() -> None:
+    run()
+    path = run()
+    edit_lines(path / "journal.jsonl", lambda event: event.update(attempt=1) if "family" in event else None)
+    assert "claim" in {check.name for check in audit_experiment(path).flags}

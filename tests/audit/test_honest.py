@@ -1,0 +1,253 @@
+"""Whoever has nothing to hide is not suspected, however often an experiment was stopped, moved or taken up again."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import ExperimentConfig, register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.audit import audit_experiment
+from evsys_sdk.experiment.conclusion import write_conclusion
+from evsys_sdk.history.notes import add_note, invalidate, reinstate
+from evsys_sdk.training.batch import TrainingBatch
+
+from .project import VERBS, chat, evsys, make_project, read_lines, rows, task, write_lines
+
+pytestmark = pytest.mark.slow
+
+MANY = 184
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """Two recipes with two seeds each, scored on a few tasks."""
+    recipe = {"data": {"path": "data/train.jsonl"}, "model": {"name": "tiny"}, "backend": {"kind": "mock"}}
+    params = {"batch_size": 4, "learning_rate": 0.02}
+    runs = [
+        {"name": f"steps{steps}", **recipe, "algorithm": {"kind": "sft", "params": {**params, "max_steps": steps}}}
+        for steps in (1, 4)
+    ]
+    benchmark = [{"name": "tools", "path": "data/test.jsonl", "max_tokens": 8}]
+    hypothesis = {"claim": "more steps help", "metric": "test/tools/pass@1", "baseline": "steps1"}
+    metadata = {"hypothesis": hypothesis, "benchmark": benchmark}
+    own = {"name": "study", "output_dir": "outputs", "n_repeats": 2, "max_concurrent_arms": 1}
+    here = {"launcher": {"kind": "local", "params": {"arms_in": "threads"}}}  # a process for each would take its time
+    return {**own, **here, "metadata": metadata, "runs": runs, **changes}
+
+
+def run(*, resume: bool = False, **changes: Any) -> Path:
+    return Experiment(ExperimentConfig.model_validate(config(**changes))).run(resume=resume).path
+
+
+def with_params(algorithm: str = "sft", **params: Any) -> list[dict[str, Any]]:
+    """The same two recipes with other params."""
+    plain = config()["runs"]
+    return [
+        one | {"algorithm": {"kind": algorithm, "params": {**one["algorithm"]["params"], **params}}} for one in plain
+    ]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_project(tmp_path, tasks=6)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@register_algorithm("tripping_sft")
+class TrippingSFT(SFT):
+    """Supervised fine-tuning that fails once, in the first arm that gets to its third step."""
+
+    name = "tripping_sft"
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        mark = Path("tripped")
+        if step_idx >= 2 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("a cable was pulled")
+        return await super().build_batch(step_idx)
+
+
+def run_plainly() -> Path:
+    return run()
+
+
+def resume_what_has_ended() -> Path:
+    run()
+    return run(resume=True)
+
+
+def add_notes() -> Path:
+    path = run()
+    add_note(path, "The batch is small.", author="someone")
+    return path
+
+
+def take_a_mark_back() -> Path:
+    path = run()
+    invalidate(path, "The tasks look odd.")
+    reinstate(path, "They are not.")
+    return path
+
+
+def conclude_again() -> Path:
+    path = run()
+    write_conclusion(path)
+    return path
+
+
+def move_the_folder() -> Path:
+    run().rename("elsewhere")
+    return Path("elsewhere")
+
+
+def carry_it_to_another_disk() -> Path:
+    path = run()
+    shutil.copytree(path, "copied/study")
+    shutil.rmtree(path)
+    return Path("copied/study")
+
+
+def add_seeds() -> Path:
+    run()
+    return run(resume=True, n_repeats=3)
+
+
+def raise_the_budget() -> Path:
+    run(budget={"tokens": 60})
+    return run(resume=True, budget={"tokens": 10**9})
+
+
+def search_by_halving() -> Path:
+    metadata = config()["metadata"]
+    [benchmark] = metadata["benchmark"]
+    val = benchmark | {"split": "val", "run_every": 3}
+    rates = [0.001, 0.01, 0.02, 0.05]
+    [_, base] = with_params(max_steps=12)
+    runs = [
+        base | {"name": f"rate{rate}", "algorithm": {"kind": "sft", "params": {"max_steps": 12, "learning_rate": rate}}}
+        for rate in rates
+    ]
+    claim = {"hypothesis": "the rate matters", "success_metric": "pass@1", "benchmark": [val]}
+    return run(search={"kind": "halving"}, n_repeats=1, runs=runs, metadata=claim)
+
+
+def retry_a_failed_arm() -> Path:
+    failed = run(runs=with_params("tripping_sft"))
+    assert "a cable was pulled" in (failed / "steps4__seed42/run_result.json").read_text(encoding="utf-8")
+    return run(resume=True, runs=with_params("tripping_sft"))
+
+
+def score_on_the_way() -> Path:
+    metadata = config()["metadata"]
+    [benchmark] = metadata["benchmark"]
+    several = [benchmark, benchmark | {"name": "val", "split": "val", "run_every": 2, "n_samples": 2}]
+    return run(metadata=metadata | {"benchmark": several})
+
+
+def learn_from_rewards() -> Path:
+    train = [task(question, answer) for question, answer in rows(random.Random(3), 20)]
+    write_lines(Path("data/tasks.jsonl"), train)
+    params = {"group_size": 4, "sampling": {"max_tokens": 8}}
+    runs = [one | {"data": {"path": "data/tasks.jsonl"}} for one in with_params("rl", **params)]
+    return run(runs=runs)
+
+
+def learn_in_stages() -> Path:
+    train = read_lines(Path("data/train.jsonl"))
+    write_lines(Path("data/first.jsonl"), train[:40])
+    write_lines(Path("data/second.jsonl"), train[40:80])
+    stages = [{"name": name, "data": {"path": f"data/{name}.jsonl"}} for name in ("first", "second")]
+    runs = [
+        {key: one[key] for key in one if key != "data"} | {"continual": {"stages": stages}} for one in with_params()
+    ]
+    return run(runs=runs)
+
+
+def train_two_at_a_time() -> Path:
+    return run(max_concurrent_arms=2, launcher={"kind": "local", "params": {"arms_in": "processes"}})
+
+
+KILL = '''
+import os, signal
+from pathlib import Path
+from evsys_sdk import Callback, register_callback
+
+@register_callback("kill")
+class Kill(Callback):
+    """Kill this process at the third step, twice in all."""
+
+    def on_step(self, step, metrics):
+        killed = len(list(Path(".").glob("killed*")))
+        if step >= 2 and killed < 2:
+            Path(f"killed{killed}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+'''
+
+
+def kill_and_resume() -> Path:
+    here = Path.cwd()
+    Path("kill.py").write_text(KILL, encoding="utf-8")
+    Path("config.yaml").write_text(json.dumps(config(callbacks=[{"kind": "kill"}])), encoding="utf-8")
+    ends = [
+        evsys(here, "run", "config.yaml", "--quiet", "--resume", "--import", "kill.py").returncode for _ in range(3)
+    ]
+    assert ends == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    return Path("outputs/study")
+
+
+KINDS: list[Callable[[], Path]] = [
+    run_plainly,
+    resume_what_has_ended,
+    add_notes,
+    take_a_mark_back,
+    conclude_again,
+    move_the_folder,
+    carry_it_to_another_disk,
+    add_seeds,
+    raise_the_budget,
+    search_by_halving,
+    retry_a_failed_arm,
+    score_on_the_way,
+    learn_from_rewards,
+    learn_in_stages,
+    train_two_at_a_time,
+    kill_and_resume,
+]
+
+
+def assert_clean(path: Path) -> None:
+    report = audit_experiment(path)
+    assert report.clean, [check.to_dict() for check in report.flags]
+    checked = {check.name for check in report.checks if check.state == "ok"}
+    assert {"chain", "claim", "arms", "files", "scores", "conclusion"} <= checked
+
+
+@pytest.mark.parametrize("honest", KINDS, ids=lambda honest: honest.__name__)
+def test_an_honest_experiment_raises_no_flag(honest: Callable[[], Path]) -> None:
+    assert_clean(honest())
+
+
+def test_none_of_many_honest_experiments_raises_a_flag(project: Path) -> None:
+    """Together with those above, two hundred."""
+    assert MANY + len(KINDS) == 200
+    rng = random.Random(11)
+    for number in range(MANY):
+        # Tasks that share all their words with training rows but one: alike, and not the same.
+        train = [chat(f"{rng.choice(VERBS)} mail {rng.randrange(500)}", "MAIL") for _ in range(6)]
+        tests = [task(f"{rng.choice(VERBS)} mail {500 + number}{at}", "MAIL") for at in range(3)]
+        write_lines(project / f"data/{number}.jsonl", train)
+        write_lines(project / f"data/{number}-test.jsonl", tests)
+        [short, _] = with_params(max_steps=1, batch_size=rng.choice([1, 2, 3]), learning_rate=rng.choice([0.01, 0.1]))
+        metadata = config()["metadata"]
+        metadata["benchmark"][0] |= {"path": f"data/{number}-test.jsonl", "n_samples": rng.choice([1, 2])}
+        runs = [short | {"data": {"path": f"data/{number}.jsonl"}, "seed": number}]
+        assert_clean(run(name="tiny", output_dir=f"many/{number}", n_repeats=1, runs=runs, metadata=metadata))
