@@ -191,7 +191,7 @@ def played(allocation: Allocation, grid: Mapping[str, Trained]) -> tuple[list[Ou
             until, whole = request.until_step, grid[request.arm.name]
             result = RunResult(request.arm.name, "completed" if until is None else "cancelled")
             if until is not None:
-                result.extras["stop_reason"] = f"paused after step {until}"
+                result.notes.stop_reason = f"paused after step {until}"
             if whole.failed and (until is None or until >= whole.steps):
                 result = RunResult(request.arm.name, "failed")
             outcomes.append(Outcome(request, ArmResult(request.arm, result)))

@@ -41,7 +41,9 @@ class Hypothesis(Strict):
     """For `trend`: dotted path of the number that varies between the runs, e.g. `algorithm.params.max_steps`."""
     scale: Literal["linear", "log"] = "linear"
     """For `trend`: whether equal steps of the axis are equal differences or equal ratios."""
-    about: list[Literal["weights", "verifier", "agent"]] = Field(default_factory=list)
+    about: list[Literal["weights", "verifier", "agent"]] = Field(
+        default_factory=list[Literal["weights", "verifier", "agent"]]
+    )
     """What else may differ between the compared runs because the claim is about it; otherwise that makes it invalid."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     """What an arm of the run may cost, in dollars; a run that costs more does not fulfil the claim."""

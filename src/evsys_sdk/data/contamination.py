@@ -15,22 +15,15 @@ one. Runs of words that many tasks share are a template of the benchmark, and fi
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import lru_cache
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    type Hashes = NDArray[np.uint64]
-    type Numbers = NDArray[np.int64]
+from .word_grams import GramTable, hash_words, is_template_size, normalize
 
 type Match = Literal["verbatim", "partial", "masked", "short"]
 """All of its words in order; most of them; all but numbers and names; a short task as a sentence of its own."""
@@ -41,15 +34,9 @@ _LONG_TASK, _SHORTEST = 25, 8
 _WHOLE_RUN = 30
 """So many words in a row are a leak, however long the task is."""
 _CHUNK_CHARS = 4_000_000
-_FILTER_BITS = 24
 _MOST_PER_TASK = 5
 """Confirmed findings for each task; a task that stands in a thousand rows is one fact."""
-_UNSPACED = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0002fa1f])"
-)
 _WORD = re.compile(r"[^\W_]+")
-_FOREIGN, _FOREIGN_SIGNS = re.compile(r"[^\x00-\x7f]+"), re.compile(r"[^\w\x00-\x7f]+")
 _SENTENCE = re.compile(r"[.?!:;\n\"()\[\]{}<>|\u3002\uff01\uff1f\uff1a\uff1b]+")
 _NUMBER, _NAME = "\0number", "\0name"  # what no word is
 _MASKS = (_NUMBER, _NAME)
@@ -126,14 +113,6 @@ def _collect(value: Any, found: list[str]) -> None:
         found.append(str(value))
 
 
-def normalize(text: str) -> str:
-    """One spelling for texts that read the same; the case of a to z is kept, because names are told by it."""
-    if text.isascii():
-        return text
-    text = _UNSPACED.sub(r" \1 ", _FOREIGN_SIGNS.sub(" ", unicodedata.normalize("NFKC", text)))
-    return _FOREIGN.sub(lambda found: found[0].casefold(), text)
-
-
 def words_of(text: str) -> list[str]:
     """The words of a text, in one case."""
     return [word.lower() for word in _spell(text)]
@@ -160,7 +139,7 @@ class TaskIndex:
             table
             for (n, whole), some in members.items()
             for masked in ((False,) if whole else (False, True))
-            if len(table := _Table(n, masked, some, texts, whole=whole))
+            if len(table := GramTable(n, masked, some, texts, whole=whole))
         ]
 
     def scan(self, rows: Iterable[Sequence[str]], *, threads: int = 2) -> Report:
@@ -180,7 +159,7 @@ class TaskIndex:
         """Pairs of row (within the chunk) and task that share an n-gram, or a whole short task."""
         pairs = set[tuple[int, int]]()
         if self._tables:
-            words = _hash_words([" ".join(texts) for texts in chunk.rows])
+            words = hash_words([" ".join(texts) for texts in chunk.rows])
             for table in self._tables:
                 pairs.update(table.lookup(words))
         return sorted(pairs)
@@ -210,7 +189,7 @@ class TaskIndex:
             share, longest = self._overlap([_mask(word) for word in _spell(task.question)], [*map(_mask, spelled)])
             if not _enough(share, len(longest), len(words)):
                 return None
-        return Finding(row, task.task_id, task.benchmark, kind, share, answer, " ".join(longest)[:300])
+        return Finding(row, task.task_id, task.benchmark, kind, share, answer, _show(longest))
 
     def _overlap(self, task: Sequence[str], row: Sequence[str]) -> tuple[float, list[str]]:
         """The share of a task's telling words that stand in the row in runs, and the longest run.
@@ -238,15 +217,15 @@ class TaskIndex:
         return telling
 
 
+def _show(words: Sequence[str]) -> str:
+    """A run of words as evidence, with a sign for each that was masked."""
+    return " ".join({_NUMBER: "#", _NAME: "@"}.get(word, word) for word in words)[:300]
+
+
 def _template_pairs(questions: Sequence[Sequence[str]]) -> frozenset[tuple[str, str]]:
     """Neighbouring words that so many tasks have that finding them says nothing."""
     counts = Counter(pair for words in questions for pair in set(pairwise(words)))
-    return frozenset(pair for pair, tasks in counts.items() if tasks >= _many(len(questions)))
-
-
-def _many(tasks: int) -> float:
-    """How many tasks make what they share a template."""
-    return max(3, 0.05 * tasks)
+    return frozenset(pair for pair, tasks in counts.items() if tasks >= is_template_size(len(questions)))
 
 
 @dataclass(slots=True)
@@ -319,133 +298,3 @@ def _mask(word: str) -> str:
     if any(char.isdigit() for char in word):
         return _NUMBER
     return _NAME if "A" <= word[0] <= "Z" else word.lower()
-
-
-class _Table:
-    """The n-grams of some tasks, sorted by hash, behind a filter that turns nearly every other n-gram away."""
-
-    def __init__(self, n: int, masked: bool, members: list[int], texts: Sequence[str], *, whole: bool) -> None:
-        import numpy as np
-
-        self._n, self._masked = n, masked
-        words = _hash_words([texts[at] for at in members])
-        grams, rows = _ngrams(words, n, masked=masked)
-        pairs = np.unique(np.stack([grams, rows.astype(np.uint64)], axis=1), axis=0)
-        keys, counts = np.unique(pairs[:, 0], return_counts=True)
-        # What many tasks share is the benchmark's own template.
-        rare = (counts < _many(len(members))) | whole
-        kept = np.isin(pairs[:, 0], keys[rare])
-        self._keys = pairs[kept, 0]
-        self._tasks = np.asarray(members, np.int64)[pairs[kept, 1].astype(np.int64)]
-        self._filter = np.zeros(1 << _FILTER_BITS, np.bool_)
-        self._filter[self._keys >> np.uint64(64 - _FILTER_BITS)] = True
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def lookup(self, words: _Words) -> Iterator[tuple[int, int]]:
-        """Row and task of every n-gram that both have."""
-        import numpy as np
-
-        grams, rows = _ngrams(words, self._n, masked=self._masked)
-        passed = np.flatnonzero(self._filter[grams >> np.uint64(64 - _FILTER_BITS)])
-        grams, rows = grams[passed], rows[passed]
-        low, high = np.searchsorted(self._keys, grams, "left"), np.searchsorted(self._keys, grams, "right")
-        for at in np.flatnonzero(high > low):
-            for task in self._tasks[low[at] : high[at]]:
-                yield int(rows[at]), int(task)
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """Every word of some texts: its hash, the same with numbers and names masked, and the text it stands in."""
-
-    hashes: Hashes
-    masked: Hashes
-    hidden: NDArray[np.bool_]
-    rows: Numbers
-
-
-def _hash_words(texts: Sequence[str]) -> _Words:
-    """Hash all words of all texts at once: a hash is a difference of prefix sums of a polynomial in the bytes."""
-    import numpy as np
-
-    encoded = [normalize(text).encode("utf-8", "replace") for text in texts]
-    raw = np.frombuffer(b"\0".join(encoded) + b"\0", np.uint8)
-    folded, letter = _byte_tables()
-    data, inside = folded[raw], letter[raw]
-    edges = np.flatnonzero(np.diff(inside.view(np.int8), prepend=np.int8(0)))
-    if len(edges) == 0:
-        nothing = np.zeros(0, np.uint64)
-        return _Words(nothing, nothing, np.zeros(0, np.bool_), np.zeros(0, np.int64))
-    starts, ends = edges[0::2], edges[1::2]
-    powers, inverses = _powers(_round_up(len(raw)))
-    sums = np.zeros(len(raw) + 1, np.uint64)
-    np.cumsum(data * powers[: len(raw)], out=sums[1:])
-    hashes = _mix((sums[ends] - sums[starts]) * inverses[starts])
-    digits = np.zeros(len(raw) + 1, np.int32)
-    np.cumsum((raw >= 48) & (raw <= 57), out=digits[1:])
-    number = digits[ends] > digits[starts]
-    name = (raw[starts] >= 65) & (raw[starts] <= 90)
-    masked = np.where(number, np.uint64(0x9E3779B97F4A7C15), np.where(name, np.uint64(0xC2B2AE3D27D4EB4F), hashes))
-    begins = np.concatenate([[0], np.cumsum([len(text) + 1 for text in encoded])])[:-1]
-    rows = np.searchsorted(begins, starts, "right") - 1
-    return _Words(hashes, masked, number | name, rows)
-
-
-def _ngrams(words: _Words, n: int, *, masked: bool) -> tuple[Hashes, Numbers]:
-    """The hash of every n words in a row, and the text each stands in; masked ones must keep enough of their words."""
-    import numpy as np
-
-    hashes = words.masked if masked else words.hashes
-    count = len(hashes) - n + 1
-    if count <= 0:
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    grams = np.zeros(count, np.uint64)
-    for offset in range(n):
-        grams *= np.uint64(0x100000001B3)
-        grams += hashes[offset : offset + count]
-    whole = words.rows[:count] == words.rows[n - 1 :]
-    if masked:
-        hidden = np.concatenate([[0], np.cumsum(words.hidden)])
-        covered = hidden[n:] - hidden[:count]
-        whole &= (covered > 0) & (covered <= n // 2)  # without a masked word it was looked up before
-    return _mix(grams[whole]), words.rows[:count][whole]
-
-
-def _mix(hashes: Hashes) -> Hashes:
-    """Spread the bits: products modulo 2^64 leave the low ones weak."""
-    import numpy as np
-
-    hashes = hashes ^ (hashes >> np.uint64(29))
-    hashes = hashes * np.uint64(0xBF58476D1CE4E5B9)
-    return hashes ^ (hashes >> np.uint64(32))
-
-
-def _round_up(length: int) -> int:
-    return 1 << max(20, (length - 1).bit_length())
-
-
-@lru_cache(maxsize=2)
-def _powers(length: int) -> tuple[Hashes, Hashes]:
-    """The powers of an odd base and of its inverse, modulo 2^64."""
-    import numpy as np
-
-    base = 0x9E3779B97F4A7C15 | 1
-    inverse = pow(base, -1, 1 << 64)
-    ones = np.ones(length, np.uint64)
-    up, down = ones.copy(), ones.copy()
-    up[1:], down[1:] = np.uint64(base), np.uint64(inverse)
-    return np.multiply.accumulate(up), np.multiply.accumulate(down)
-
-
-@lru_cache(maxsize=1)
-def _byte_tables() -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """What each byte is in lower case, and whether it is part of a word; bytes of other scripts always are."""
-    import numpy as np
-
-    codes = np.arange(256)
-    upper = (codes >= 65) & (codes <= 90)
-    folded = np.where(upper, codes + 32, codes).astype(np.uint64) + np.uint64(1)
-    letter = upper | ((codes >= 97) & (codes <= 122)) | ((codes >= 48) & (codes <= 57)) | (codes >= 128)
-    return folded, letter

@@ -43,12 +43,17 @@ class Scan:
 
     def sentence(self) -> str | None:
         """What to say about it before a run; nothing where it is clean."""
-        found = self.report.leaks or self.report.findings
+        telling = [one for one in self.report.findings if one.match != "masked"]
+        masked = [one for one in self.report.findings if one.match == "masked"]
+        # Rows of the same generator differ in a number by nature; many of them at once do not.
+        if len({one.task_id for one in masked}) >= max(3, 0.1 * self.report.n_tasks):
+            telling += masked
+        found = [one for one in telling if one.answer] or telling
         if not found:
             return None
         tasks = {(one.benchmark, one.task_id) for one in found}
         first = found[0]
-        what = "with their answers" if self.report.leaks else "without their answers"
+        what = "with their answers" if first.answer else "without their answers"
         return (
             f"{len(tasks)} of the tasks that judge this experiment stand in its training rows ({self.source}) {what}, "
             f"for instance task '{first.task_id}' of '{first.benchmark}' in row {first.row + 1}: "
