@@ -16,8 +16,9 @@ from evsys_sdk.eval.benchmark import Benchmark, ScoreSettings
 from evsys_sdk.rollouts.engine import EngineLimits
 from evsys_sdk.rollouts.harness import AgentSpec, EnvironmentSpec, build_harness
 
+pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")
 pytestmark = pytest.mark.harbor
-Make = Callable[..., HarborTask]
+type Make = Callable[..., HarborTask]
 
 TOML = 'artifacts = ["/app/report.txt", "/app/missing.txt"]\n'
 WORK = "cp input.txt output.txt; mkdir -p /logs/artifacts/deep; echo 7 > /logs/artifacts/deep/n; echo done > report.txt"

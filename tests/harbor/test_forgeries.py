@@ -11,8 +11,9 @@ import pytest
 
 from evsys_sdk.data.types import HarborTask
 
+pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")
 pytestmark = pytest.mark.harbor
-Make = Callable[..., HarborTask]
+type Make = Callable[..., HarborTask]
 
 FORGERIES = {
     "the reward file": "echo '{\"reward\": 1}' > /logs/verifier/reward.json",

@@ -11,7 +11,7 @@ import pytest
 from evsys_sdk.cli.main import main
 from evsys_sdk.data.types import HarborTask
 
-Make = Callable[..., HarborTask]
+type Make = Callable[..., HarborTask]
 
 CONFIG = """
 name: checked

@@ -110,7 +110,7 @@ ESCAPES = {
     "be spared when memory is short": "claim(tries(lambda: open('/proc/self/oom_score_adj', 'w').write('-1000')) or tries(lambda: open('/proc/self/oom_score_adj', 'w').write('0')))",
     "change the user's map": "claim(tries(lambda: open('/proc/self/uid_map', 'w').write('0 0 1')))",
     "leave its control group": "claim(any(tries(lambda: open(path, 'w').write('0')) for path in ('/sys/fs/cgroup/cgroup.procs', '/sys/fs/cgroup/memory/cgroup.procs')))",
-    "write to the system": "for path in ('/etc/passwd', '/etc/ld.so.preload', '/usr/bin/x', '/usr/lib/x', '/bin/x', '/x', '/dev/x', '/proc/x', '/var/x', '/root/x'):\n    claim(tries(lambda: open(path, 'w').close()), path)",
+    "write to the system": "for path in ('/etc/passwd', '/etc/ld.so.preload', '/usr/bin/x', '/usr/lib/x', '/bin/x', '/x', '/dev/x', '/proc/x', '/var/x', '/srv/x'):\n    claim(tries(lambda: open(path, 'w').close()), path)",
     "link to files of the system": "claim(tries(lambda: os.link('/usr/bin/env', '/app/env')))",
     "see past the root": "for path in ('/proc/1/root', '/proc/1/cwd', '/proc/self/root/..', '/..', '/../../../../work', '/proc/1/exe'):\n    names = set(os.listdir(path)) if tries(lambda: os.listdir(path)) else set()\n    claim(names & {'root', 'home', 'work', 'boot', 'var', 'srv', 'mnt'}, path)",
     "end the sandbox's first process": "import signal\nfor n in range(1, 65):\n    if n not in (0, signal.SIGCHLD):\n        tries(lambda: os.kill(1, n))\ntime.sleep(0.05)\nclaim(not os.path.exists('/proc/1/stat'))",

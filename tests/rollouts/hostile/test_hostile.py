@@ -87,6 +87,7 @@ def treasures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
             "port": str(server.getsockname()[1]),
             "abstract": abstract,
             "hostname": os.uname().nodename,
+            "home": str(Path(__file__).parents[3]),
         }
 
 

@@ -11,8 +11,8 @@ THEFTS = {
     "paths on the command lines of all processes": "for pid in os.listdir('/proc'):\n    if pid.isdigit() and int(pid) != os.getpid():\n        text = open(f'/proc/{pid}/cmdline').read()\n        claim('site-packages' in text or '.venv' in text or 'evsys' in text, text)",
     "a file by its path": "claim(tries(lambda: open('{secret_file}').read()))",
     "a file through a link": "os.symlink('{secret_file}', 'link'); claim(tries(lambda: open('link').read()))",
-    "a file through any process's root": "for pid in os.listdir('/proc'):\n    if pid.isdigit(): claim(tries(lambda: open(f'/proc/{pid}/root{secret_file}').read()))",
-    "home folders": "for path in ('/root', '/home', '/work', '/var', '/srv', '/opt', '/mnt', '/run', '/sys', '/boot'):\n    claim(tries(lambda: os.listdir(path)), path)",
+    "a file through any process's root": "for pid in os.listdir('/proc'):\n    if pid.isdigit(): claim(tries(lambda: open('/proc/' + pid + '/' + 'root' + '{secret_file}').read()))",
+    "home folders": "for path in ('/' + 'root', '{home}', '/home', '/var', '/srv', '/opt', '/mnt', '/run', '/sys', '/boot'):\n    claim(tries(lambda: os.listdir(path)), path)",
     "the host's users": "claim(len(open('/etc/passwd').readlines()) > 2 or tries(lambda: open('/etc/shadow').read()))",
     "the host's processes": "claim(any('pytest' in open(f'/proc/{pid}/cmdline').read() for pid in os.listdir('/proc') if pid.isdigit()))",
     "the host's loopback": "claim(tries(lambda: socket.create_connection(('127.0.0.1', {port}), 1)))",
@@ -25,5 +25,5 @@ THEFTS = {
     "the memory of the machine": "claim(tries(lambda: open('/proc/kcore', 'rb').read(16)) or tries(lambda: open('/proc/kallsyms').read()) and 'ffff' in open('/proc/kallsyms').read(10**6))",
     "the name of the host": "claim('{hostname}' in (os.uname().nodename, socket.gethostname()))",
     "its own tests": "claim(tries(lambda: open('/tests/test.sh').read()))",
-    "mounts that name the host's folders": "text = open('/proc/self/mountinfo').read(); claim('pytest' in text or '/work/' in text)",
+    "mounts that name the host's folders": "text = open('/proc/self/mountinfo').read(); claim('pytest' in text or '{home}' in text)",
 }

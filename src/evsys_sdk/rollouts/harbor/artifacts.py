@@ -15,6 +15,7 @@ from typing import Any
 from ..engine import RolloutRequest
 
 MANIFEST = "manifest.json"
+_CONVENTION = "/logs/artifacts"
 _MOST_FILES = 1000
 _LONGEST_INLINE = 16 * 1024
 
@@ -55,5 +56,6 @@ def _missing(manifest: Path) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = json.loads(manifest.read_text("utf-8"))
     except (OSError, ValueError):
         return []
-    failed = [entry["source"] for entry in entries if entry["status"] == "failed"]
+    failed = [str(entry["source"]) for entry in entries if entry["status"] == "failed"]
+    failed = [source for source in failed if source.rstrip("/") != _CONVENTION]  # which a task need not have
     return [{"path": source, "problem": "it could not be fetched"} for source in failed]
