@@ -116,15 +116,15 @@ class Registry:
         self._load_entry_points()
         return name in self._registered
 
-    def extensions_of_projects(self) -> list[Extension]:
+    def extensions_of_projects(self) -> dict[str, Extension]:
         """Extensions that are here because this process imported their modules, and not by themselves."""
         with self._lock:
-            return [
-                extension
+            return {
+                name: extension
                 for name, extension in self._registered.items()
                 if name not in self._packages
                 and not ((builtin := self._builtin(name)) and builtin.is_import_path_of(extension))
-            ]
+            }
 
     def names_registered_later(self) -> set[str]:
         """Extensions of a project that importing their module does not register."""

@@ -257,8 +257,10 @@ def test_built_ins_run_where_they_start_fastest_and_can_be_ended_in_time(
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("remote", [False, True])
 def test_code_of_the_user_never_shares_this_process(config: Config, project: Path, remote: bool, slots: int) -> None:
-    plan = LocalLauncher()._plan(Launch(config(), Path(), slots), slots, remote)  # pyright: ignore[reportPrivateUsage]
-    assert plan.where == "processes"
+    launch = Launch(config(callbacks=[{"kind": "slow"}]), Path(), slots)
+    assert LocalLauncher()._plan(launch, slots, remote).where == "processes"  # pyright: ignore[reportPrivateUsage]
+    unused = Launch(config(), Path(), 1)
+    assert LocalLauncher()._plan(unused, 1, remote=False).where == "here"  # pyright: ignore[reportPrivateUsage]
 
 
 def test_every_process_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ..config import ExperimentConfig
 from ..errors import ConfigError
 from ..registry import REGISTRIES
 from ..settings import import_project_code
+
+_NAMED_BY_ROWS: Final = ("verifier", "agent")
+_NO_REWARDS: Final = ("sft", "mock_sft", "local_sft")
+"""Algorithms that ask no verifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class ProjectCode:
 
     @classmethod
     def of_this_process(cls) -> ProjectCode:
-        names = sorted({extension.__module__ for extension in _extensions()})
+        extensions = [one for registry in REGISTRIES.values() for one in registry.extensions_of_projects().values()]
+        names = sorted({extension.__module__ for extension in extensions})
         found = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
         return cls(tuple(found), tuple(sys.path))
 
@@ -50,18 +55,20 @@ class ProjectCode:
 
 
 def runs_own_code(config: ExperimentConfig) -> bool:
-    """Whether arms of this experiment may run code that is not the SDK's: a project's, or an installed package's."""
-    if _extensions():
+    """Whether arms of this experiment may run code that is not the SDK's: a project's, or an installed package's.
+
+    What the config does not name is not run, except what rows and tasks may name, where any are scored.
+    """
+    entries = config.metadata.benchmark
+    if any(entry.agent_import_path is not None for entry in entries):
         return True
-    of_packages = {name for registry in REGISTRIES.values() for name in registry.names_of_packages()}
-    return any(
-        (key == "kind" and value in of_packages) or (key == "agent_import_path" and value is not None)
-        for key, value in _fields(config.model_dump(mode="json"))
-    )
-
-
-def _extensions() -> list[Any]:
-    return [extension for registry in REGISTRIES.values() for extension in registry.extensions_of_projects()]
+    named = set(_texts(config.model_dump(mode="json")))
+    scores_rows = bool(entries) or any(run.algorithm.kind not in _NO_REWARDS for run in config.all_runs())
+    for kind, registry in REGISTRIES.items():
+        foreign = registry.extensions_of_projects().keys() | registry.names_of_packages()
+        if foreign & named or (foreign and scores_rows and kind in _NAMED_BY_ROWS):
+            return True
+    return False
 
 
 def registered_later() -> list[str]:
@@ -69,14 +76,13 @@ def registered_later() -> list[str]:
     return sorted(name for registry in REGISTRIES.values() for name in registry.names_registered_later())
 
 
-def _fields(node: Any) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, at any depth."""
-    if isinstance(node, dict):
-        for key, value in cast("dict[str, Any]", node).items():
-            if isinstance(value, str | None):
-                yield key, value
-            else:
-                yield from _fields(value)
+def _texts(node: Any) -> Iterator[str]:
+    """Every text in a config, at any depth."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for value in cast("dict[str, Any]", node).values():
+            yield from _texts(value)
     elif isinstance(node, list):
         for value in cast("list[Any]", node):
-            yield from _fields(value)
+            yield from _texts(value)
