@@ -68,7 +68,7 @@ def run_arm(arm: str, seeds: int, *, every: int = FIRST_PHASE) -> tuple[list[Cur
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = Experiment(arm_config(arm, folder, seeds, every)).run()
-        bad = [run.error or run.extras.get("unscored") for run in result.runs if run.status != "completed"]
+        bad = [run.error or run.notes.unscored for run in result.runs if run.status != "completed"]
         assert not bad, bad
         curves = [read_curve(result.path / run.run_id) for run in result.runs]
     return curves, (time.perf_counter() - began) / seeds

@@ -128,7 +128,7 @@ def measure(setting: Setting, kind: str, times: Times) -> None:
     began = time.perf_counter()
     [run] = Experiment(config(setting, kind), callbacks=[lambda: timer]).run().runs
     times.total.append(time.perf_counter() - began)
-    assert (run.status, run.extras.get("unscored")) == ("completed", None), run.error
+    assert (run.status, run.notes.unscored) == ("completed", None), run.error
     assert timer.began is not None
     times.loop.append(timer.ended - timer.began)
 

@@ -206,7 +206,7 @@ def test_a_scoring_that_cannot_be_made_up_for_leaves_the_run_unscored() -> None:
     result = run(VAL, resume=True)
     [trained] = result.runs
     assert trained.status == "completed"
-    assert "after step 4" in trained.extras["unscored"]
+    assert "after step 4" in (trained.notes.unscored or "")
     assert result.exit_code == 2
 
 

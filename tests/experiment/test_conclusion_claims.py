@@ -326,7 +326,7 @@ class TestWords:
         assert "Seeds: 0, 1, 2, the same for all runs." in page
         assert "It was resumed once." in page
         assert "model: tiny at 1234" in page
-        assert "Luck alone passes in at most 2.5 % of cases." in page
+        assert "Among equally noisy runs, luck alone passes in at most 2.5 % of cases." in page
 
     def test_a_design_that_is_too_weak_is_told_so(self) -> None:
         draw = np.random.default_rng(5)

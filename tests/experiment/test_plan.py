@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig
+from evsys_sdk.config import BenchmarkEntry
 from evsys_sdk.experiment.arms import expand_arms
+from evsys_sdk.experiment.benchmark_plan import load_entry
 from evsys_sdk.experiment.estimate import estimate_run
 from evsys_sdk.experiment.plan import plan_experiment
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
@@ -109,6 +111,65 @@ def test_benchmarks_and_baselines_are_counted(config: Config, tmp_path: Path) ->
     experiment = config(metadata={"benchmark": entry})
     found = estimate_run(experiment.all_runs()[0], experiment)
     assert found.most_sampled == 4 * 3 * 10 * (2 + 1 + 1)  # after steps 2 and 4, at the end, and the base model
+
+
+class TestSensitivity:
+    def planned(self, config: Config, tmp_path: Path, n_tasks: int = 100, **changes: Any) -> Any:
+        path = tmp_path / "tasks.jsonl"
+        tasks = [{**TASKS[0], "task_id": f"t{n}"} for n in range(n_tasks)]
+        path.write_text("\n".join(json.dumps(task) for task in tasks), encoding="utf-8")
+        claim = {"claim": "x", "metric": "pass@1", "baseline": "r0", **changes.pop("claim", {})}
+        about = {"hypothesis": claim, "benchmark": {"path": str(path), "split": "test", "samples": 4}}
+        runs = [{"name": f"r{number}"} for number in range(7)]
+        return plan_experiment(config(**{"metadata": about, "runs": runs, "n_repeats": 3, **changes})).sensitivity
+
+    def test_the_rule_and_the_smallest_effect_are_known_beforehand(self, config: Config, tmp_path: Path) -> None:
+        found = self.planned(config, tmp_path)
+        assert found.rule.startswith("Supported if, on pass@1, the interval of any run's difference")
+        assert (found.seeds, found.candidates, found.tasks, found.samples) == (3, 6, 100, 4)
+        assert 0.08 < found.detectable < 0.16
+
+    def test_the_cost_of_the_claimed_effect_and_the_better_split(self, config: Config, tmp_path: Path) -> None:
+        found = self.planned(config, tmp_path, claim={"min_effect": 0.08})
+        assert found.claimed == 0.08
+        assert found.seeds_needed > 3
+        base, each = found.split
+        assert base > each
+        assert base + 6 * each == 21
+        assert found.split_detectable < found.detectable
+        split = self.planned(config, tmp_path, claim={"baseline_repeats": base}, n_repeats=each)
+        assert split.detectable == pytest.approx(found.split_detectable)
+        assert split.split is None
+
+    def test_more_tasks_see_more(self, config: Config, tmp_path: Path) -> None:
+        few, many = (self.planned(config, tmp_path, n_tasks=count) for count in (20, 400))
+        assert many.detectable < few.detectable
+
+    def test_the_noise_of_an_earlier_experiment_on_the_same_tasks_is_taken(
+        self, config: Config, tmp_path: Path
+    ) -> None:
+        assumed = self.planned(config, tmp_path)
+        assert "is assumed" in assumed.basis
+        sha256 = load_entry(BenchmarkEntry(path=str(tmp_path / "tasks.jsonl"))).sha256
+        for name, stored in (
+            ("noisy", {"report_sha256": sha256, "noise_floor": {"seed_sd": 0.1, "difference": 0.3, "of": "all runs"}}),
+            ("other", {"report_sha256": "another", "noise_floor": {"seed_sd": 0.9, "difference": 1, "of": "all runs"}}),
+            ("broken", None),
+        ):
+            folder = Path(config().output_dir) / name
+            folder.mkdir(parents=True)
+            (folder / "conclusion.json").write_text("{" if stored is None else json.dumps(stored), "utf-8")
+        found = self.planned(config, tmp_path)
+        assert found.basis == "the noise of seeds is that of noisy, on the same tasks"
+        assert found.detectable > 1.5 * assumed.detectable
+
+    def test_without_a_claim_there_is_nothing_to_see(self, config: Config) -> None:
+        assert plan_experiment(config()).sensitivity is None
+
+    def test_one_seed_has_a_rule_and_no_power(self, config: Config, tmp_path: Path) -> None:
+        found = self.planned(config, tmp_path, n_repeats=1)
+        assert found.rule
+        assert found.detectable is None
 
 
 def test_rows_that_are_many_are_looked_at_in_part(config: Config) -> None:

@@ -83,7 +83,7 @@ class Claim:
         if validated and self.kind != "trend":
             joint += ", and four fifths of the error rate are spent on the run that validation prefers"
         cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
-        luck = f"Luck alone passes in at most {100 * error:.2g} % of cases."
+        luck = f"Among equally noisy runs, luck alone passes in at most {100 * error:.2g} % of cases."
         return f"Supported if, on {metric}, {what}{cost}{joint}. {luck}"
 
     def position(self, value: Any) -> float | None:

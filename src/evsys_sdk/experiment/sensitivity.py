@@ -61,11 +61,11 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     entries = config.metadata.benchmark
     entry = min(entries, key=lambda one: _REPORT_ORDER.index(one.role), default=None)
     validated = entry is not None and entry.role != "val" and any(one.role == "val" for one in entries)
-    metric = claim.metric or "the success metric"
-    rule = claim.rule(metric, validated=validated, error=ERROR)
     runs = len(config.all_runs())
     frozen = claim.kind == "at_least" or (runs == 1 and any(BASE_MODEL in one.models for one in entries))
     candidates = runs if frozen else runs - 1
+    metric = claim.metric or "the success metric"
+    rule = claim.rule(metric, validated=validated and candidates > 1, error=ERROR)
     if entry is None or claim.kind == "trend" or candidates < 1 or config.n_repeats < 2:
         return Sensitivity(rule, config.n_repeats, candidates)
     benchmark = load_entry(entry)

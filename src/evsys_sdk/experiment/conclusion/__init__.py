@@ -4,8 +4,8 @@
     write_conclusion(path)    the same, and `conclusion.json` and `conclusion.md` beside it
 
 The modules in the order of the flow: `reading` turns the record into `evidence`, `question` says what is asked of it,
-`measured` makes arrays of scores, `comparison` does the statistics, `rules` decides, `advice` says what to doubt and
-what to do next, `verdict` puts it together as a `model`, `markdown` shows it.
+`measured` makes arrays of scores, `comparison` and `trend` do the statistics, `rules` decides, `advice` says what to
+doubt and what to do next, `settings` what differed, `verdict` puts it together as a `model`, `markdown` shows it.
 """
 
 from __future__ import annotations

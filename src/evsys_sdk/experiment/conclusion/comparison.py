@@ -127,7 +127,8 @@ def answer(
     if differences is None:
         bare = tuple(_bare(name, run.mean - base.mean) for name, run in zip(candidates, scores, strict=True))
         return Analysis(question, baseline, report, selection, candidates, bare, eliminated=eliminated)
-    preferred = None if question.shared else _prefer(question, selection, candidates, sound)
+    several = len(candidates) + eliminated > 1  # one run alone is chosen from nothing
+    preferred = _prefer(question, selection, candidates, sound) if several and not question.shared else None
     on_validation = 0.0 if preferred is None else selection.runs[preferred].tasks_df
     reference = reference_of(differences, unseen=eliminated, validation_tasks=on_validation, error=error)
     widest = _widest(question, baseline)

@@ -66,7 +66,8 @@ def _population(conclusion: Conclusion) -> Iterator[str]:
     if len(seeds) == 1:
         shown = ", ".join(map(str, next(iter(seeds))))
         several = sum(bool(run.seeds) for run in conclusion.runs) > 1
-        yield f"Seeds: {shown}{', the same for all runs' if several else ''}."
+        paired = "; a seed moves all of them alike, so they are paired by it" if conclusion.paired_by_seed else ""
+        yield f"Seeds: {shown}{', the same for all runs' if several else ''}{paired}."
 
 
 def _costs(conclusion: Conclusion) -> Iterator[str]:

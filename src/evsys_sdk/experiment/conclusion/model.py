@@ -175,6 +175,8 @@ class Conclusion:
     population: Population | None = None
     shared_seeds: bool = False
     """Whether all runs were trained with the same seeds."""
+    paired_by_seed: bool = False
+    """Whether the scores show that a seed does the same to all of them, so that this was taken out."""
     extremes: list[str] = field(default_factory=list[str])
     """Ceiling, floor, and scores that do not vary."""
     trend: Trend | None = None

@@ -67,7 +67,8 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         rule=None if claim is None else claim.rule(question.title, validated=validated, error=error),
         error_rate=None if claim is None else error,
         population=_population(evidence, analysis) if usable else None,
-        shared_seeds=are_paired(list(analysis.report.runs.values())) or _same_seeds(analysis),
+        shared_seeds=_share_seeds(analysis),
+        paired_by_seed=are_paired(list(analysis.report.runs.values())),
         extremes=extremes,
         trend=shown if usable else None,
     )
@@ -143,7 +144,7 @@ def _population(evidence: Evidence, analysis: Analysis) -> Population | None:
     return Population(source, report.n_tasks, report.n_clusters, samples, report.dropped_tasks)
 
 
-def _same_seeds(analysis: Analysis) -> bool:
+def _share_seeds(analysis: Analysis) -> bool:
     seeds = {run.seeds for run in analysis.report.runs.values()}
     return len(analysis.report.runs) > 1 and len(seeds) == 1
 

@@ -319,7 +319,7 @@ class _Draws:
     tasks: Draws
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=12)
 def _draws(design: Design) -> _Draws:
     random = np.random.default_rng(_SEED)
     size, runs = len(design.seeds) + design.unseen, len(design.seeds) + (design.baseline_seeds > 0)
