@@ -116,9 +116,11 @@ def carry_it_to_another_disk() -> Path:
     return Path("copied/study")
 
 
-def add_seeds() -> Path:
-    run()
-    return run(resume=True, n_repeats=3)
+def try_again_with_more_seeds() -> Path:
+    first = run()
+    again = run(n_repeats=3)
+    assert again != first
+    return again
 
 
 def raise_the_budget() -> Path:
@@ -149,7 +151,7 @@ def retry_a_failed_arm() -> Path:
 def score_on_the_way() -> Path:
     metadata = config()["metadata"]
     [benchmark] = metadata["benchmark"]
-    several = [benchmark, benchmark | {"name": "val", "split": "val", "run_every": 2, "n_samples": 2}]
+    several = [benchmark, benchmark | {"name": "val", "split": "val", "run_every": 2, "samples": 2}]
     return run(metadata=metadata | {"benchmark": several})
 
 
@@ -212,7 +214,7 @@ KINDS: list[Callable[[], Path]] = [
     conclude_again,
     move_the_folder,
     carry_it_to_another_disk,
-    add_seeds,
+    try_again_with_more_seeds,
     raise_the_budget,
     search_by_halving,
     retry_a_failed_arm,
@@ -248,6 +250,6 @@ def test_none_of_many_honest_experiments_raises_a_flag(project: Path) -> None:
         write_lines(project / f"data/{number}-test.jsonl", tests)
         [short, _] = with_params(max_steps=1, batch_size=rng.choice([1, 2, 3]), learning_rate=rng.choice([0.01, 0.1]))
         metadata = config()["metadata"]
-        metadata["benchmark"][0] |= {"path": f"data/{number}-test.jsonl", "n_samples": rng.choice([1, 2])}
+        metadata["benchmark"][0] |= {"path": f"data/{number}-test.jsonl", "samples": rng.choice([1, 2])}
         runs = [short | {"data": {"path": f"data/{number}.jsonl"}, "seed": number}]
         assert_clean(run(name="tiny", output_dir=f"many/{number}", n_repeats=1, runs=runs, metadata=metadata))

@@ -25,6 +25,7 @@ from ..errors import EvsysError
 from ..eval.predictions import digest_task
 from ..eval.samples import Sample, TaskSamples
 from ..record.anchors import check_anchors
+from ..record.claims import read_claims
 from ..record.events import Event, Kind, verify_chain
 from ..record.evidence import broken_seals, hash_file
 from ..record.folders import read_conclusion
@@ -33,9 +34,8 @@ from ..record.ledger import read_tally
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
-from ..record.values import items, part, read_lines, read_object, subfolders, text
+from ..record.values import items, part, subfolders, text
 from .benchmark_plan import load_entry
-from .claims import read_claims
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
 from .recheck import choose_answers, compute_metric, judge_again
@@ -247,14 +247,11 @@ class _Auditor:
 
     def _answers(self, run: RunRecord, line: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]] | None:
         """The recorded answers behind a scoring, by task and sample; None where they are not there."""
-        path = run.files.predictions(slug(f"{line.get('split')}-{line.get('name')}"), int(line.get("step") or 0))
-        if not path.is_file():
+        benchmark = slug(f"{line.get('split')}-{line.get('name')}")
+        answers = run.read_answers(benchmark, int(line.get("step") or 0))
+        if answers is None:
             return None
-        found: dict[tuple[str, int], dict[str, Any]] = {}
-        for answer in read_lines(path):
-            if "task_id" in answer:
-                found[str(answer["task_id"]), int(answer.get("sample") or 0)] = answer
-        return found
+        return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
 
     def check_copies(self) -> Check:
         """No arm is another one under a new name: real runs never share the very times they took."""
@@ -290,7 +287,7 @@ class _Auditor:
 
     def check_identities(self) -> Check:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
-        known = {run.name: identity for run in self.runs if (identity := read_object(run.files.identity)) is not None}
+        known = {run.name: identity for run in self.runs if (identity := run.identity) is not None}
         if not known:
             return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
         about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []

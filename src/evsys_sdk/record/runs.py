@@ -74,6 +74,16 @@ class RunRecord:
         return list(read_lines(self.files.scores))
 
     @property
+    def identity(self) -> Object | None:
+        """What it is made of; None where that was not written down."""
+        return read_object(self.files.identity)
+
+    def read_answers(self, benchmark: str, step: int) -> list[Object] | None:
+        """The answers behind one scoring; None where they were not kept."""
+        path = self.files.predictions(benchmark, step)
+        return list(read_lines(path)) if path.is_file() else None
+
+    @property
     def scores(self) -> Iterator[tuple[str, float, Object, Object]]:
         """Each metric of each scoring as (full name, step, the scoring, the metric); the later line of two counts."""
         latest: dict[tuple[str, float], tuple[Object, Object]] = {}
