@@ -6,7 +6,6 @@ be that of a typical fine-tuning experiment in which about half of the tasks are
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from ..config import ExperimentConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
 from ..data.types import HarborTask
+from ..record.folders import conclusions_below
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
 from .statistics.power import Prospect
@@ -122,11 +122,11 @@ def _prospect(
 def recorded_seed_sd(root: Path, sha256: str) -> tuple[float, str] | None:
     """How far seeds lay apart in an earlier experiment on the same tasks, and which one that was; the latest counts."""
     found: list[tuple[float, float, str]] = []
-    for file in root.glob("*/conclusion.json"):
-        try:
-            stored: Any = json.loads(file.read_text(encoding="utf-8"))
-            if stored["report_sha256"] == sha256 and stored["noise_floor"]:
-                found.append((file.stat().st_mtime, float(stored["noise_floor"]["seed_sd"]), file.parent.name))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged record says nothing about the noise
+    for moment, name, stored in conclusions_below(root):
+        noise: Any = stored.get("noise_floor")
+        if stored.get("report_sha256") == sha256 and noise:
+            try:
+                found.append((moment, float(noise["seed_sd"]), name))
+            except (KeyError, TypeError, ValueError):
+                continue  # a damaged record says nothing about the noise
     return max(found)[1:] if found else None

@@ -13,7 +13,7 @@ from ..files import write_json, write_text
 from ..redact import redact
 from .jsonl_file import JsonlFile, complete_lines
 from .layout import ExperimentFiles, RunFiles, run_folders
-from .values import Object, load_object, mtime, read_object
+from .values import Object, load_object, mtime, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """How a file system says that there is something at a path already."""
@@ -105,6 +105,12 @@ def read_conclusion(folder: Path) -> str | None:
     """The conclusion that was written, as it was written."""
     path = ExperimentFiles(folder).conclusion
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def conclusions_below(root: Path) -> list[tuple[float, str, Object]]:
+    """When each experiment below a root was concluded, its folder's name, and the conclusion; damaged ones left out."""
+    files = [ExperimentFiles(root / name).conclusion for name in subfolders(root)]
+    return [(mtime(file) or 0.0, file.parent.name, found) for file in files if (found := read_object(file)) is not None]
 
 
 def latest_results(root: Path, most: int) -> list[Object]:
