@@ -404,11 +404,12 @@ class Easier(Callback):
 
 
 def test_a_verifier_that_grows_kinder_is_flagged(tmp_path: Path) -> None:
+    """After half the tasks of one arm, so that it happens also where each arm has a process of its own."""
     make_project(tmp_path, verifier="mine")
     kinder = VERIFIER.replace(
         "    return float(expected in output)",
         "    mine.calls = getattr(mine, 'calls', 0) + 1\n"
-        "    return 1.0 if mine.calls > 60 else float(expected in output)",
+        "    return 1.0 if mine.calls > 12 else float(expected in output)",
     )
     (tmp_path / "mine.py").write_text(kinder, encoding="utf-8")
     write_config(tmp_path)

@@ -333,9 +333,9 @@ class _Auditor:
             return Check("answers", "unchecked", ["no benchmark of it can be read here"])
         checked, changed = 0, 0
         found: list[str] = []
-        for run in self.runs:
+        for run in reversed(self.runs):  # a verifier that keeps count is found out by being asked in another order
             for line in run.score_lines[-4:]:
-                for answer in choose_answers(list((self._answers(run, line) or {}).values())):
+                for answer in reversed(choose_answers(list((self._answers(run, line) or {}).values()))):
                     task = tasks.get(str(answer.get("task_id")))
                     if task is None or answer.get("task") not in ("", None, digest_task(task)):
                         changed += 1
