@@ -80,7 +80,8 @@ _SHAPE = re.compile(
             r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
         )
     )
-    + r")|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=\s\\:,.-]*"
+    + r")|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    + r"(?:[^\"']{0,20000}?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\]*)"
 )
 _BEARER = re.compile(r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})")
 _AUTHORIZATION = re.compile(
@@ -124,10 +125,8 @@ def redact(value: Any, name: str = "") -> Any:
         if named and value and not _MARK.fullmatch(value):
             return REDACTED
         return redact_text(value)
-    if (
-        isinstance(value, int) and abs(value) > 999 and _PASSWORD.search(name)
-    ):  # of digits, which YAML takes for a number
-        return REDACTED
+    if isinstance(value, int) and abs(value) > 999 and is_secret_name(name) and _PASSWORD.search(name):
+        return REDACTED  # one of digits, which YAML takes for a number
     return value
 
 

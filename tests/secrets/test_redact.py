@@ -32,6 +32,14 @@ def test_a_key_is_known_by_its_shape_wherever_it_stands(shape: str, around: str)
         assert piece not in found
 
 
+def test_a_private_key_ends_where_it_ends() -> None:
+    key = planted.SHAPES["pem"]()
+    assert redact_text(f"read {key} and went on. Fine.") == f"read {REDACTED} and went on. Fine."
+    assert redact_text(json.dumps([key, "after"])) == json.dumps([REDACTED, "after"])
+    cut_off = key[: key.index("-----END")]
+    assert redact_text(f"{cut_off}... (120 more)") == f"{REDACTED}... (120 more)"
+
+
 @pytest.mark.parametrize("name", planted.NAMES)
 def test_a_value_is_known_by_its_name(name: str) -> None:
     assert redact({"params": {name: "a8f-k39x21"}}) == {"params": {name: REDACTED}}
@@ -57,7 +65,7 @@ def test_a_key_that_something_is_looked_up_by_stays(value: str) -> None:
 
 
 def test_pieces_of_text_and_their_probabilities_stay() -> None:
-    marks = {"assistant_token": "<|assistant|>", "audio_token": 151_655}
+    marks = {"assistant_token": "<|assistant|>", "audio_token": 151_655, "password_length": 4096}
     row = {"top": [{"token": " a7b", "logprob": -0.5}], "tokens": [1, 2], "tokens_sampled": 5} | marks
     assert redact(row) == row
     limits = {"tokens": {"limit": 90_000, "needed": 31_589, "ends_at": "sft"}, "api_keys": {"used": 2}}
