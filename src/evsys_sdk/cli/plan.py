@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @import_option
 def plan(path: str, as_json: bool) -> None:
     """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
-    from ..config import validate_yaml
     from ..experiment.plan import plan_experiment
+    from ..experiment.preflight import check_file
 
-    found = plan_experiment(validate_yaml(path, deep=True))
+    found = plan_experiment(check_file(path).config, checked=True)
     emit(found.to_dict(), as_json, lambda: _render(found))
 
 

@@ -8,6 +8,7 @@ else a quarter of the characters.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,18 @@ _ROWS_LOOKED_AT = 512
 _MOCK_CONTEXT = 1 << 20
 
 
+_NO_MATTER_OF_SIZE = (
+    "learning_rate",
+    "lr_schedule",
+    "warmup_steps",
+    "weight_decay",
+    "grad_clip_norm",
+    "lora_rank",
+    "beta",
+)
+"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
+
+
 @dataclass(slots=True)
 class Estimate:
     """What one run takes, for one seed."""
@@ -58,6 +71,14 @@ class Estimate:
     notes: list[str] = field(default_factory=list[str])
     step_lengths: list[int] = field(default_factory=list[int])
     """Sequences of a typical step, in tokens of the mock model, to time it with."""
+
+
+def size_of_work(run: RunConfig) -> str:
+    """Equal for runs that take the same, so that each is looked at once."""
+    content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
+    for param in _NO_MATTER_OF_SIZE:
+        content["algorithm"]["params"].pop(param, None)
+    return json.dumps(content, sort_keys=True)
 
 
 def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:

@@ -18,7 +18,6 @@ from typing import Any
 
 from .._version import __version__
 from ..config import ExperimentConfig, LauncherSpec, load_yaml
-from ..config.deep import deep_problems
 from ..errors import ConfigError
 from ..log import get_logger
 from ..protocols import RunResult
@@ -30,18 +29,18 @@ from ..registry import get_launcher
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
-from .arms import Arm, expand_arms, folder_problems
+from .arms import Arm, expand_arms
 from .audit import audit_experiment
-from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from .claims import register_claim
 from .contamination import contamination_warnings
-from .hypothesis import claim_problems, hypothesis_sha256, normalised
+from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
+from .preflight import check_config
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
 from .scheduler import ArmScheduler
-from .search import allocation_for, mark_stopped, search_problems
+from .search import allocation_for, mark_stopped
 from .sweep import Sweep
 
 
@@ -54,9 +53,14 @@ class Experiment:
         *,
         sweep: Sweep | None = None,
         callbacks: Sequence[Callable[[], Callback]] = (),
+        checked: bool = False,
     ) -> None:
-        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display."""
+        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display.
+
+        `checked`: the config comes from `check_file`, which has found nothing wrong with it.
+        """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
+        self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
 
     @classmethod
@@ -109,12 +113,10 @@ class Experiment:
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
-        config = self.config
-        problems = [*deep_problems(config), *folder_problems(self.arms)] or run_eval_problems(config)
-        problems += claim_problems(config)
-        problems = problems or benchmark_problems(config.metadata, priced=is_priced(config))
-        if problems := problems or search_problems(config):
-            raise ConfigError(problems)
+        if not self._checked:
+            if problems := check_config(self.config).problems:
+                raise ConfigError(problems)
+            self._checked = True
 
     @property
     def arms(self) -> list[Arm]:

@@ -6,7 +6,6 @@ plan.total.tokens, plan.total.usd, plan.budget["tokens"].lasts
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..config.prices import Tariff, TokenUsage, backend_of, price_of
 from ..spend.budget import LIMITED
 from .arms import expand_arms
 from .contamination import contamination_warnings
-from .estimate import Estimate, estimate_run
+from .estimate import Estimate, estimate_run, size_of_work
 from .experiment import Experiment
 from .sensitivity import Sensitivity, expect_sensitivity
 from .speed import Speed, measured_speed, recorded_speed
@@ -111,16 +110,16 @@ class Plan:
         return found
 
 
-def plan_experiment(config: ExperimentConfig) -> Plan:
-    """Estimate an experiment; raises with everything that would keep it from starting."""
-    Experiment(config).validate()
+def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> Plan:
+    """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`."""
+    Experiment(config, checked=checked).validate()
     config = config.expanded()
     assumptions: dict[str, None] = {}
     known: dict[str, tuple[Estimate, Speed | None]] = {}
     arms = expand_arms(config)
     runs: list[RunPlan] = []
     for run in config.all_runs():
-        content = _size_of_work(run)
+        content = size_of_work(run)
         if content not in known:
             known[content] = _looked_at(run, config)
         estimate, speed = known[content]
@@ -140,26 +139,6 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     if sensitivity is not None and sensitivity.basis:
         assumptions |= {sensitivity.basis: None}
     return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions), sensitivity)
-
-
-_NO_MATTER_OF_SIZE = (
-    "learning_rate",
-    "lr_schedule",
-    "warmup_steps",
-    "weight_decay",
-    "grad_clip_norm",
-    "lora_rank",
-    "beta",
-)
-"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
-
-
-def _size_of_work(run: RunConfig) -> str:
-    """Equal for runs that take the same, so that each is looked at once."""
-    content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
-    for param in _NO_MATTER_OF_SIZE:
-        content["algorithm"]["params"].pop(param, None)
-    return json.dumps(content, sort_keys=True)
 
 
 def _caveats(config: ExperimentConfig) -> list[str]:

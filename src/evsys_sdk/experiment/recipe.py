@@ -55,15 +55,19 @@ def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
     model = run.model
     return ModelSpec(
         name=model.name,
-        load_checkpoint_path=_checkpoint_of(model.load_checkpoint_path),
-        init_from_checkpoint=_checkpoint_of(model.init_from_checkpoint),
+        load_checkpoint_path=_resolve(model.load_checkpoint_path),
+        init_from_checkpoint=_resolve(model.init_from_checkpoint),
         renderer_name=model.renderer_name,
         lora_rank=traits_of(algorithm).lora_rank,
         seed=run.seed,
     )
 
 
-def _checkpoint_of(reference: str | None) -> str | None:
+def resolve_checkpoint(reference: str) -> str:
     """A checkpoint as the backend knows it; the folder of a run stands for its last one."""
-    last = CheckpointLog.in_dir(Path(reference)).last() if reference else None
+    last = CheckpointLog.in_dir(Path(reference)).last()
     return last.state if last else reference
+
+
+def _resolve(reference: str | None) -> str | None:
+    return resolve_checkpoint(reference) if reference else None

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from ...config.base import Strict
-from ...errors import DataError, show
+from ...errors import DataError, closest, show
 from ...files import atomic_write
 from ...protocols import Row
 from ...record.jsonable import dump_json
@@ -77,8 +77,7 @@ class LocalDataStore:
         found = self._resolve(path)
         if not _is_there(found):
             raise DataError(
-                f"{found}: there is no such file (path {show(path)}, data store root {self.root}). "
-                "Correct the path, or set data_store.params.root to the folder that paths start from."
+                f"{found}: there is no such file (path {show(path)}, data store root {self.root}). {_remedy(found)}"
             )
         return found
 
@@ -118,6 +117,17 @@ def _real(path: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links, or a name no file can have
         raise DataError(f"{show(str(path))} is not a usable path: {error}.") from error
+
+
+def _remedy(missing: Path) -> str:
+    """The file that was probably meant; else where paths start from."""
+    folder = missing.parent
+    guess = closest(missing.name, (one.name for one in folder.iterdir())) if folder.is_dir() else None
+    return (
+        f"Did you mean '{guess}'?"
+        if guess
+        else "Correct the path, or set data_store.params.root to the folder that paths start from."
+    )
 
 
 def _is_there(path: Path) -> bool:
