@@ -129,6 +129,8 @@ def test_from_somewhere_else_with_an_absolute_path(
     project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    text = (project / "config.yaml").read_text("utf-8").replace("train.jsonl", str(project / "train.jsonl"))
+    (project / "config.yaml").write_text(text, encoding="utf-8")
     assert main(["validate", str(project / "config.yaml")]) == 0
     own = str(project / "own_extensions.py")
     assert main(["validate", "--deep", str(project / "config.yaml"), "--import", own]) == 0

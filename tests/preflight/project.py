@@ -83,8 +83,8 @@ def change(config: Config, edits: Mapping[str, Any]) -> Config:
         *parents, last = path.split(".")
         node: Any = changed
         for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        key: Any = int(last) if isinstance(node, list) else last
+            node = node[int(part)] if part.isdecimal() else node.setdefault(part, {})
+        key: Any = int(last) if last.isdecimal() else last
         if value is None:
             del node[key]
         else:

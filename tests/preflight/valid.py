@@ -75,6 +75,9 @@ VALID: dict[str, Config] = {
         SFT, {"run.data": {"path": "data/long.jsonl"}, "run.backend.params": {"context_length": 65536}}
     ),
     "long_rows_on_a_backend_of_ones_own": change(LOCAL, {"run.data": {"path": "data/long.jsonl"}}),
+    "max_length_in_tokens_of_another_model": change(
+        LOCAL, {"run.data": {"path": "data/long.jsonl"}, f"{_PARAMS}.max_length": 4096}
+    ),
     "images_on_a_backend_of_ones_own": change(LOCAL, {"run.data": {"path": "data/image.jsonl"}}),
     "tasks_for_rl": _with(RL, run__data={"path": "data/tasks.jsonl"}),
     "rl_with_ones_own_agent": change(RL, {f"{_PARAMS}.agent_import_path": "agents:Agent"}),

@@ -18,6 +18,7 @@ from ..eval.run_eval import asks_another_model
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
 from ..eval.verifiers.python_tests import check_tests
+from ..paths import in_project
 from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
@@ -93,7 +94,8 @@ def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> l
 
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
     """The tasks of an entry."""
-    return Benchmark.load(id=entry.id, path=entry.path, name=entry.name, transforms=entry.transforms)
+    path = None if entry.path is None else in_project(entry.path)
+    return Benchmark.load(id=entry.id, path=path, name=entry.name, transforms=entry.transforms)
 
 
 def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:

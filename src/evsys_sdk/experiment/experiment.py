@@ -20,12 +20,14 @@ from .._version import __version__
 from ..config import ExperimentConfig, LauncherSpec, load_yaml
 from ..errors import ConfigError
 from ..log import get_logger
+from ..paths import in_project
 from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.lock import FolderBusy, folder_lock
 from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
+from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from ..training.callback import Callback
@@ -65,6 +67,8 @@ class Experiment:
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
+        """The experiment of a file, with the extensions that the project's settings name, as on the command line."""
+        import_project_code()
         return cls(load_yaml(path), **options)
 
     def run(self, *, resume: bool = False, fresh: bool = False) -> ExperimentResult:
@@ -78,7 +82,7 @@ class Experiment:
             closing(open_ledger(folder.path)) as ledger,
             stop_on_interrupt() as interrupt,
         ):
-            remember_output_root(self.config.output_dir)
+            remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
             arms = self._train(folder, journal, ledger, interrupt)
             status = self._status(arms, ledger, interrupt)

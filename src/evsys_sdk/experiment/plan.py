@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..config import Budget, ExperimentConfig, RunConfig
 from ..config.experiment import Limits
 from ..config.prices import Tariff, TokenUsage, backend_of, price_of
+from ..paths import in_project
 from ..spend.budget import LIMITED
 from .arms import expand_arms
 from .contamination import contamination_warnings
@@ -154,7 +154,7 @@ def _caveats(config: ExperimentConfig) -> list[str]:
 
 def _looked_at(run: RunConfig, config: ExperimentConfig) -> tuple[Estimate, Speed | None]:
     estimate = estimate_run(run, config)
-    return estimate, recorded_speed(run, Path(config.output_dir)) or measured_speed(run, estimate.step_lengths)
+    return estimate, recorded_speed(run, in_project(config.output_dir)) or measured_speed(run, estimate.step_lengths)
 
 
 def _needs(run: RunConfig, estimate: Estimate, speed: Speed | None, budget: Budget) -> Needs:

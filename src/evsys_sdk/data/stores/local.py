@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from ...config.base import Strict
 from ...errors import DataError, closest, show
 from ...files import atomic_write
+from ...paths import in_project
 from ...protocols import Row
 from ...record.jsonable import dump_json
 from ..jsonl import read_json, read_jsonl, write_jsonl
@@ -24,7 +25,7 @@ class LocalDataStoreConfig(Strict):
     """Where the folder is."""
 
     root: str = "."
-    """Folder that relative paths start from; itself relative to where the process was started."""
+    """Folder that relative paths start from; itself relative to the project root."""
 
 
 class LocalDataStore:
@@ -35,7 +36,7 @@ class LocalDataStore:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        self.root = Path(os.path.abspath(Path(self.cfg.root).expanduser()))
+        self.root = Path(os.path.abspath(in_project(self.cfg.root)))
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
         """The rows of a file, one at a time."""
@@ -123,11 +124,9 @@ def _remedy(missing: Path) -> str:
     """The file that was probably meant; else where paths start from."""
     folder = missing.parent
     guess = closest(missing.name, (one.name for one in folder.iterdir())) if folder.is_dir() else None
-    return (
-        f"Did you mean '{guess}'?"
-        if guess
-        else "Correct the path, or set data_store.params.root to the folder that paths start from."
-    )
+    if guess:
+        return f"Did you mean '{guess}'?"
+    return "Correct the path, or set data_store.params.root to the folder that paths start from."
 
 
 def _is_there(path: Path) -> bool:

@@ -28,8 +28,9 @@ from .places import Adapt, load_checked
 from .report import Report
 from .runs import RunChecks
 from .scores import collect_reported, score_problems
+from .sources import PulledRows
 
-__all__ = ["Checked", "Report", "check_config", "check_file"]
+__all__ = ["Checked", "PulledRows", "Report", "check_config", "check_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,13 @@ def check_file(path: str | Path, *, rehearsed: bool = False, adapt: Adapt | None
     return Checked(config, tuple(report.warnings))
 
 
-def check_config(config: ExperimentConfig, *, kinds: bool = True) -> Report:
-    """Look at everything; without `kinds`, those and their params were looked at before."""
+def check_config(
+    config: ExperimentConfig, *, kinds: bool = True, rows: bool = True, pulled: dict[str, PulledRows] | None = None
+) -> Report:
+    """Look at everything; without `kinds`, those and their params were looked at before, and without `rows`, data.
+
+    `pulled` keeps the rows that were read, for whoever checks many configs of the same data.
+    """
     config, report = config.expanded(), Report()
     if kinds:
         report.add(deep_problems(config))
@@ -66,7 +72,7 @@ def check_config(config: ExperimentConfig, *, kinds: bool = True) -> Report:
         with report.at(""):
             report.add(check())
     with tempfile.TemporaryDirectory(prefix="evsys-check-") as folder:
-        runs = RunChecks(config, report, Path(folder))
+        runs = RunChecks(config, report, Path(folder), rows, {} if pulled is None else pulled)
         runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
     if not report.problems:

@@ -16,7 +16,8 @@ from ...config.prices import backend_of
 from ...errors import EvsysError, Problem, closest, problems_of
 from ...inference.renderers.chat_template import CHAT_TEMPLATE
 from ...inference.renderers.cookbook import cookbook_renderers, known_names
-from ..recipe import resolve_checkpoint
+from ...paths import in_project
+from ..recipe import is_local_path, resolve_checkpoint
 
 _GIB = 1024**3
 _ON_DISK = ("mock", "local")
@@ -67,9 +68,9 @@ def context_of(run: RunConfig) -> int | None:
 
 def _folder_problems(run: RunConfig, place: str) -> Iterator[Problem]:
     name = run.model.name
-    folder = Path(name).expanduser()
+    folder = in_project(name)
     if not folder.exists():
-        if _is_path(name):
+        if is_local_path(run):
             yield Problem("there is no such model folder or file", place, name, _nearest(folder))
         elif os.environ.get("HF_HUB_OFFLINE") == "1" and not _is_in_hub_cache(name):
             hint = "Download it first, name a local folder, or unset HF_HUB_OFFLINE."
@@ -101,11 +102,6 @@ def _memory_problems(folder: Path, run: RunConfig, place: str) -> Iterator[Probl
 @cache
 def _total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _is_path(name: str) -> bool:
-    """Whether a name can only be a path: names on the hub have at most one slash."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf")
 
 
 def _nearest(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,13 @@ from ...config.load import load_document
 from ...config.space import SpaceExpansion, expand_space
 from ...config.yaml_text import Document, read_yaml_file
 from ...errors import ConfigError, EvsysError, Problem
+from ...paths import is_project, project_root
 from ..benchmark_plan import benchmark_problems
 
 if TYPE_CHECKING:
     from .report import Report
+
+_NOT_FOUND = re.compile("there is no such|is not registered|is not known|cannot import")
 
 type Adapt = Callable[[ExperimentConfig], ExperimentConfig]
 
@@ -55,10 +59,20 @@ def _all_problems(
     document: Document, config: ExperimentConfig | None, known: Sequence[Problem], found: Iterable[Problem]
 ) -> ConfigError:
     """Everything in the order of the file; what stands below a known problem is its consequence."""
+    known, found = _hint_at_project(document, known), _hint_at_project(document, found)
     wrong = {problem.path for problem in known if problem.path}
     located = [_locate(problem, document) for problem in _in_file(document, config, found)]
     new = [one for one in located if not any(_overlap(one.path, path) for path in wrong)]
     return ConfigError(sorted([*known, *new], key=lambda one: (one.line or 0, one.column or 0)))
+
+
+def _hint_at_project(document: Document, problems: Iterable[Problem]) -> list[Problem]:
+    """What is not found may be in the project of the file, where that is not the one that was started in."""
+    home = project_root(Path(document.file or ".").absolute().parent)
+    if home == project_root() or not is_project(home):
+        return list(problems)
+    said = f" This file belongs to the project in {home}, whose pyproject.toml was not read: start evsys there."
+    return [replace(one, hint=f"{one.hint}{said}") if _NOT_FOUND.search(one.message) else one for one in problems]
 
 
 def _overlap(one: str, other: str) -> bool:

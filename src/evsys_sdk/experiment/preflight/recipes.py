@@ -62,13 +62,13 @@ class StillClient:
         import numpy as np
 
         logprobs = [np.zeros(len(datum.tokens), dtype=np.float32) for datum in data]
-        return Operation.done(ForwardBackwardOutput(0.0, logprobs))
+        return Operation[ForwardBackwardOutput].done(ForwardBackwardOutput(0.0, logprobs))
 
     def sampler(self, name: str | None = None) -> Operation[Any]:
-        return Operation.done(self)
+        return Operation[Any].done(self)
 
     def open_sampler(self, ref: str) -> Operation[Any]:
-        return Operation.done(self)
+        return Operation[Any].done(self)
 
 
 def recipe_problems(
@@ -78,8 +78,12 @@ def recipe_problems(
     yield from _batch_problems(algorithm, pulled, place)
     if not pulled.rows or not _is_ours(algorithm, "setup"):
         return
-    if client.context_length is None and _has_images(pulled.rows[0]):
-        return  # whether a model sees them is for its backend to say
+    if client.context_length is None:
+        if _has_images(pulled.rows[0]):
+            return  # whether a model sees them is for its backend to say
+        # Lengths are in tokens of a model that is not here; the bytes that stand for them are more.
+        if hasattr(algorithm.cfg, "max_length"):
+            algorithm.cfg = algorithm.cfg.model_copy(update={"max_length": None})
     try:
         problems = try_rows(pulled, lambda rows: _set_up(algorithm, rows, client, folder), data_place)
     except ConfigError as error:  # about the params, whatever the rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -34,7 +34,7 @@ class Report:
             self.warnings.append(sentence)
 
     @contextmanager
-    def at(self, path: str, remedy: str = "") -> Iterator[None]:
+    def at(self, path: str, remedy: str = "") -> Generator[None]:
         """Whatever is refused inside the block is a problem of this place."""
         try:
             yield

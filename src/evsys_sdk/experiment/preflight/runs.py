@@ -46,16 +46,18 @@ class RunChecks:
     report: Report
     folder: Path
     """A folder for what recipes write when they are set up."""
+    reads_rows: bool = True
+    pulled: dict[str, PulledRows] = field(default_factory=dict[str, PulledRows])
+    """The rows that were read, by the source."""
     algorithms: list[Algorithm] = field(default_factory=list[Algorithm])
     """One of each kind of work."""
-    _pulled: dict[str, PulledRows] = field(default_factory=dict[str, PulledRows])
     _seen: set[str] = field(default_factory=set[str])
     _left_out: int = 0
     _until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
 
     def check(self) -> None:
         """Look at all of them; what is equal in two runs is looked at once."""
-        store = self._store()
+        store = self._store() if self.reads_rows else None
         for index, run in enumerate(self.config.all_runs()):
             place = "run" if self.config.run is not None else f"runs[{index}]"
             if self._is_new("model", repr((run.model, run.backend, run.algorithm.kind))):
@@ -111,13 +113,13 @@ class RunChecks:
 
     def _pull(self, data: DataConfig, place: str, store: DataStore) -> PulledRows | None:
         key = data.model_dump_json()
-        if key not in self._pulled:
+        if key not in self.pulled:
             if time.monotonic() > self._until:
                 self._left_out += 1
                 return None
-            pulled = self._pulled[key] = pull_rows(data, store)
-            self.report.add(_placed(pulled.problems, place))
-        return self._pulled[key]
+            self.pulled[key] = pull_rows(data, store)
+        self.report.add(_placed(self.pulled[key].problems, place))
+        return self.pulled[key]
 
 
 def stages_of(run: RunConfig, algorithm: Algorithm, place: str) -> Iterator[Stage]:

@@ -95,7 +95,8 @@ def _is_own(algorithm: Any) -> bool:
     if isinstance(algorithm, Combo | Continual):
         return any(_is_own(stage) for stage in algorithm.stages)
     methods = ("build_batch", "step_metrics") if isinstance(algorithm, BaseAlgorithm) else ("train",)
-    return any(getattr(type(algorithm), name).__module__.partition(".")[0] != _OWN for name in methods)
+    kind: Any = type(algorithm)  # pyright: ignore[reportUnknownVariableType]
+    return any(getattr(kind, name).__module__.partition(".")[0] != _OWN for name in methods)
 
 
 def score_problems(config: ExperimentConfig, reported: Reported) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from ...data.rows import from_dict
 from ...data.types import HarborTask, InProcessVerifier
@@ -34,7 +34,7 @@ def _name_of(verifier: Any) -> str | None:
     """The same for verifiers that are built in the same way."""
     if not isinstance(verifier, dict):
         return None
-    return repr({key: value for key, value in verifier.items() if key != "expected"})  # pyright: ignore[reportUnknownVariableType]
+    return repr({key: value for key, value in cast("Row", verifier).items() if key != "expected"})
 
 
 def _build(row: Row) -> None:
