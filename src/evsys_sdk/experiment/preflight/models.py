@@ -78,7 +78,7 @@ def _folder_problems(run: RunConfig, place: str) -> Iterator[Problem]:
                 "this model is not on this machine, and HF_HUB_OFFLINE forbids to fetch it", place, name, hint
             )
         return
-    if folder.is_dir() and not (folder / "config.json").is_file() and not list(folder.glob("*.gguf")):
+    if folder.is_dir() and not any(folder.glob("config*.json")) and not any(folder.glob("*.gguf")):
         hint = "Name the folder that has the model's config.json in it, or a GGUF file."
         yield Problem("this folder holds no model: it has no config.json", place, name, hint)
         return
