@@ -28,7 +28,8 @@ PROTOCOLS = """
     RunContext RunResult VerificationResult
 """
 EXPERIMENT = "Experiment ExperimentResult ArmResult EvalResult Benchmark Sweep run_experiment"
-ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError"
+DASHBOARD = "DashboardClient ExperimentRun"
+ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError DashboardClientError"
 LOGGING = "configure_logger get_logger set_level"
 REGISTRY = [
     "Registry",
@@ -41,7 +42,7 @@ REGISTRY = [
         for name in (f"register_{short}", f"get_{short}", f"list_{plural}")
     ),
 ]
-PROMISED = {"__version__", *f"{CONFIG} {DATA} {PROTOCOLS} {EXPERIMENT} {ERRORS} {LOGGING}".split(), *REGISTRY}
+PROMISED = {"__version__", *f"{CONFIG} {DATA} {PROTOCOLS} {EXPERIMENT} {DASHBOARD} {ERRORS} {LOGGING}".split(), *REGISTRY}
 
 SOURCE = Path(evsys_sdk.__file__)
 LIGHT = ("pydantic", "numpy", "yaml", "httpx", "rich", "click", "torch", "asyncio")
