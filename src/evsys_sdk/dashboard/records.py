@@ -39,7 +39,13 @@ RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(["checkpoints", "datasets", "benchmarks"], list),
 }
 """The same for a run."""
-_WORDS = {str: "text", int: "a whole number", (int, float): "a number", list: "a list", dict: "a mapping"}
+_WORDS: dict[type | tuple[type, ...], str] = {
+    str: "text",
+    int: "a whole number",
+    (int, float): "a number",
+    list: "a list",
+    dict: "a mapping",
+}
 LONGEST_ID = 200
 _NOT_IN_IDS = frozenset("/?#%\\ ")
 
