@@ -19,7 +19,7 @@ type Difference = tuple[str, list[Any]]
 
 def config_differences(details: Sequence[Detail]) -> list[Difference]:
     """Every path whose value is not the same in all of them."""
-    flat = [_flat({**_top(detail.config), **_runs(detail, details)}) for detail in details]
+    flat = [flatten_config({**_top(detail.config), **_runs(detail, details)}) for detail in details]
     paths = dict.fromkeys(path for one in flat for path in one)
     return [
         (path, [one.get(path, ABSENT) for one in flat])
@@ -47,7 +47,7 @@ def _without_name(run: Object) -> Object:
     return {key: value for key, value in run.items() if key != "name"}
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested data as dotted paths; lists of plain values stay as they are."""
     inner: list[tuple[str, Any]] = []
     if isinstance(value, dict):
@@ -58,5 +58,5 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: value} if value not in (None, {}, [], "") else {}
     found: dict[str, Any] = {}
     for path, one in inner:
-        found |= _flat(one, path)
+        found |= flatten_config(one, path)
     return found

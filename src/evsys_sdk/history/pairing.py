@@ -60,7 +60,7 @@ class PairedDifference:
 def paired_differences(first: Detail, second: Detail) -> list[PairedDifference]:
     """Every metric that both experiments have, in the order of its name."""
     left, right = scores_of(first), scores_of(second)
-    return [_difference(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+    return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
 
 
 def scores_of(detail: Detail) -> dict[str, SetScores]:
@@ -75,14 +75,15 @@ def scores_of(detail: Detail) -> dict[str, SetScores]:
                 if split != "baseline" and (metric not in latest or latest[metric][0] <= step):
                     latest[metric] = (step, line, part({"it": raw}, "it"))
         for metric, (_, line, value) in latest.items():
-            _add(found, metric, line, value)
+            add_score(found, metric, line, value)
         for metric, score in arm.metrics.items():
             if is_score(metric) and metric not in latest:
-                _add(found, metric, {}, {"value": score, "stderr": arm.metrics.get(f"{metric}/stderr")})
+                add_score(found, metric, {}, {"value": score, "stderr": arm.metrics.get(f"{metric}/stderr")})
     return found
 
 
-def _add(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+def add_score(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+    """Count one seed's scoring of a set to what is `found` of a metric."""
     score = number(value.get("value"))
     if score is None:
         return
@@ -95,7 +96,8 @@ def _add(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], valu
     known.by_task.append(by_task)
 
 
-def _difference(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
+def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
+    """Second minus first, over the tasks that both have."""
     everyone = [set(one) for one in [*first.by_task, *second.by_task]]
     common = everyone[0].intersection(*everyone[1:])
     seeds = (len(first.totals), len(second.totals))

@@ -26,9 +26,20 @@ from ...log import get_logger
 from ...redact import redact_text
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
-_NETWORK_FILESYSTEMS = set(
-    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "fuse.sshfs", "9p", "afs", "ceph"]
-)
+_NETWORK_FILESYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "fuse.sshfs",
+    "9p",
+    "afs",
+    "ceph",
+}
 """Where SQLite's log, which all processes map into memory, is not safe."""
 
 

@@ -14,10 +14,10 @@ from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
 from ...errors import DataError, show
 from ..records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields
+from ..rollouts import preview_of
 from . import schema
 from .wire import LARGEST_NUMBER, Object, check_ids, number, whole
 
-_LONGEST_PREVIEW = 300
 _LONGEST_TEXT = 1_000_000
 _SEARCHED = ("name", "hypothesis", "description", "sentence", "conclusion_text", "tags")
 
@@ -124,7 +124,7 @@ def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, ste
             "reward": number(row.get("reward")),
             "tokens": whole(row.get("tokens")),
             "turns": min(whole(row.get("turns")) or 0, 1 << 30) or None,
-            "preview": preview(row),
+            "preview": preview_of(row),
             "body": _json(row),
         }
     upsert(connection, schema.rollout, list(found.values()), ("run_no", "split", "name", "step", "task", "sample"))
@@ -232,17 +232,6 @@ def full_name(split: str, name: str, metric: str) -> str:
     if metric.startswith(f"{split}/"):
         return metric
     return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
-
-
-def preview(row: Mapping[str, Any]) -> str:
-    """The beginning of what the model wrote."""
-    for key in ("prediction", "text", "completion", "output"):
-        if isinstance(value := row.get(key), str) and value:
-            return value[:_LONGEST_PREVIEW]
-    messages: Any = row.get("messages")
-    last: Any = messages[-1] if isinstance(messages, list) and messages else {}  # pyright: ignore[reportUnknownVariableType]
-    content: Any = last.get("content") if isinstance(last, dict) else ""  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return content[:_LONGEST_PREVIEW] if isinstance(content, str) else ""
 
 
 def _after_event(connection: Connection, project: str, experiment: str, kind: str, data: Object) -> None:

@@ -1,0 +1,150 @@
+"""The rollouts of an experiment on this disk: what scorings and callbacks wrote, indexed once and read line by line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..history.reading import number, subfolders, text
+from .cursors import read_cursor, write_cursor
+from .rollouts import detail_of, preview_of, select_rollouts
+from .shapes import Rollout, RolloutDetail, Rollouts
+from .source import NotFound, Object, RolloutQuery
+
+_SPLITS = {"validation": "val", "training": "train"}
+"""Folder of a `local_logger` -> split."""
+_MOST_INDEXED = 500_000
+"""Rollouts whose index is kept in memory; older indexes are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file of rollouts."""
+
+    arm: str
+    path: Path
+    split: str
+    name: str
+    step: int | None
+    """None where each line says it."""
+
+
+class LocalRollouts:
+    """Knows where rollouts are; keeps an index of the files it has read."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[Path, tuple[tuple[int, int], list[tuple[int, Rollout]]]] = {}
+        self._lock = threading.Lock()
+
+    def list(self, folder: Path, arms: Sequence[str], query: RolloutQuery) -> Rollouts:
+        """A page of the rollouts of an experiment."""
+        return select_rollouts(self._all(folder, arms), query)
+
+    def read(self, folder: Path, arms: Sequence[str], id: str) -> RolloutDetail:
+        """One rollout, whole."""
+        arm, name, offset = read_cursor(id, str, str, int)
+        files = {(file.arm, str(file.path.relative_to(folder))): file for file in _files(folder, arms)}
+        file = files.get((arm, name))
+        known = [] if file is None else [rollout for at, rollout in self._index(folder, file) if at == offset]
+        if file is None or not known:
+            raise NotFound("rollout", id)
+        with file.path.open("rb") as lines:
+            lines.seek(offset)
+            raw: Object = json.loads(lines.readline())
+        group = [
+            one.id for _, one in self._index(folder, file) if (one.task, one.step) == (known[0].task, known[0].step)
+        ]
+        return detail_of(known[0], raw, group)
+
+    def _all(self, folder: Path, arms: Sequence[str]) -> Iterator[Rollout]:
+        for file in _files(folder, arms):
+            for _, rollout in self._index(folder, file):
+                yield rollout
+
+    def _index(self, folder: Path, file: _File) -> list[tuple[int, Rollout]]:
+        try:
+            status = file.path.stat()
+        except OSError:
+            return []
+        stamp = (status.st_mtime_ns, status.st_size)
+        with self._lock:
+            known = self._indexes.get(file.path)
+            if known is not None and known[0] == stamp:
+                return known[1]
+        found = list(_read_index(folder, file))
+        with self._lock:
+            self._indexes.pop(file.path, None)
+            self._indexes[file.path] = (stamp, found)
+            while len(self._indexes) > 1 and sum(len(one) for _, one in self._indexes.values()) > _MOST_INDEXED:
+                self._indexes.pop(next(iter(self._indexes)))
+        return found
+
+
+def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
+    """Journals of scorings, which are complete, and what `local_logger` wrote of sets that have none."""
+    for arm in arms:
+        scored: set[str] = set()
+        benchmarks = folder / arm / "benchmarks"
+        for place in sorted(subfolders(benchmarks)):
+            split, _, name = place.partition("-")
+            for path in sorted((benchmarks / place).glob("step*.jsonl")):
+                digits = path.stem.removeprefix("step")
+                if digits.isdecimal():
+                    scored.add(split)
+                    yield _File(arm, path, split, name, int(digits))
+        for place in sorted(subfolders(folder / arm / "logs")):
+            split, path = _SPLITS.get(place, place), folder / arm / "logs" / place / "rollouts.jsonl"
+            if split not in scored and path.is_file():
+                yield _File(arm, path, split, "", None)
+
+
+def _read_index(folder: Path, file: _File) -> Iterator[tuple[int, Rollout]]:
+    """Where each rollout begins, and its line of the list; of one that was attempted again, the last counts."""
+    found: dict[tuple[Any, ...], tuple[int, Rollout]] = {}
+    relative = str(file.path.relative_to(folder))
+    offset = 0
+    try:
+        with file.path.open("rb") as lines:
+            for line in lines:
+                begin, offset = offset, offset + len(line)
+                row = _parse(line)
+                if row is None or "scoring" in row:
+                    continue
+                rollout = _rollout(file, row, write_cursor(file.arm, relative, begin))
+                found[rollout.name, rollout.step, rollout.task, rollout.sample] = (begin, rollout)
+    except OSError:
+        return
+    yield from found.values()
+
+
+def _parse(line: bytes) -> Object | None:
+    if not line.endswith(b"\n"):
+        return None  # it is being written
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _rollout(file: _File, row: Object, id: str) -> Rollout:
+    step = file.step if file.step is not None else int(number(row.get("step")) or 0)
+    tokens, turns = number(row.get("tokens")), number(row.get("turns"))
+    return Rollout(
+        id=id,
+        arm=file.arm,
+        split=file.split,
+        name=file.name or text(row.get("name")),
+        step=step,
+        task=str(row.get("task_id", "")),
+        sample=int(number(row.get("sample")) or 0),
+        status=text(row.get("status")),
+        reward=number(row.get("reward")),
+        tokens=None if tokens is None else int(tokens),
+        turns=None if turns is None else int(turns),
+        preview=preview_of(row),
+    )
