@@ -287,10 +287,7 @@ class LocalRecords:
 
     def _logged(self, folder: Path) -> Metrics:
         """Every metric that was logged by step; of a step that was done twice, the later one counts."""
-        files = [
-            next((folder / name for name in names if (folder / name).is_file()), None) for names in (_METRICS, _TIMING)
-        ]
-        present = [file for file in files if file is not None]
+        present = [file for names in (_METRICS, _TIMING) if (file := _first_file(folder, names)) is not None]
         stamp = tuple(part for file in present for part in _stamp(file))
         with self._lock:
             known = self._metrics.get(folder)

@@ -49,7 +49,7 @@ api_key = Table(
     Column("id", Id, primary_key=True),
     Column("project_id", Id, nullable=False),
     Column("name", Text, nullable=False),
-    Column("hash", String(64), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),
     Column("scopes", Text, nullable=False),
     Column("created", Double, nullable=False),
     Column("expires", Double),

@@ -310,15 +310,12 @@ class StoredRecords:
         plain = ("id", "name", "verdict", "hypothesis", "sentence", "metric", "best_run", "best_score", "best_low")
         plain += ("best_high", "parent_id", "started", "ended", "invalidated", "n_notes", "version")
         spend = {name: value for name, raw in _object(row["spend"]).items() if (value := number(raw)) is not None}
-        return Experiment(
-            **{name: row[name] for name in plain},
-            **{name: counted[name] if value is None else value for name, value in told.items()},
-            **{name: _texts(row[name]) for name in ("tags", "models", "algorithms", "backends")},
-            status=status,
-            mode="min" if row["mode"] == "min" else "max",
-            spend=spend,
-            live=self._live(connection, str(row["id"])) if running else None,
-        )
+        values: Object = {name: row[name] for name in plain}
+        values |= {name: counted[name] if value is None else value for name, value in told.items()}
+        values |= {name: _texts(row[name]) for name in ("tags", "models", "algorithms", "backends")}
+        live = self._live(connection, str(row["id"])) if running else None
+        mode = "min" if row["mode"] == "min" else "max"
+        return Experiment(**values, status=status, mode=mode, spend=spend, live=live)
 
     def _live(self, connection: Connection, id: str) -> Live:
         run, latest, key, point = schema.run, schema.metric_latest, schema.metric_key, schema.metric_point

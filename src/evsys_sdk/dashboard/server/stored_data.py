@@ -19,7 +19,7 @@ from sqlalchemy.engine import RowMapping
 
 from ...data.jsonl import parse_json
 from ...data.reference import check_name, content_id
-from ...errors import DataError, EvsysError, show
+from ...errors import DataError, show
 from ..cursors import read_cursor, write_cursor
 from ..shapes import DataEntries, DataEntry, DataRows
 from ..source import DataKind, NotFound
@@ -74,8 +74,11 @@ def add_piece(connection: Connection, project: str, kind: DataKind, id: str, pie
     return piece + 1
 
 
-def finish_upload(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry:
-    """Check all rows against the hash they were announced with; nobody reads them before that."""
+def finish_upload(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry | None:
+    """Check all rows against the hash they were announced with; nobody reads them before that.
+
+    None when they are others: they are removed then, so that they can be sent again.
+    """
     row = find_entry(connection, project, kind, id, complete=False)
     if row is None:
         raise NotFound(kind, id)
@@ -86,16 +89,12 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
             rows, size = rows + count, size + len(body)
         if digest.hexdigest() != row["sha256"]:
             connection.execute(delete(_CHUNK).where(_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id))
-            raise Spoiled(f"the rows of {kind} {show(id)} are not those that were announced. Send them again.")
+            return None
         same = (_TABLE.c.project_id == project, _TABLE.c.id == id)
         connection.execute(update(_TABLE).where(*same).values(rows=rows, bytes=size, complete=True))
         row = find_entry(connection, project, kind, id)
     assert row is not None
     return _entry(row)
-
-
-class Spoiled(EvsysError):
-    """An upload whose rows do not hash to what was announced; told after its pieces were removed."""
 
 
 def data_entries(
