@@ -149,6 +149,14 @@ class DashboardClient:
         self._report({"kind": "score", "id": id, "run": check_id(run_id), "line": _clean(line)})
         return id
 
+    def log_score_line(self, run_id: str, line: Mapping[str, Any]) -> None:
+        """Report a scoring as `scores.jsonl` has it; a later one of the same set and step takes its place."""
+        self._report({"kind": "score", "id": new_id(), "run": check_id(run_id), "line": dict(line)}, wait=False)
+
+    def rewind_run(self, run_id: str, next_step: int) -> None:
+        """Say that a run goes on from before `next_step`: what was reported from there on is forgotten."""
+        self._report({"kind": "rewind", "run": check_id(run_id), "next_step": int(next_step)}, wait=False)
+
     def log_predictions(
         self,
         run_id: str,

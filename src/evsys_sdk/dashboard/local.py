@@ -5,6 +5,7 @@ All reading of files for the dashboard is here and in `local_rollouts.py`, throu
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,7 +150,7 @@ class LocalRecords:
             description=text(detail.config.get("description")),
             config=detail.config,
             conclusion=redact(detail.conclusion),
-            conclusion_text=_text_of(detail.folder / "conclusion.md"),
+            conclusion_text=read_text(detail.folder / "conclusion.md"),
             arms=[self._arm(detail, arm) for arm in detail.arms],
             notes=[_note(event) for event in events if event.get("kind") == "note"],
             requests=[_request(event) for event in events if event.get("kind") in _REQUESTS],
@@ -274,9 +275,17 @@ class LocalRecords:
             step=self._furthest(folder),
             total_steps=_whole(progress.get("total_steps")),
             checkpoints=checkpoints(detail.folder, arm.name),
-            datasets=_listed(folder / "datasets.json"),
-            benchmarks=_listed(folder / "benchmarks.json"),
+            datasets=read_list(folder / "datasets.json"),
+            benchmarks=read_list(folder / "benchmarks.json"),
         )
+
+    def steps_of(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
+        """What an arm logged, step by step, with NaN where it was no finite number."""
+        by_step: dict[int, dict[str, float]] = {}
+        for name, values in self._logged(folder).items():
+            for step, value in values.items():
+                by_step.setdefault(int(step), {})[name] = math.nan if value is None else value
+        return sorted(by_step.items())
 
     def _last(self, folder: Path) -> list[tuple[str, float | None]]:
         return [(name, values[max(values)]) for name, values in self._logged(folder).items() if values]
@@ -380,7 +389,8 @@ def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _listed(path: Path) -> list[Object]:
+def read_list(path: Path) -> list[Object]:
+    """The objects of a JSON file that holds a list; none where it cannot be read."""
     from json import loads
 
     try:
@@ -390,7 +400,8 @@ def _listed(path: Path) -> list[Object]:
     return [part({"it": one}, "it") for one in items(found)]
 
 
-def _text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file without its secrets; none where it cannot be read."""
     try:
         return redact_text(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -8,6 +8,7 @@
 | `step` | run, at, line | metrics of one step, as in `metrics.jsonl` |
 | `score` | id, run, line | one scoring, as in `scores.jsonl` |
 | `rollouts` | run, split, name, step, rows | predictions or rollouts of one scoring |
+| `rewind` | run, next_step | the run goes on from before that step; what came after it is forgotten |
 | `event` | experiment, event | one line of the journal; counts once by its id |
 | `spend` | experiment, number, line | one line of the ledger; counts once by its number |
 | `benchmark` | id, name, metadata | which benchmark is scored on |

@@ -54,7 +54,7 @@ class StreamUpload:
         try:
             answer = self.post(b"\n".join(batch.lines), batch.first)
         except Gap as gap:  # the server has more than we know of, or lost what it had not acknowledged for good
-            self._resume_at(gap.next_seq)
+            self.resume_at(gap.next_seq)
             return {}
         except DashboardClientError as error:
             if error.status == 413 and len(batch.lines) > 1:
@@ -99,7 +99,8 @@ class StreamUpload:
         self._drop_connection()
         self.reader.close()
 
-    def _resume_at(self, number: int) -> None:
+    def resume_at(self, number: int) -> None:
+        """Go on from a record: what comes before it has arrived."""
         if not self.reader.go_to(number):
             raise DashboardClientError(
                 f"the dashboard has {number} records of stream {self.reader.stream}, and {self.reader.path} has fewer: "

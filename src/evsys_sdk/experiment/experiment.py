@@ -28,6 +28,7 @@ from . import journal as events
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems
 from .budget import STOP_PREFIX, exhausted, is_budget_stop
+from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .journal import Journal
@@ -78,6 +79,7 @@ class Experiment:
             status = self._status(arms, ledger, interrupt)
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(events.ENDED, status=status, spend=ledger.total().to_dict())
+        tell_experiment_end(self.config, folder.path)
         known = events.experiment_id(folder.path) or folder.path.name
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
 
