@@ -1,7 +1,7 @@
 """Room 14: what happened, shared.
 
 `client.py` writes down what a run reports and sends it, `server/` keeps what clients send, and `local.py` shows what is
-recorded on this disk. `API.md` and `shapes.py` say what can be read from either.
+recorded on this disk. `API.md` and `shapes/` say what can be read from either.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config.base import Strict
-from ..log import get_logger
 from ..protocols import RunResult
 from ..record.jsonable import jsonable
 from ..redact import redact, redact_text
@@ -117,9 +116,7 @@ class EvsysLogger(Callback):
 
     def close(self) -> None:
         if self._client is not None:
-            arrived = self._client.close()
-            if not arrived and not self._client.connection.offline:
-                get_logger(__name__).warning("not everything reached the dashboard; send it with: evsys sync")
+            self._client.close()
             self._client = None
 
     def _take_request(self, request: Mapping[str, Any]) -> None:

@@ -17,11 +17,9 @@ from ..history.detail import Detail, checkpoints, commands, read_detail
 from ..history.filters import NO_VERDICT, ORDERS, Filters, select
 from ..history.filters import count as count_experiments
 from ..history.index import HistoryIndex
-from ..history.liveness import last_activity
 from ..history.notes import add_note
 from ..history.outcome import is_score
 from ..history.reading import (
-    CONCLUSION,
     JOURNAL,
     SCORES,
     Object,
@@ -34,21 +32,18 @@ from ..history.reading import (
     read_object,
     text,
 )
-from ..history.summary import ExperimentSummary
 from ..redact import redact, redact_text
 from .cursors import read_cursor, write_cursor
-from .curves import default_metric
 from .local_data import local_entries, local_rows
 from .local_rollouts import LocalRollouts
+from .local_rows import event_of, experiment_of, note_of, request_of, version_of
 from .shapes import (
     ControlRequest,
     DataEntries,
     DataRows,
-    Event,
     Events,
     Experiment,
     Experiments,
-    Live,
     NewControlRequest,
     NewNote,
     Note,
@@ -104,7 +99,7 @@ class LocalRecords:
             tags=_facets(row[2] for row in rows),
             models=_facets(row[3] for row in rows),
             algorithms=_facets(row[4] for row in rows),
-            running=[_experiment(one) for one in running],
+            running=[experiment_of(one) for one in running],
             version=self.version(),
         )
 
@@ -132,12 +127,12 @@ class LocalRecords:
         page = found[begin : begin + query.limit]
         more = begin + query.limit < len(found)
         following = write_cursor(begin + len(page), page[-1].id) if more and page else None
-        return Experiments(items=[_experiment(one) for one in page], next=following, total=total)
+        return Experiments(items=[experiment_of(one) for one in page], next=following, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
         with HistoryIndex(self.roots) as index:
             marks = ",".join("?" * len(ids))
-            return [_experiment(one) for one in index.summaries(f"id IN ({marks})", list(ids))]
+            return [experiment_of(one) for one in index.summaries(f"id IN ({marks})", list(ids))]
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
@@ -146,14 +141,14 @@ class LocalRecords:
         events = list(read_lines(detail.folder / JOURNAL))
         started = matching(events, "kind", "experiment_started")
         return ExperimentData(
-            experiment=_experiment(detail.summary),
+            experiment=experiment_of(detail.summary),
             description=text(detail.config.get("description")),
             config=detail.config,
             conclusion=redact(detail.conclusion),
             conclusion_text=read_text(detail.folder / "conclusion.md"),
             arms=[self._arm(detail, arm) for arm in detail.arms],
-            notes=[_note(event) for event in events if event.get("kind") == "note"],
-            requests=[_request(event) for event in events if event.get("kind") in _REQUESTS],
+            notes=[note_of(event) for event in events if event.get("kind") == "note"],
+            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS],
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
         )
@@ -197,7 +192,7 @@ class LocalRecords:
         lines = list(read_lines(self._folder(id) / JOURNAL))
         page = lines[max(begin, 0) : max(begin, 0) + limit]
         end = max(begin, 0) + len(page)
-        return Events(items=[_event(line) for line in page], next=write_cursor(end) if end < len(lines) else None)
+        return Events(items=[event_of(line) for line in page], next=write_cursor(end) if end < len(lines) else None)
 
     def spend_lines(self, id: str) -> list[Object]:
         return list(read_lines(self._folder(id) / "spend.jsonl"))
@@ -207,7 +202,7 @@ class LocalRecords:
     def add_note(self, id: str, note: NewNote) -> Note:
         folder = self._folder(id)
         event_id = add_note(folder, note.text, author=note.author)
-        return next(_note(event) for event in read_lines(folder / JOURNAL) if event.get("id") == event_id)
+        return next(note_of(event) for event in read_lines(folder / JOURNAL) if event.get("id") == event_id)
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         from ..experiment.background import cancel
@@ -225,7 +220,7 @@ class LocalRecords:
         about = {"subject": request.subject, "reason": request.reason, "author": request.author}
         with Journal.of(folder) as journal:
             event_id = journal.append(kind, **redact(about), answer=answer)
-        return next(_request(event) for event in read_lines(folder / JOURNAL) if event.get("id") == event_id)
+        return next(request_of(event) for event in read_lines(folder / JOURNAL) if event.get("id") == event_id)
 
     def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
         return local_entries(self.project, kind, name, limit, cursor)
@@ -241,7 +236,7 @@ class LocalRecords:
         with HistoryIndex(self.roots) as index:
             rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
         found = [
-            Change("experiment", id, _version(root / folder, fingerprint, unfinished))
+            Change("experiment", id, version_of(root / folder, fingerprint, unfinished))
             for root, several in rows
             for id, folder, fingerprint, unfinished in several
         ]
@@ -314,63 +309,6 @@ class LocalRecords:
                 self._metrics.pop(next(iter(self._metrics)))
             self._metrics[folder] = (stamp, found)
         return found
-
-
-def _experiment(one: ExperimentSummary) -> Experiment:
-    values = {name: getattr(one, name) for name in Experiment.model_fields if hasattr(one, name)}
-    live = _live(one) if one.status == "running" else None
-    version = _version(one.folder, "", one.status == "running")
-    return Experiment(**values, n_notes=len(one.notes), version=version, live=live)
-
-
-def _live(one: ExperimentSummary) -> Live:
-    """How a running experiment is getting on, from the ends of its files."""
-    from ..experiment.live_status import experiment_status
-
-    try:
-        arms = experiment_status(one.folder).arms
-    except (OSError, ValueError, KeyError):
-        arms = []
-    running = [arm for arm in arms if arm.state == "running"]
-    steps = [(arm.step, arm.total_steps, arm.arm) for arm in running if arm.step is not None]
-    step, total, name = max(steps, key=lambda one: one[0]) if steps else (None, None, "")
-    lines = list(read_lines(one.folder / name / _METRICS[0]))[-_RECENT:] if name else []
-    metric = default_metric([key for key in (lines[-1] if lines else {}) if key != "step"])
-    recent = [value for line in lines if (value := number(line.get(metric))) is not None]
-    return Live(arms_running=len(running), step=step, total_steps=total, metric=metric if recent else "", recent=recent)
-
-
-def _version(folder: Path, fingerprint: str, unfinished: Any) -> int:
-    """When the record of an experiment last changed, in milliseconds."""
-    if unfinished:
-        return int(last_activity(folder) * 1000)
-    times = [int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()]
-    seen = [mtime(folder / JOURNAL), mtime(folder / CONCLUSION)] if not times else []
-    return max([*times, *(int(at * 1000) for at in seen if at is not None)], default=0)
-
-
-def _note(event: Object) -> Note:
-    author = text(event.get("author"))
-    return Note(id=text(event.get("id")), text=text(event.get("text")), author=author, time=number(event.get("time")))
-
-
-def _request(event: Object) -> ControlRequest:
-    kinds: Any = {"stop_requested": "stop", "approved": "approve", "rejected": "reject"}
-    return ControlRequest(
-        id=text(event.get("id")),
-        kind=kinds[event["kind"]],
-        subject=text(event.get("subject")),
-        reason=text(event.get("reason")),
-        author=text(event.get("author")),
-        time=number(event.get("time")) or 0.0,
-        state="done",
-        answer=text(event.get("answer")),
-    )
-
-
-def _event(line: Object) -> Event:
-    data = {key: value for key, value in line.items() if key not in ("id", "time", "kind")}
-    return Event(id=text(line.get("id")), time=number(line.get("time")), kind=text(line.get("kind")), data=redact(data))
 
 
 def _counts(words: Any) -> dict[str, int]:

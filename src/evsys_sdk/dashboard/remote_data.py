@@ -11,8 +11,9 @@ from ..data.dataset_source import Available, SourceEntry, UnknownDataError, choo
 from ..data.reference import FOLDERS, Kind, Reference
 from ..data.row_cache import CachedRows
 from ..errors import DashboardClientError
+from ..log import get_logger
 from ..protocols import Row
-from .connection import Connection
+from .connection import Connection, Unreachable
 
 _PAGE = 500
 _PIECE_BYTES = 4 << 20
@@ -35,8 +36,12 @@ class DashboardSource:
         return None if connection.offline else cls(connection)
 
     def list(self, kind: Kind) -> list[Available]:
-        """Every version of everything of a kind."""
-        return [_available(self._connection, kind, entry) for entry in self._entries(kind)]
+        """Every version of everything of a kind; nothing where it cannot be reached, so that what was pulled counts."""
+        try:
+            return [_available(self._connection, kind, entry) for entry in self._entries(kind)]
+        except Unreachable as error:
+            get_logger(__name__).warning("%s Only what was pulled before can be used.", error)
+            return []
 
     def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
         """The entry with this id, or that a reference means."""

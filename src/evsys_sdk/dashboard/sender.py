@@ -30,6 +30,9 @@ _GATHER_S = 0.02
 """Records of so long go into one request; the first waits, the others travel with it."""
 _LONGEST_PAUSE_S = 30.0
 
+_warned_about: set[str] = set()
+"""Servers that did not answer when last asked: one warning for all runs of a process."""
+
 type RequestHandler = Callable[[Mapping[str, Any]], None]
 
 
@@ -129,7 +132,6 @@ class Sender:
         self._attempts = 0
         self._stopping = self._hurried = False
         self._patience_s = PATIENCE_S
-        self._warned = False
         self._thread = threading.Thread(target=self._run, name="evsys-dashboard", daemon=True)
         self._thread.start()
 
@@ -178,6 +180,8 @@ class Sender:
         with self._state:
             length = self._written
         arrived = self.wait_for(length, timeout_s)
+        if not arrived and self.refusal is None:
+            self._warn("not everything has reached the dashboard yet.")
         with self._state:
             self._stopping = True
             self._state.notify_all()
@@ -223,8 +227,9 @@ class Sender:
         return 0.0
 
     def _warn(self, message: str) -> None:
-        if not self._warned:
-            self._warned = True
+        target = self._upload.connection.target
+        if target not in _warned_about:
+            _warned_about.add(target)
             folder = self._upload.reader.path.parent
             get_logger(__name__).warning("%s Everything is kept in %s; `evsys sync` sends it.", message, folder)
 
@@ -240,7 +245,7 @@ class Sender:
             self._attempts += 1
             if not failing:
                 self._patience_s = PATIENCE_S
-                self._warned = False
+                _warned_about.discard(self._upload.connection.target)
             self._state.notify_all()
 
     def _refuse(self, error: DashboardClientError) -> None:

@@ -166,7 +166,10 @@ class Ingest:
         work.connection.execute(delete(table).where(*mine))
 
     def _run(self, work: _Work, id: str) -> RunRef:
-        known = self._runs.get((work.project, id)) or store.find_run(work.connection, work.project, id)
+        known = self._runs.get((work.project, id))
+        if known is None:
+            wire.check_ids(id)
+            known = store.find_run(work.connection, work.project, id)
         if known is None:
             raise UnknownRun(id)
         self._runs[work.project, id] = known

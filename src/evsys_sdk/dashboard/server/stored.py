@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
 from ...history.filters import NO_VERDICT, ORDERS
 from ...history.outcome import is_score
-from ...history.reading import number, part, text
+from ...history.reading import number
 from ..connection import new_id
 from ..cursors import read_cursor, write_cursor
 from ..curves import default_metric
@@ -47,12 +47,12 @@ from ..source import (
 from . import schema, store
 from .stored_data import data_entries, data_rows
 from .stored_rollouts import list_rollouts, read_rollout
+from .stored_rows import arm_of, count_words, event_of, list_words, note_of, read_object, read_texts
 from .writer import Writer
 
 _QUIET_S = 900.0
 """Longest silence after which a running experiment is still taken to be alive."""
 _RECENT = 40
-_MOST_FACETS = 200
 _SHOWN = [
     column
     for column in schema.experiment.c
@@ -91,16 +91,16 @@ class StoredRecords:
             version = self._version(connection)
         spend: dict[str, float] = {}
         for row in rows:
-            for name, value in _object(row[5]).items():
+            for name, value in read_object(row[5]).items():
                 spend[name] = spend.get(name, 0.0) + (number(value) or 0.0)
         return Overview(
             total=len(rows),
-            by_status=_counts(str(row[0]) for row in rows),
-            by_verdict=_counts(str(row[1]) or NO_VERDICT for row in rows),
+            by_status=count_words(str(row[0]) for row in rows),
+            by_verdict=count_words(str(row[1]) or NO_VERDICT for row in rows),
             spend=spend,
-            tags=_facets(row[2] for row in rows),
-            models=_facets(row[3] for row in rows),
-            algorithms=_facets(row[4] for row in rows),
+            tags=list_words(row[2] for row in rows),
+            models=list_words(row[3] for row in rows),
+            algorithms=list_words(row[4] for row in rows),
             running=running,
             version=version,
         )
@@ -142,13 +142,13 @@ class StoredRecords:
         return ExperimentData(
             experiment=experiment,
             description=str(row["description"]),
-            config=_object(row["config"]),
-            conclusion=_object(row["conclusion"]),
+            config=read_object(row["config"]),
+            conclusion=read_object(row["conclusion"]),
             conclusion_text=str(row["conclusion_text"]),
             arms=arms,
-            notes=[_note(event) for event in events if event.kind == "note"],
+            notes=[note_of(event) for event in events if event.kind == "note"],
             requests=requests,
-            commands={key: str(value) for key, value in _object(row["commands"]).items()},
+            commands={key: str(value) for key, value in read_object(row["commands"]).items()},
             registered_at=started.time if started and started.data.get("hypothesis_sha256") else None,
         )
 
@@ -188,7 +188,7 @@ class StoredRecords:
         with self._engine.connect() as connection:
             self._row(connection, id)
             for arm, line in connection.execute(query):
-                found.setdefault(str(arm), []).append(_object(line))
+                found.setdefault(str(arm), []).append(read_object(line))
         return found
 
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
@@ -209,13 +209,13 @@ class StoredRecords:
             rows = connection.execute(select(table).where(*mine).order_by(table.c.no).limit(limit + 1)).mappings().all()
         page = rows[:limit]
         following = write_cursor(page[-1]["no"]) if len(rows) > limit and page else None
-        return Events(items=[_event(row) for row in page], next=following)
+        return Events(items=[event_of(row) for row in page], next=following)
 
     def spend_lines(self, id: str) -> list[Object]:
         table = schema.spend_line
         mine = (table.c.project_id == self.project, table.c.experiment_id == id)
         with self._engine.connect() as connection:
-            return [_object(line) for line in connection.execute(select(table.c.line).where(*mine)).scalars()]
+            return [read_object(line) for line in connection.execute(select(table.c.line).where(*mine)).scalars()]
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -309,10 +309,10 @@ class StoredRecords:
         counted = dict(zip(told, (int(count or 0) for count in counts), strict=True))
         plain = ("id", "name", "verdict", "hypothesis", "sentence", "metric", "best_run", "best_score", "best_low")
         plain += ("best_high", "parent_id", "started", "ended", "invalidated", "n_notes", "version")
-        spend = {name: value for name, raw in _object(row["spend"]).items() if (value := number(raw)) is not None}
+        spend = {name: value for name, raw in read_object(row["spend"]).items() if (value := number(raw)) is not None}
         values: Object = {name: row[name] for name in plain}
         values |= {name: counted[name] if value is None else value for name, value in told.items()}
-        values |= {name: _texts(row[name]) for name in ("tags", "models", "algorithms", "backends")}
+        values |= {name: read_texts(row[name]) for name in ("tags", "models", "algorithms", "backends")}
         live = self._live(connection, str(row["id"])) if running else None
         mode = "min" if row["mode"] == "min" else "max"
         return Experiment(**values, status=status, mode=mode, spend=spend, live=live)
@@ -341,13 +341,13 @@ class StoredRecords:
             if value is not None:
                 last.setdefault(no, {})[name] = value
         rows = connection.execute(select(run).where(*mine).order_by(run.c.no)).mappings().all()
-        return [_arm(row, last.get(row["no"], {})) for row in rows]
+        return [arm_of(row, last.get(row["no"], {})) for row in rows]
 
     def _events(self, connection: Connection, id: str, kinds: Sequence[str]) -> list[Event]:
         table = schema.event
         mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(kinds))
         rows = connection.execute(select(table).where(*mine).order_by(table.c.no)).mappings().all()
-        return [_event(row) for row in rows]
+        return [event_of(row) for row in rows]
 
     def _requests(self, connection: Connection, id: str) -> list[ControlRequest]:
         table = schema.request
@@ -373,54 +373,3 @@ def _conditions(query: ExperimentQuery) -> list[ColumnElement[bool]]:
         found.append(func.lower(table.c.models).contains(query.model.lower(), autoescape=True))
     found += [table.c.words.contains(word, autoescape=True) for word in query.search.casefold().split()]
     return found
-
-
-def _arm(row: RowMapping, last: dict[str, float]) -> ArmData:
-    failed = str(row["error"]) or "it failed, and no reason was given"
-    problem = failed if row["status"] == "failed" else row["unscored"] and f"unscored: {row['unscored']}"
-    told = {name: value for name, raw in _object(row["metrics"]).items() if (value := number(raw)) is not None}
-    return ArmData(
-        arm=str(row["arm"]),
-        run=str(row["run"]),
-        seed=row["seed"],
-        status=str(row["status"]),
-        problem=str(problem),
-        metrics={**last, **told},
-        spend={name: value for name, raw in _object(row["spend"]).items() if (value := number(raw)) is not None},
-        step=row["step"],
-        total_steps=row["total_steps"],
-        checkpoints=_objects(row["checkpoints"]),
-        datasets=_objects(row["datasets"]),
-        benchmarks=_objects(row["benchmarks"]),
-    )
-
-
-def _event(row: RowMapping) -> Event:
-    return Event(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=_object(row["data"]))
-
-
-def _note(event: Event) -> Note:
-    return Note(id=event.id, text=text(event.data.get("text")), author=text(event.data.get("author")), time=event.time)
-
-
-def _counts(words: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for word in words:
-        found[word] = found.get(word, 0) + 1
-    return found
-
-
-def _facets(columns: Iterable[Any]) -> list[str]:
-    return sorted({word for column in set(columns) for word in _texts(column)})[:_MOST_FACETS]
-
-
-def _object(value: Any) -> Object:
-    return part({"it": json.loads(value) if value else {}}, "it")
-
-
-def _objects(value: Any) -> list[Object]:
-    return [cast(Object, one) for one in json.loads(value) if isinstance(one, dict)]
-
-
-def _texts(value: Any) -> list[str]:
-    return [one for one in json.loads(value) if isinstance(one, str)]
