@@ -2,13 +2,12 @@
 
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
-import { Route, Router, Switch, useLocation } from "wouter";
 
 import { exported } from "./api/client";
 import { follow, useConnection } from "./api/live";
 import type { Session } from "./api/types";
 import { HELP, useKeys } from "./keys";
-import { href, useHashPath, useHashSearch } from "./location";
+import { href, useSegments } from "./location";
 import { Bones, Empty } from "./parts/basics";
 import { CampaignPage } from "./pages/Campaign";
 import { ComparePage } from "./pages/Compare";
@@ -21,11 +20,8 @@ import { switchTheme, useTheme } from "./theme";
 
 export function App() {
   const { session, problem, signIn } = useSession();
-  return (
-    <Router hook={useHashPath} searchHook={useHashSearch}>
-      {session ? <Signed session={session} /> : problem ? <SignIn problem={problem} signIn={signIn} /> : <main><Bones lines={8} /></main>}
-    </Router>
-  );
+  if (session) return <Signed session={session} />;
+  return problem ? <SignIn problem={problem} signIn={signIn} /> : <main><Bones lines={8} /></main>;
 }
 
 function Signed({ session }: { session: Session }) {
@@ -37,44 +33,39 @@ function Signed({ session }: { session: Session }) {
   return (
     <>
       <Top session={session} />
-      <Switch>
-        <Route path="/">{exported ? <ExperimentPage id={exported.experiment} session={session} /> : <ExperimentsPage />}</Route>
-        <Route path="/e/:id">{({ id }) => <ExperimentPage key={id} id={decode(id)} session={session} />}</Route>
-        <Route path="/e/:id/a/:arm">{({ id, arm }) => <ArmPage key={`${id}/${arm}`} id={decode(id)} arm={decode(arm)} />}</Route>
-        <Route path="/compare">
-          <ComparePage />
-        </Route>
-        <Route path="/campaign">
-          <CampaignPage />
-        </Route>
-        <Route path="/data">
-          <DataPage />
-        </Route>
-        <Route path="/data/:kind/:id">{({ kind, id }) => <DataRowsPage key={id} kind={kind === "benchmark" ? "benchmark" : "dataset"} id={decode(id)} />}</Route>
-        <Route>
-          <main id="main">
-            <Empty title="There is no such page">
-              <a href="#/">All experiments</a>
-            </Empty>
-          </main>
-        </Route>
-      </Switch>
+      <Page session={session} />
     </>
   );
 }
 
-/** wouter decodes a parameter once; an id that holds a percent sign must not be decoded twice. */
-const decode = (text: string): string => text;
+/** The page that an address names. A key makes another experiment another page, with nothing left of the first. */
+function Page({ session }: { session: Session }) {
+  const [place = "", first = "", second = "", third = ""] = useSegments();
+  if (!place) return exported ? <ExperimentPage id={exported.experiment} session={session} /> : <ExperimentsPage />;
+  if (place === "e" && second === "a" && third) return <ArmPage key={`${first}/${third}`} id={first} arm={third} />;
+  if (place === "e" && first) return <ExperimentPage key={first} id={first} session={session} />;
+  if (place === "compare") return <ComparePage />;
+  if (place === "campaign") return <CampaignPage />;
+  if (place === "data" && second) return <DataRowsPage key={second} kind={first === "benchmark" ? "benchmark" : "dataset"} id={second} />;
+  if (place === "data") return <DataPage />;
+  return (
+    <main id="main">
+      <Empty title="There is no such page">
+        <a href="#/">All experiments</a>
+      </Empty>
+    </main>
+  );
+}
 
 const PLACES = [
-  { path: "/", word: "Experiments", matches: (at: string) => at === "/" || at.startsWith("/e/") },
-  { path: "/campaign", word: "Campaign", matches: (at: string) => at === "/campaign" },
-  { path: "/compare", word: "Compare", matches: (at: string) => at === "/compare" },
-  { path: "/data", word: "Data", matches: (at: string) => at.startsWith("/data") },
+  { place: "", word: "Experiments" },
+  { place: "campaign", word: "Campaign" },
+  { place: "compare", word: "Compare" },
+  { place: "data", word: "Data" },
 ];
 
 function Top({ session }: { session: Session }) {
-  const [at] = useLocation();
+  const [at = ""] = useSegments();
   const theme = useTheme();
   const help = useRef<HTMLDialogElement>(null);
   useKeys({ "?": () => help.current?.showModal(), t: switchTheme });
@@ -85,9 +76,9 @@ function Top({ session }: { session: Session }) {
       </a>
       {!exported && (
         <nav aria-label="pages">
-          {PLACES.map((place) => (
-            <a key={place.path} href={href(place.path.split("/").filter(Boolean))} aria-current={place.matches(at) ? "page" : undefined}>
-              {place.word}
+          {PLACES.map(({ place, word }) => (
+            <a key={place} href={href(place ? [place] : [])} aria-current={place === (at === "e" ? "" : at) ? "page" : undefined}>
+              {word}
             </a>
           ))}
         </nav>

@@ -1,6 +1,6 @@
 /** Where we are: path and settings of the view, all behind the `#`, so that an exported file has addresses too. */
 
-import { useCallback, useSyncExternalStore } from "react";
+import { useCallback, useMemo, useSyncExternalStore } from "react";
 
 export function splitHash(hash: string): { path: string; search: string } {
   const text = hash.replace(/^#/, "");
@@ -29,11 +29,21 @@ export function navigate(to: string, options: { replace?: boolean } = {}): void 
   window.dispatchEvent(new Event("hashchange"));
 }
 
-/** For wouter: the path, and how to change it. */
-export const useHashPath = (): [string, typeof navigate] => [useSyncExternalStore(subscribe, currentPath), navigate];
+const useHashSearch = (): string => useSyncExternalStore(subscribe, currentSearch);
 
-/** For wouter: what comes after the question mark. */
-export const useHashSearch = (): string => useSyncExternalStore(subscribe, currentSearch);
+/** The segments of the path, each as it was before it was escaped. */
+export function useSegments(): string[] {
+  const path = useSyncExternalStore(subscribe, currentPath);
+  return useMemo(() => path.split("/").slice(1).map(unescape), [path]);
+}
+
+function unescape(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment; // somebody typed a lone percent sign
+  }
+}
 
 /** The address of a view. */
 export function href(segments: string[], settings: { [name: string]: string | null | undefined } = {}): string {

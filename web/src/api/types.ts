@@ -168,8 +168,8 @@ export interface ArmDetail {
   checkpoints: Dict[];
   datasets: Dict[];
   benchmarks: Dict[];
-  examples: Dict[];
-  events: Event[];
+  examples: string;
+  remarks: string[];
 }
 
 export interface Series {
