@@ -69,7 +69,7 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[st
 
 
 @pytest.fixture(scope="session")
-def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     running: dict[str, Any] = {}
     yield running
     for server in running.values():
@@ -77,18 +77,16 @@ def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def dashboard(
-    request: pytest.FixtureRequest, _servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Any:
+def dashboard(request: pytest.FixtureRequest, servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A project of its own on a running server, once with each database."""
     from .serving import ServerThread
 
     kind: str = request.param
-    if kind not in _servers:
+    if kind not in servers:
         folder = tmp_path_factory.mktemp("dashboard")
         address = (
             str(folder / "d.sqlite3") if kind == "sqlite" else request.getfixturevalue("postgres").create_database()
         )
-        _servers[kind] = ServerThread(address)
-    with contextlib.closing(_servers[kind].new_project()) as project:
+        servers[kind] = ServerThread(address)
+    with contextlib.closing(servers[kind].new_project()) as project:
         yield project
