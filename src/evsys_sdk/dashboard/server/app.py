@@ -11,13 +11,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import DataError as DatabaseDataError
 from starlette.exceptions import HTTPException
 
 from ..._version import __version__
 from ...errors import DataError, EvsysAuthError, EvsysError
 from ...log import get_logger
 from ...redact import redact_text
-from ..connection import API_PREFIX
 from ..shapes import Scope, Session
 from ..source import BadQuery, NotFound, RecordSource
 from . import schema
@@ -25,9 +25,9 @@ from .auth import SCOPES, Gate, KeyGate, LocalGate
 from .ingest import GapError, Ingest
 from .live import Signal
 from .page import Page
-from .routes_admin import add_session_routes, key_routes
-from .routes_read import read_routes
-from .routes_sdk import sdk_routes
+from .routes_admin import add_key_routes, add_session_routes
+from .routes_read import add_read_routes
+from .routes_sdk import add_sdk_routes
 from .routing import GuardedRouter, guarded_routes, identity_of
 from .security import Guard
 from .stored import StoredRecords
@@ -43,7 +43,7 @@ def local_app(source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, na
     signal = Signal()
     app = _application(signal, None)
     add_session_routes(app, gate, describe)
-    app.include_router(read_routes(lambda _: source, describe, signal, polled=True), prefix=API_PREFIX)
+    add_read_routes(app, lambda _: source, describe, signal, polled=True)
     return _guarded(app, gate, hosts)
 
 
@@ -65,9 +65,9 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
 
     app = _application(signal, writer)
     add_session_routes(app, gate, describe)
-    app.include_router(read_routes(source, describe, signal, polled=False), prefix=API_PREFIX)
-    app.include_router(sdk_routes(engine, writer, ingest), prefix=API_PREFIX)
-    app.include_router(key_routes(gate, writer), prefix=API_PREFIX)
+    add_read_routes(app, source, describe, signal, polled=False)
+    add_sdk_routes(app, engine, writer, ingest)
+    add_key_routes(app, gate, writer)
     return _guarded(app, gate, hosts)
 
 
@@ -104,14 +104,13 @@ def _application(signal: Signal, writer: Writer | None) -> FastAPI:
 
 
 def _guarded(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
-    routes = GuardedRouter("schema")
+    routes = GuardedRouter(app, "schema")
 
     @routes.add("GET", "/openapi.json", "read", include_in_schema=False)
     def read_schema() -> dict[str, Any]:
         """The whole API as an OpenAPI schema."""
         return app.openapi()
 
-    app.include_router(routes.router, prefix=API_PREFIX)
     guarded_routes(app)  # raises for a route that declares no scope
     app.add_route("/{path:path}", Page().answer, methods=["GET", "HEAD"], include_in_schema=False)
     return Guard(app, gate, hosts)
@@ -154,6 +153,7 @@ _ANSWERS: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
     EvsysAuthError: _answer(401, "unauthorized"),
     PermissionError: _answer(403, "forbidden"),
     Busy: _answer(503, "busy"),
+    DatabaseDataError: lambda _, __: _problem(422, "bad_request", "the database cannot hold this text or number."),
     GapError: _gap,
     EvsysError: _answer(422, "bad_request"),
     HTTPException: _http_answer,

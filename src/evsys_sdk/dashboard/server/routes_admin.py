@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
@@ -79,7 +79,7 @@ def add_session_routes(app: FastAPI, gate: Gate, describe: Callable[[Request], S
         tags=["session"],
         openapi_extra={"x-evsys-scope": "none"},
     )
-    routes = GuardedRouter("session")
+    routes = GuardedRouter(app, "session")
 
     @routes.add("DELETE", "/session", "read")
     def sign_out(request: Request) -> Response:
@@ -89,12 +89,10 @@ def add_session_routes(app: FastAPI, gate: Gate, describe: Callable[[Request], S
         answer.delete_cookie(COOKIE, path=API_PREFIX)
         return answer
 
-    app.include_router(routes.router, prefix=API_PREFIX)
 
-
-def key_routes(gate: KeyGate, writer: Writer) -> APIRouter:
+def add_key_routes(app: FastAPI, gate: KeyGate, writer: Writer) -> None:
     """The keys of the project that is asking; scope admin."""
-    routes = GuardedRouter("admin")
+    routes = GuardedRouter(app, "admin")
 
     @routes.add("GET", "/keys", "admin", response_model=list[ApiKey])
     def read_keys(request: Request) -> list[Object]:
@@ -119,5 +117,3 @@ def key_routes(gate: KeyGate, writer: Writer) -> APIRouter:
             raise NotFound("key", id)
         gate.forget()
         return Response(status_code=204)
-
-    return routes.router

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import StreamingResponse
 
 from .. import answers, curves, items
@@ -44,9 +44,11 @@ _NONE: list[str] = []
 type Step = Annotated[int | None, Query(ge=-(1 << 53), le=1 << 53)]
 
 
-def read_routes(source: Sources, session: Callable[[Request], Session], signal: Signal, *, polled: bool) -> APIRouter:
+def add_read_routes(
+    app: FastAPI, source: Sources, session: Callable[[Request], Session], signal: Signal, *, polled: bool
+) -> None:
     """Everything that can be read of a project."""
-    routes = GuardedRouter("read")
+    routes = GuardedRouter(app, "read")
     _session_routes(routes, session)
     _list_routes(routes, source)
     _experiment_routes(routes, source)
@@ -62,7 +64,6 @@ def read_routes(source: Sources, session: Callable[[Request], Session], signal: 
         return StreamingResponse(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     routes.add("GET", "/events", "read", response_class=StreamingResponse)(stream)
-    return routes.router
 
 
 def _session_routes(routes: GuardedRouter, session: Callable[[Request], Session]) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import FastAPI, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 from sqlalchemy import Connection, Engine
@@ -84,13 +84,12 @@ class Made(Shape):
     id: str
 
 
-def sdk_routes(engine: Engine, writer: Writer, ingest: Ingest) -> APIRouter:
+def add_sdk_routes(app: FastAPI, engine: Engine, writer: Writer, ingest: Ingest) -> None:
     """Everything that clients send and fetch."""
-    routes = GuardedRouter("sdk")
+    routes = GuardedRouter(app, "sdk")
     _stream_routes(routes, engine, writer, ingest)
     _record_routes(routes, writer, ingest)
     _upload_routes(routes, engine, writer)
-    return routes.router
 
 
 def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest: Ingest) -> None:

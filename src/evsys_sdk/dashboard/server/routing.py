@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
+from ..connection import API_PREFIX
 from ..shapes import Problem, Scope
 from .auth import Identity, require
 
@@ -23,10 +24,13 @@ def identity_of(request: Request) -> Identity:
 
 
 class GuardedRouter:
-    """Adds routes together with the scope that each needs."""
+    """Adds routes below the API's prefix to an application, together with the scope that each needs.
 
-    def __init__(self, tag: str) -> None:
-        self.router = APIRouter(tags=[tag], responses=PROBLEMS)
+    They are added one by one, not as a router that is included: the application's own list then has every one of them.
+    """
+
+    def __init__(self, app: FastAPI, tag: str) -> None:
+        self._app, self._tag = app, tag
 
     def add[F: Callable[..., Any]](self, method: str, path: str, scope: Scope, **options: Any) -> Callable[[F], F]:
         """Register a function for a method and a path."""
@@ -36,8 +40,15 @@ class GuardedRouter:
 
         def register(function: F) -> F:
             extra = {_SCOPE_KEY: scope, **options.pop("openapi_extra", {})}
-            self.router.add_api_route(
-                path, function, methods=[method], dependencies=[Depends(check)], openapi_extra=extra, **options
+            self._app.add_api_route(
+                f"{API_PREFIX}{path}",
+                function,
+                methods=[method],
+                dependencies=[Depends(check)],
+                openapi_extra=extra,
+                tags=[self._tag],
+                responses=PROBLEMS,
+                **options,
             )
             return function
 
@@ -45,12 +56,12 @@ class GuardedRouter:
 
 
 def guarded_routes(app: FastAPI) -> list[tuple[str, str, Scope]]:
-    """Method, path and scope of every route below the API; raises for one that declares none."""
+    """Method, path and scope of every route of an application; raises for one that declares none."""
     found: list[tuple[str, str, Scope]] = []
     for route in app.routes:
-        if isinstance(route, APIRoute):
-            scope = (route.openapi_extra or {}).get(_SCOPE_KEY)
-            if scope is None:
-                raise RuntimeError(f"the route {route.path} does not say which scope it needs")
-            found += [(method, route.path, scope) for method in sorted(route.methods or ())]
+        declared = route.openapi_extra if isinstance(route, APIRoute) else None
+        scope = (declared or {}).get(_SCOPE_KEY)
+        if scope is None or not isinstance(route, APIRoute):
+            raise RuntimeError(f"the route {getattr(route, 'path', route)} does not say which scope it needs")
+        found += [(method, route.path, scope) for method in sorted(route.methods or ())]
     return found
