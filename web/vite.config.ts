@@ -19,6 +19,8 @@ export default defineConfig({
     // The content security policy allows no inline data for fonts and scripts.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    // Styles in a file of their own: the policy allows none that a script writes.
+    cssCodeSplit: false,
     reportCompressedSize: true,
     rollupOptions: { output: { format: "iife" } },
   },

@@ -11,6 +11,7 @@ from ..history.reading import items, number, part, text
 from ..history.summarize import scalars, varied_paths
 from .shapes import (
     Arm,
+    ArmDetail,
     Claim,
     Difference,
     Edge,
@@ -21,7 +22,7 @@ from .shapes import (
     Spend,
     SpendLine,
 )
-from .source import ArmData, ExperimentData, ExperimentQuery, Object, RecordSource
+from .source import ArmData, ExperimentData, ExperimentQuery, NotFound, Object, RecordSource
 
 _MOST_CHILDREN = 200
 
@@ -53,6 +54,25 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
         requests=list(data.requests),
         config=data.config,
         conclusion=conclusion,
+    )
+
+
+def describe_arm(source: RecordSource, id: str, arm: str) -> ArmDetail:
+    """Everything the page of one run with one seed shows at once."""
+    data = source.experiment(id)
+    found = next((one for one in data.arms if one.arm == arm), None)
+    if found is None:
+        raise NotFound("arm", arm)
+    files = source.arm_files(id, arm)
+    configs = {text(run.get("name")): run for run in config_runs(data.config)}
+    return ArmDetail(
+        arm=_arm(found, decisive_metric(data)),
+        config=dict(configs.get(found.run, {})),
+        checkpoints=list(files.checkpoints),
+        datasets=list(found.datasets),
+        benchmarks=list(found.benchmarks),
+        examples=files.examples,
+        story=files.story,
     )
 
 

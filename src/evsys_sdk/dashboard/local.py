@@ -20,6 +20,7 @@ from ..history.index import HistoryIndex
 from ..history.notes import add_note
 from ..history.outcome import is_score
 from ..history.reading import (
+    CHECKPOINTS,
     JOURNAL,
     SCORES,
     Object,
@@ -36,7 +37,7 @@ from ..redact import redact, redact_text
 from .cursors import read_cursor, write_cursor
 from .local_data import local_entries, local_rows
 from .local_rollouts import LocalRollouts
-from .local_rows import event_of, experiment_of, note_of, request_of, version_of
+from .local_rows import checkpoint_of, event_of, experiment_of, note_of, request_of, version_of
 from .shapes import (
     ControlRequest,
     DataEntries,
@@ -53,6 +54,7 @@ from .shapes import (
 )
 from .source import (
     ArmData,
+    ArmFiles,
     BadQuery,
     Change,
     DataKind,
@@ -151,6 +153,14 @@ class LocalRecords:
             requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS],
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
+        )
+
+    def arm_files(self, id: str, arm: str) -> ArmFiles:
+        folder = self._folder(id) / arm
+        return ArmFiles(
+            checkpoints=[checkpoint_of(line) for line in read_lines(folder / CHECKPOINTS)],
+            examples=read_text(folder / "rendered_examples.md"),
+            story=read_text(folder / "logs" / "conclusion.md"),
         )
 
     def metric_names(self, id: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..history.liveness import last_activity
-from ..history.reading import CONCLUSION, JOURNAL, Object, mtime, number, read_lines, text
+from ..history.reading import CONCLUSION, JOURNAL, Object, mtime, number, part, read_lines, text
 from ..history.summary import ExperimentSummary
 from ..redact import redact
 from .curves import default_metric
@@ -48,6 +48,18 @@ def version_of(folder: Path, fingerprint: str, unfinished: Any) -> int:
     times = [int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()]
     seen = [mtime(folder / JOURNAL), mtime(folder / CONCLUSION)] if not times else []
     return max([*times, *(int(at * 1000) for at in seen if at is not None)], default=0)
+
+
+def checkpoint_of(line: Object) -> Object:
+    """A checkpoint, without what only a resume needs."""
+    step = number(line.get("next_step")) or number(line.get("step"))
+    return {
+        "name": text(line.get("name")),
+        "step": None if step is None else int(step),
+        "path": text(line.get("sampler")) or text(line.get("state")),
+        "final": line.get("final") is True,
+        "metrics": part(line, "metrics"),
+    }
 
 
 def note_of(event: Object) -> Note:

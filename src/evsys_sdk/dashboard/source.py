@@ -96,6 +96,15 @@ class ArmData:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmFiles:
+    """What an arm left behind that only its own page shows."""
+
+    checkpoints: Sequence[Object] = ()
+    examples: str = ""
+    story: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentData:
     """What is recorded of one experiment, without what can be large."""
 
@@ -136,6 +145,10 @@ class RecordSource(Protocol):
     def experiment(self, id: str) -> ExperimentData: ...
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
         """Those of the ids that are there."""
+        ...
+
+    def arm_files(self, id: str, arm: str) -> ArmFiles:
+        """Of an arm that `experiment` named."""
         ...
 
     def metric_names(self, id: str) -> list[str]: ...

@@ -169,7 +169,7 @@ export interface ArmDetail {
   datasets: Dict[];
   benchmarks: Dict[];
   examples: string;
-  remarks: string[];
+  story: string;
 }
 
 export interface Series {

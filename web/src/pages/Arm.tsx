@@ -32,6 +32,7 @@ function Loaded({ id, detail }: { id: string; detail: ArmDetail }) {
     { id: "checkpoints", word: "Checkpoints", count: detail.checkpoints.length },
     { id: "examples", word: "Examples" },
     { id: "config", word: "Config" },
+    ...(detail.story ? [{ id: "story", word: "Conclusion" }] : []),
   ];
   return (
     <>
@@ -47,6 +48,11 @@ function Loaded({ id, detail }: { id: string; detail: ArmDetail }) {
         {tab === "rollouts" && <RolloutsTab id={id} arm={arm.arm} />}
         {tab === "checkpoints" && <Checkpoints detail={detail} />}
         {tab === "examples" && <Examples detail={detail} />}
+        {tab === "story" && (
+          <pre className="prose" tabIndex={0} role="group" aria-label="conclusion of this run">
+            {detail.story}
+          </pre>
+        )}
         {tab === "config" && <Config value={detail.config} label="config of this run" />}
       </div>
     </>
@@ -84,11 +90,6 @@ function Header({ id, detail }: { id: string; detail: ArmDetail }) {
           <strong>Diagnosis.</strong> {arm.problem}
         </p>
       )}
-      {detail.remarks.map((remark) => (
-        <p key={remark} className="notice" style={toneOf("promising")}>
-          {remark}
-        </p>
-      ))}
     </header>
   );
 }
@@ -133,7 +134,7 @@ function Checkpoints({ detail }: { detail: ArmDetail }) {
               <td className="nowrap">
                 {String(one["name"] ?? "")} {one["final"] === true && <span className="tag">final</span>}
               </td>
-              <td className="number">{String(one["next_step"] ?? one["step"] ?? "")}</td>
+              <td className="number">{String(one["step"] ?? "")}</td>
               <td className="small quiet">
                 {scoreName(one)
                   .slice(0, 6)
@@ -142,8 +143,8 @@ function Checkpoints({ detail }: { detail: ArmDetail }) {
               </td>
               <td>
                 <span className="row tight">
-                  <code>{String(one["sampler"] ?? one["path"] ?? "")}</code>
-                  <Copy text={String(one["sampler"] ?? one["path"] ?? "")} />
+                  <code>{String(one["path"] ?? "")}</code>
+                  <Copy text={String(one["path"] ?? "")} />
                 </span>
               </td>
             </tr>

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from .. import answers, curves, items
 from ..shapes import (
+    ArmDetail,
     Comparison,
     ControlRequest,
     Curves,
@@ -108,6 +109,11 @@ def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
     def read_experiment(request: Request, id: str) -> ExperimentDetail:
         """Everything that an experiment's page shows at once."""
         return answers.describe_experiment(source(request), id)
+
+    @routes.add("GET", "/experiments/{id}/arms/{arm}", "read", response_model=ArmDetail)
+    def read_arm(request: Request, id: str, arm: str) -> ArmDetail:
+        """One run with one seed, whole."""
+        return answers.describe_arm(source(request), id, arm)
 
     @routes.add("GET", "/experiments/{id}/curves", "read", response_model=Curves)
     def read_curves(

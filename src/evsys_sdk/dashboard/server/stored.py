@@ -34,6 +34,7 @@ from ..shapes import (
 )
 from ..source import (
     ArmData,
+    ArmFiles,
     BadQuery,
     Change,
     DataKind,
@@ -151,6 +152,12 @@ class StoredRecords:
             commands={key: str(value) for key, value in read_object(row["commands"]).items()},
             registered_at=started.time if started and started.data.get("hypothesis_sha256") else None,
         )
+
+    def arm_files(self, id: str, arm: str) -> ArmFiles:
+        """Clients send checkpoints and no texts."""
+        with self._engine.connect() as connection:
+            found = [one for one in self._arms(connection, id) if one.arm == arm]
+        return ArmFiles(checkpoints=found[0].checkpoints if found else ())
 
     def metric_names(self, id: str) -> list[str]:
         run, latest, key = schema.run, schema.metric_latest, schema.metric_key

@@ -28,6 +28,7 @@ from .experiment import (
     Session,
 )
 from .record import (
+    ArmDetail,
     Comparison,
     ConfigDifference,
     DataEntries,
@@ -49,6 +50,7 @@ from .shape import Problem, Scope, Shape
 
 __all__ = [
     "Arm",
+    "ArmDetail",
     "Claim",
     "Comparison",
     "ConfigDifference",

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .experiment import Experiment, Items
+from .experiment import Arm, Experiment, Items
 from .shape import Shape
+
+
+class ArmDetail(Shape):
+    """One run with one seed, whole."""
+
+    arm: Arm
+    config: dict[str, Any]
+    """Of the run, as resolved."""
+    checkpoints: list[dict[str, Any]]
+    """`step`, `path` and `final` of each, oldest first; where known, also `name` and `metrics`."""
+    datasets: list[dict[str, Any]]
+    benchmarks: list[dict[str, Any]]
+    examples: str
+    """The first rows as the model saw them; lines that begin with + carry loss. Empty where none were kept."""
+    story: str
+    """What happened in it, Markdown; empty where nobody wrote it down."""
 
 
 class Rollout(Shape):
