@@ -15,6 +15,9 @@ export function show(value: number | null | undefined): string {
   return minus(trim(value.toPrecision(3), size));
 }
 
+/** A number on an axis: without zeros that say nothing. */
+export const tick = (value: number): string => show(value).replace(/(\.\d*?)0+(?=$|[a-zA-Z])/, "$1").replace(/\.(?=$|[a-zA-Z])/, "");
+
 /** A score: always two decimals between -1 and 1, so that columns line up. */
 export function score(value: number | null | undefined): string {
   if (value === null || value === undefined) return MISSING;

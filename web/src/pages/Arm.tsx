@@ -6,6 +6,7 @@ import { compact, duration, score, show, usd } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Copy, Empty, Tabs } from "../parts/basics";
 import { CurvesFigure } from "../parts/CurvesFigure";
+import { Markdown } from "../parts/Markdown";
 import { State, toneOf } from "../parts/marks";
 import { Config } from "../parts/Tree";
 import { colours, useTheme } from "../theme";
@@ -48,11 +49,7 @@ function Loaded({ id, detail }: { id: string; detail: ArmDetail }) {
         {tab === "rollouts" && <RolloutsTab id={id} arm={arm.arm} />}
         {tab === "checkpoints" && <Checkpoints detail={detail} />}
         {tab === "examples" && <Examples detail={detail} />}
-        {tab === "story" && (
-          <pre className="prose" tabIndex={0} role="group" aria-label="conclusion of this run">
-            {detail.story}
-          </pre>
-        )}
+        {tab === "story" && <Markdown text={detail.story} label="conclusion of this run" />}
         {tab === "config" && <Config value={detail.config} label="config of this run" />}
       </div>
     </>

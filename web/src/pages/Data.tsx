@@ -13,8 +13,8 @@ export function DataPage() {
   return (
     <main id="main" tabIndex={-1}>
       <h1>Data</h1>
-      <Entries kind="dataset" title="Datasets" command="evsys dataset add NAME rows.jsonl" />
-      <Entries kind="benchmark" title="Benchmarks" command="evsys benchmark add NAME tasks.jsonl" />
+      <Entries kind="dataset" title="Datasets" command="evsys dataset add rows.jsonl --name NAME" />
+      <Entries kind="benchmark" title="Benchmarks" command="evsys benchmark add tasks.jsonl --name NAME" />
     </main>
   );
 }

@@ -45,8 +45,8 @@ function Loaded({ detail, session }: { detail: ExperimentDetail; session: Sessio
   ];
   return (
     <>
-      <Header detail={detail} session={session} />
-      <Claim detail={detail} />
+      <Header detail={detail} session={session} isWhole={tab === "arms"} />
+      {tab === "arms" ? <Claim detail={detail} /> : one.sentence && <p className="quiet">{sentence(detail)}</p>}
       <div className="stack">
         <Tabs tabs={tabs} current={tab} to={(name) => href(["e", one.id], name === "arms" ? {} : { tab: name })} />
         {tab === "arms" && <ArmsTab detail={detail} />}
@@ -63,7 +63,7 @@ function Loaded({ detail, session }: { detail: ExperimentDetail; session: Sessio
   );
 }
 
-function Header({ detail, session }: { detail: ExperimentDetail; session: Session }) {
+function Header({ detail, session, isWhole }: { detail: ExperimentDetail; session: Session; isWhole: boolean }) {
   const one = detail.experiment;
   return (
     <header className="stack tight">
@@ -77,7 +77,7 @@ function Header({ detail, session }: { detail: ExperimentDetail; session: Sessio
         </span>
       </div>
       <h1>{detail.claim.text || one.name}</h1>
-      {detail.description && detail.description !== detail.claim.text && <p className="quiet">{detail.description}</p>}
+      {isWhole && detail.description && detail.description !== detail.claim.text && <p className="quiet">{detail.description}</p>}
       {one.invalidated && (
         <p className="notice" style={toneOf("invalid")}>
           Do not trust this: {one.invalidated}
@@ -120,10 +120,10 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
 
 /** The verdict is already said by its mark. */
 function sentence(detail: ExperimentDetail): string {
-  const text = detail.experiment.sentence.replaceAll("`", "");
+  const text = detail.experiment.sentence;
   const word = verdictWord(detail.experiment.verdict);
-  const begins = text.toLowerCase().startsWith(word) ? text.slice(text.indexOf(":") + 1).trim() : text;
-  return begins.charAt(0).toUpperCase() + begins.slice(1);
+  const rest = word && text.toLowerCase().startsWith(word) ? text.slice(text.indexOf(":") + 1).trim() : text;
+  return (rest.charAt(0).toUpperCase() + rest.slice(1)).replaceAll("`", "");
 }
 
 function BestScore({ detail }: { detail: ExperimentDetail }) {
@@ -146,8 +146,8 @@ function BestScore({ detail }: { detail: ExperimentDetail }) {
   return (
     <p>
       {one.metric}: <strong>{score(one.best_score)}</strong>
-      {one.best_low !== null && <span className="quiet"> [{score(one.best_low)}, {score(one.best_high)}]</span>} by {one.best_run}. One run is no
-      comparison: add a baseline or a second run.
+      {one.best_low !== null && <span className="quiet"> [{score(one.best_low)}, {score(one.best_high)}]</span>} by {one.best_run}.
+      {one.n_runs === 1 && " One run is no comparison: add a baseline or a second run."}
     </p>
   );
 }
@@ -155,7 +155,8 @@ function BestScore({ detail }: { detail: ExperimentDetail }) {
 function Facts({ detail }: { detail: ExperimentDetail }) {
   const { experiment: one, claim } = detail;
   const differing = detail.varied.slice(0, 5).map((path) => {
-    const values = [...new Set(detail.runs.map((run) => value(run.varied[path])))];
+    const found = [...new Set(detail.runs.map((run) => run.varied[path]))];
+    const values = found.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : 0)).map(value);
     return `${shortPath(path)} ${values.slice(0, 6).join(" / ")}${values.length > 6 ? " / …" : ""}`;
   });
   const best = detail.runs.find((run) => run.is_best) ?? detail.runs[0];
@@ -177,7 +178,9 @@ function Facts({ detail }: { detail: ExperimentDetail }) {
           <>
             <dt>claimed</dt>
             <dd>
-              {signed(claim.direction === "decrease" ? -claim.min_effect : claim.min_effect)} on {claim.metric || one.metric}
+              {claim.min_effect ? signed(claim.direction === "decrease" ? -claim.min_effect : claim.min_effect) : `any ${claim.direction || "change"}`}
+              {claim.min_effect ? " on " : " of "}
+              {claim.metric || one.metric}
               {claim.registered && <span className="quiet">, registered {claim.registered_at ? clock(claim.registered_at) : "before the first step"} ✓</span>}
             </dd>
           </>

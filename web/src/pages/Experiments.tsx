@@ -160,6 +160,7 @@ function Head() {
       <span role="columnheader">verdict</span>
       <span role="columnheader">hypothesis</span>
       <span role="columnheader">best arm</span>
+      <span role="columnheader">metric</span>
       <span role="columnheader" className="number">
         score [95 %]
       </span>
@@ -193,12 +194,15 @@ const Line = memo(function Line({ one, current, picked, onPick }: { one: Experim
         <a className="clip" href={to} style={{ color: "inherit" }} title={one.hypothesis || one.name}>
           {one.hypothesis || one.name}
         </a>
-        {one.hypothesis && <span className="quiet small clip">{one.name}</span>}
+        {one.hypothesis && <span className="name quiet small clip">{one.name}</span>}
         <Tags tags={one.tags.slice(0, 3)} />
         {one.invalidated && <span className="tag" style={{ color: "var(--invalid)" }} title={one.invalidated}>do not trust</span>}
       </span>
       <span role="cell" className="best clip" title={one.best_run}>
         {one.best_run || <span className="quiet">–</span>}
+      </span>
+      <span role="cell" className="metric clip small quiet" title={one.metric}>
+        {one.metric.split("/").pop()}
       </span>
       <span role="cell" className="score number" title={one.metric}>
         {one.live && one.best_score === null ? (

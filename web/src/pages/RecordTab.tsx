@@ -8,6 +8,7 @@ import { useJournal } from "../api/queries";
 import type { Event, ExperimentDetail, Note, Session } from "../api/types";
 import { ago, clock } from "../format";
 import { Answer, Empty } from "../parts/basics";
+import { Markdown } from "../parts/Markdown";
 import { Config } from "../parts/Tree";
 import { VirtualRows } from "../parts/VirtualRows";
 
@@ -16,7 +17,7 @@ export function RecordTab({ detail }: { detail: ExperimentDetail }) {
     <div className="halves">
       <div className="stack">
         <h2>Conclusion</h2>
-        {detail.conclusion_text ? <pre className="prose" tabIndex={0} role="group" aria-label="conclusion">{detail.conclusion_text}</pre> : <p className="quiet">None was written yet.</p>}
+        {detail.conclusion_text ? <Markdown text={detail.conclusion_text} label="conclusion" /> : <p className="quiet">None was written yet.</p>}
         <h2>Config</h2>
         <Config value={detail.config} label="config" />
       </div>

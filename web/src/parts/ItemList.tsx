@@ -23,8 +23,9 @@ const CHANGES = ["all", "lost", "gained", "same", "unpaired"] as const;
 
 export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
   const [only, setOnly] = useSetting("change", "all");
-  const [task, setTask] = useSetting("task");
+  const [chosen, setTask] = useSetting("task");
   const rows = useMemo(() => items.items.filter((item) => only === "all" || item.change === only), [items, only]);
+  const task = chosen || rows[0]?.task || "";
   const current = rows.findIndex((item) => item.task === task);
   const move = (by: number) => rows.length && setTask(rows[Math.max(0, Math.min(rows.length - 1, current + by))]?.task ?? "");
   useKeys({ j: () => move(1), k: () => move(-1) });

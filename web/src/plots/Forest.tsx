@@ -1,7 +1,7 @@
 /** Differences from the baseline, each with its interval; the claimed effect is a line among them. */
 
 import type { Run } from "../api/types";
-import { interval, score, signed } from "../format";
+import { interval, score, signed, tick as short } from "../format";
 import { padded, linear } from "./scale";
 import { useWidth } from "./width";
 
@@ -31,7 +31,8 @@ export function Forest(props: {
           <g key={tick}>
             <line className={tick === 0 ? "zero" : "hair"} x1={x(tick)} x2={x(tick)} y1={0} y2={height} />
             <text className="axis-text" x={x(tick)} y={height + 16} textAnchor="middle">
-              {tick === 0 ? "0" : signed(tick).replace(/0+$/, "")}
+              {tick > 0 ? "+" : ""}
+              {short(tick)}
             </text>
           </g>
         ))}

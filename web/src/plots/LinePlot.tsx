@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-import { show } from "../format";
+import { show, tick } from "../format";
 import { useTheme } from "../theme";
 import type { Aligned } from "./seedBands";
 import { useWidth } from "./width";
@@ -105,8 +105,8 @@ function options(given: {
     cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
     scales: { x: { time: false }, y: given.log ? { distr: 3 } : {} },
     axes: [
-      { ...axis, size: 28, values: (_, ticks) => ticks.map(show) },
-      { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : show(tick))) },
+      { ...axis, size: 28, values: (_, ticks) => ticks.map(tick) },
+      { ...axis, size: 56, values: (_, ticks) => ticks.map((one) => (one === null ? "" : tick(one))) },
     ],
     series,
     bands,

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "react";
 
 import type { Json, Run } from "../api/types";
-import { score, shortPath, show, value as configValue } from "../format";
+import { score, shortPath, tick as short, value as configValue } from "../format";
 import { useTheme } from "../theme";
 import { linear, padded } from "./scale";
 import { useWidth } from "./width";
@@ -147,7 +147,7 @@ function settingAxis(path: string, runs: Run[]): Axis {
     const logarithmic = Math.min(...numbers) > 0 && Math.max(...numbers) / Math.min(...numbers) > 50;
     const to = (value: number) => (logarithmic ? Math.log10(value) : value);
     const scale = linear(Math.min(...numbers.map(to)), Math.max(...numbers.map(to)), BOTTOM, TOP, 5);
-    const ticks = scale.ticks.map((tick) => ({ text: show(logarithmic ? 10 ** tick : tick), y: scale(tick) }));
+    const ticks = scale.ticks.map((tick) => ({ text: short(logarithmic ? 10 ** tick : tick), y: scale(tick) }));
     return { name, ticks, place: (run) => (typeof run.varied[path] === "number" ? scale(to(run.varied[path])) : null) };
   }
   const sorted = [...values].sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : configValue(a).localeCompare(configValue(b))));
@@ -164,7 +164,7 @@ function scoreAxis(metric: string, runs: Run[]): Axis {
   const scale = linear(low, high, BOTTOM, TOP, 5);
   return {
     name: metric || "score",
-    ticks: scale.ticks.map((tick) => ({ text: show(tick), y: scale(tick) })),
+    ticks: scale.ticks.map((tick) => ({ text: short(tick), y: scale(tick) })),
     place: (run) => (run.score === null ? null : scale(run.score)),
   };
 }

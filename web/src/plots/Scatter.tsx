@@ -1,6 +1,6 @@
 /** Points with intervals, such as score over cost; what nothing beats on both is joined by a line. */
 
-import { compact, score, show } from "../format";
+import { compact, score, tick as short } from "../format";
 import { linear, padded } from "./scale";
 import { useWidth } from "./width";
 
@@ -53,7 +53,7 @@ export function Scatter(props: {
           <g key={tick}>
             <line className="hair" x1={52} x2={width - 16} y1={y(tick)} y2={y(tick)} />
             <text className="axis-text" x={46} y={y(tick) + 4} textAnchor="end">
-              {show(tick)}
+              {short(tick)}
             </text>
           </g>
         ))}
