@@ -27,6 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs psycopg: run make test-dashboard"))
 
 
+@pytest.fixture(autouse=True)
+def _nobody_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One warning about a server that does not answer is enough for a process, but not for all of its tests."""
+    monkeypatch.setattr("evsys_sdk.dashboard.sender._warned_about", set())
+
+
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
     with StandIn() as server:

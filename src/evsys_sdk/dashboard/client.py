@@ -171,8 +171,8 @@ class DashboardClient:
         base["step"] = int(step)
         rows: list[Any] = []
         size = 0
-        for prediction in predictions:
-            row = _clean(dict(prediction))
+        for position, prediction in enumerate(predictions):
+            row = {"task_id": str(position), **_clean(dict(prediction))}
             check_size(row, f"a prediction of task {show(row.get('task_id'))}")
             length = len(str(row))
             if rows and size + length > BATCH_BYTES:

@@ -105,6 +105,7 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
 def _read_index(folder: Path, file: _File) -> Iterator[tuple[int, Rollout]]:
     """Where each rollout begins, and its line of the list; of one that was attempted again, the last counts."""
     found: dict[tuple[Any, ...], tuple[int, Rollout]] = {}
+    unnamed: dict[tuple[Any, Any], int] = {}
     relative = str(file.path.relative_to(folder))
     offset = 0
     try:
@@ -114,6 +115,9 @@ def _read_index(folder: Path, file: _File) -> Iterator[tuple[int, Rollout]]:
                 row = _parse(line)
                 if row is None or "scoring" in row:
                     continue
+                if "task_id" not in row:  # rows of a run's own evaluation are known by their position
+                    place = (row.get("step"), row.get("name"))
+                    row["task_id"] = unnamed[place] = unnamed.get(place, -1) + 1
                 rollout = _rollout(file, row, write_cursor(file.arm, relative, begin))
                 found[rollout.name, rollout.step, rollout.task, rollout.sample] = (begin, rollout)
     except OSError:

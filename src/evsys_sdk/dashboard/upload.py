@@ -98,5 +98,6 @@ def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detai
                 break
             for one in page.items:
                 raw = records.rollout(detail.summary.id, one.id).raw
-                client.log_predictions(run_id, [raw], name=one.name, split=one.split, step=one.step)
+                row = {**raw, "task_id": one.task, "sample": one.sample}
+                client.log_predictions(run_id, [row], name=one.name, split=one.split, step=one.step)
             cursor = page.next

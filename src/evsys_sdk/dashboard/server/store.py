@@ -141,8 +141,7 @@ def put_event(connection: Connection, project: str, experiment: str, event: Obje
     data = {key: value for key, value in event.items() if key not in ("id", "time", "kind")}
     values = {"project_id": project, "experiment_id": experiment, "id": id, "kind": kind}
     values |= {"time": number(event.get("time")), "data": _json(data)}
-    made = insert_new(connection, schema.event, [values], ("project_id", "experiment_id", "id"))
-    if made:
+    if insert_new(connection, schema.event, values, ("project_id", "experiment_id", "id")):
         _after_event(connection, project, experiment, kind, data)
 
 
@@ -162,7 +161,7 @@ def put_benchmark(connection: Connection, project: str, id: str, name: str, meta
     values = {"project_id": project, "id": id, "kind": "benchmark", "name": name, "version": version, "split": "test"}
     values |= {"rows": None, "bytes": None, "format": "", "sha256": "", "created": time.time(), "complete": True}
     values["metadata"] = _json(metadata)
-    insert_new(connection, table, [values], ("project_id", "id"))
+    insert_new(connection, table, values, ("project_id", "id"))
 
 
 def put_anchor(connection: Connection, project: str, experiment: str | None, head: str) -> None:
@@ -221,10 +220,10 @@ def upsert(connection: Connection, table: Table, rows: Sequence[Object], keys: S
     connection.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=changed), list(rows))
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[Object], keys: Sequence[str]) -> int:
-    """Insert the rows that are not there yet; how many that were."""
+def insert_new(connection: Connection, table: Table, row: Object, keys: Sequence[str]) -> bool:
+    """Insert a row unless it is there already; whether it was not."""
     statement = _insert(connection, table).on_conflict_do_nothing(index_elements=list(keys))
-    return connection.execute(statement, list(rows)).rowcount
+    return connection.execute(statement, row).rowcount == 1
 
 
 def full_name(split: str, name: str, metric: str) -> str:
