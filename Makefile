@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
+.PHONY: help page quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test-harbor: ## Run the tests of the Harbor engine, in an environment of their o
 
 test-ray: ## Run the tests of the Ray launcher, in an environment of their own
 	$$(bash scripts/env.sh ray dev ray)/bin/python -m pytest -q -m ray tests/experiment
+
+page: dev ## Build the dashboard's page for this checkout (a wheel builds its own)
+	$(BIN)/python hatch_build.py
 
 test-dashboard: ## Run the tests of the dashboard's server on SQLite and PostgreSQL, in an environment of their own
 	$$(bash scripts/env.sh dashboard dev dashboard postgres)/bin/python -m pytest -n auto --dist loadfile -q -m dashboard tests/dashboard
