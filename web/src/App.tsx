@@ -84,7 +84,7 @@ function Top({ session }: { session: Session }) {
         </nav>
       )}
       <div className="end">
-        {exported ? <span className="small quiet">exported</span> : <Signal />}
+        {exported ? <span className="small quiet">exported{exported.remarks.length ? `: ${exported.remarks.join(", ")}` : ""}</span> : <Signal />}
         <button type="button" onClick={switchTheme} aria-label={theme === "dark" ? "light colours" : "dark colours"} title="light or dark (t)">
           {theme === "dark" ? "☀" : "☾"}
         </button>

@@ -194,7 +194,7 @@ def restore_command(backup: str, database: str, as_json: bool) -> None:
 @root_option
 @json_option
 def export_command(experiment: str, output: str | None, roots: tuple[str, ...], as_json: bool) -> None:
-    """Write EXPERIMENT as a folder of JSON files and a report that needs no server."""
+    """Write EXPERIMENT as a folder whose index.html shows it in a browser, without a server."""
     from ..dashboard.export import export_experiment
     from ..history.find import find_experiment
     from ..history.roots import experiment_roots
@@ -202,7 +202,7 @@ def export_command(experiment: str, output: str | None, roots: tuple[str, ...], 
     folder = find_experiment(experiment, experiment_roots(roots))
     target = Path(output or f"{folder.name}-export")
     files = export_experiment(folder, target)
-    emit({"path": str(target), "files": files}, as_json, lambda: click.echo(f"{target / 'report.html'}"))
+    emit({"path": str(target), "files": files}, as_json, lambda: click.echo(str(target / 'index.html')))
 
 
 def _open(database: str) -> Engine:

@@ -1,119 +1,140 @@
-"""One experiment as files: every answer of the read API as JSON, and a report that a browser shows without a server."""
+"""One experiment as a folder that a browser opens without a server: the page, and its answers in a script beside it.
+
+A page that is opened as a file may fetch nothing, so the answers are a script that sets one variable. What the page can
+ask for is answered in advance; where that would be too much, `remarks` says what was left out.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
+import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
+from .._version import __version__
 from ..errors import DataError
-from ..files import write_json, write_text
-from ..history.text import interval_text, score_text
-from .answers import describe_experiment, sum_spend, trace_lineage
-from .curves import CurveQuery, draw_curves
+from ..files import write_text
+from .answers import describe_arm, describe_experiment, sum_spend, trace_lineage
+from .curves import AXES, CurveQuery, draw_curves
 from .items import list_items
 from .local import LocalRecords
-from .shapes import ExperimentDetail, Run, Series
+from .shapes import ExperimentDetail, Rollout, Session
 from .source import LARGEST_PAGE, RolloutQuery
 from .upload import experiment_id_of
 
-_WIDTH, _HEIGHT = 640, 220
-_STYLE = """
-body { font: 14px system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; } td, th { padding: 4px 12px 4px 0; }
-th { text-align: left; border-bottom: 1px solid #ccc; } .quiet { color: #595959; } pre { white-space: pre-wrap; }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e6e6; } .quiet { color: #a6a6a6; } }
-"""
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+PAGE = Path(__file__).parent / "page"
+MOST_ARMS = 200
+MOST_RUNS_DRAWN = 24
+"""As many as the page draws at once."""
+MOST_METRICS = 60
+MOST_ROLLOUTS = 2000
+_POINTS = 300
+_INDEX, _SCRIPT = "index.html", "data.js"
 
 
-def export_experiment(folder: Path, target: Path) -> list[str]:
-    """Write everything about an experiment below `target`; returns the files."""
+def export_experiment(folder: Path, target: Path, page: Path = PAGE) -> list[str]:
+    """Write an experiment below `target` so that `index.html` there shows it; returns the files."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target}: there is something already. Name a new folder with --output.")
-    records, id = LocalRecords([folder.parent], folder.parent), experiment_id_of(folder)
-    detail = describe_experiment(records, id)
-    curves = draw_curves(records, id, CurveQuery())
-    answers: dict[str, Any] = {
-        "experiment": detail,
-        "curves": curves,
-        "items": list_items(records, id, limit=LARGEST_PAGE),
-        "spend": sum_spend(records, id),
-        "lineage": trace_lineage(records, id),
-        "journal": records.events(id, "", LARGEST_PAGE),
-        "rollouts": records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE)),
-    }
-    for name, answer in answers.items():
-        write_json(target / f"{name}.json", answer.model_dump())
-    write_text(target / "report.html", _report(detail, curves.metric, curves.series))
-    return [*(f"{name}.json" for name in answers), "report.html"]
-
-
-def _report(detail: ExperimentDetail, metric: str, series: Sequence[Series]) -> str:
-    one = detail.experiment
-    verdict = one.verdict or one.status
-    parts = [
-        f"<h1>{_text(detail.claim.text or one.name)}</h1>",
-        f"<p><strong>{_text(verdict)}</strong> <span class='quiet'>{_text(one.id)}</span></p>",
-        f"<p>{_text(one.sentence)}</p>",
-        _table(detail),
-        f"<h2>{_text(metric)}</h2>{_plot(series)}" if series else "",
-        _list("Threats", detail.threats),
-        _list("Next", detail.next),
-        _list("Failures", [f"{row['arm']}: {row['reason']}" for row in detail.failures]),
-        _list("Notes", [note.text for note in detail.notes]),
-        f"<h2>Conclusion</h2><pre>{_text(detail.conclusion_text)}</pre>" if detail.conclusion_text else "",
-    ]
-    head = f"<meta charset='utf-8'><title>{_text(one.name)}</title><style>{_STYLE}</style>"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>\n"
-
-
-def _table(detail: ExperimentDetail) -> str:
-    heads = ["run", *detail.varied, detail.experiment.metric or "score", "95 % interval", "difference", "seeds"]
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in _cells(run, detail))}</tr>" for run in detail.runs
+    index = page / _INDEX
+    if not index.is_file():
+        hint = "Install a released wheel, or build it in a checkout with: make page"
+        raise DataError(f"this copy of evsys-sdk was installed without the page, which an export consists of. {hint}")
+    data = collect_answers(LocalRecords([folder.parent], folder.parent), experiment_id_of(folder))
+    shutil.copytree(page, target, dirs_exist_ok=True)
+    html = index.read_text(encoding="utf-8")
+    # Scripts with `defer` run in the order in which they are named: the data first.
+    write_text(
+        target / _INDEX,
+        html.replace("<script defer", f'<script defer src="./{_SCRIPT}"></script>\n    <script defer', 1),
     )
-    return f"<table><tr>{''.join(f'<th>{_text(head)}</th>' for head in heads)}</tr>{rows}</table>"
+    write_text(target / _SCRIPT, f"globalThis.EVSYS_EXPORT = {_as_script(data)};\n")
+    return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
 
 
-def _cells(run: Run, detail: ExperimentDetail) -> list[str]:
-    name = run.run + (" (baseline)" if run.is_baseline else "") + (" (best)" if run.is_best else "")
-    varied = [str(run.varied.get(path, "")) for path in detail.varied]
-    gap = run.difference
-    difference = "" if gap is None else f"{gap.value:+.3g} {interval_text(gap.low, gap.high)}"
-    return [name, *varied, score_text(run.score), interval_text(run.low, run.high), difference, str(run.n_seeds)]
+def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
+    """Every answer that the page can ask for about one experiment, by the question as the page words it."""
+    detail = describe_experiment(records, id)
+    own = f"/experiments/{quote(id, safe='')}"
+    answers: dict[str, Any] = {
+        own: detail,
+        f"{own}/spend": sum_spend(records, id),
+        f"{own}/lineage": trace_lineage(records, id),
+    }
+    remarks: list[str] = []
+    journal = records.events(id, "", LARGEST_PAGE)
+    if journal.next is not None:
+        remarks.append(f"the first {LARGEST_PAGE} events")
+    answers[f"{own}/journal"] = journal.model_copy(update={"next": None})
+    arms = [arm.arm for run in detail.runs for arm in run.arms]
+    for arm in arms[:MOST_ARMS]:
+        answers[f"{own}/arms/{quote(arm, safe='')}"] = describe_arm(records, id, arm)
+    if len(arms) > MOST_ARMS:
+        remarks.append(f"{MOST_ARMS} of {len(arms)} arms")
+    answers |= dict(_curves(records, detail, own))
+    answers |= dict(_items(records, detail, own))
+    answers |= _rollouts(records, id, own, remarks)
+    session = Session(
+        mode="local",
+        project="",
+        project_name=detail.experiment.name,
+        scopes=["read"],
+        version=__version__,
+        can_stop=False,
+    )
+    dumped = {name: answer.model_dump() for name, answer in answers.items()}
+    return {"session": session.model_dump(), "experiment": id, "remarks": remarks, "answers": dumped}
 
 
-def _plot(series: Sequence[Series]) -> str:
-    """Every series as a line; the axes are named by their ends."""
-    points = [(x, y) for one in series for x, y in zip(one.x, one.y, strict=True) if y is not None]
-    if not points:
-        return ""
-    left, right = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    across, up = _WIDTH / ((right - left) or 1), _HEIGHT / ((high - low) or 1)
-    runs = list(dict.fromkeys(one.run for one in series))
-    lines: list[str] = []
-    for one in series:
-        path = " ".join(
-            f"{(x - left) * across:.1f},{_HEIGHT - (y - low) * up:.1f}"
-            for x, y in zip(one.x, one.y, strict=True)
-            if y is not None
-        )
-        colour = _COLOURS[runs.index(one.run) % len(_COLOURS)]
-        lines.append(
-            f"<polyline fill='none' stroke='{colour}' points='{path}'><title>{_text(one.arm)}</title></polyline>"
-        )
-    caption = f"{low:.3g} to {high:.3g} over steps {left:g} to {right:g}; one line an arm, one colour a run"
-    box = f"viewBox='0 -4 {_WIDTH} {_HEIGHT + 8}' width='{_WIDTH}' role='img' aria-label='{_text(caption)}'"
-    return f"<svg {box}>{''.join(lines)}</svg><p class='quiet'>{_text(caption)}</p>"
+def _curves(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
+    """The default metric over every axis, the others over steps."""
+    id, runs = detail.experiment.id, [run.run for run in detail.runs[:MOST_RUNS_DRAWN]]
+    first = draw_curves(records, id, CurveQuery(points=_POINTS, runs=runs))
+    yield f"{own}/curves", first
+    for metric in first.metrics[:MOST_METRICS]:
+        axes = first.axes if metric == first.metric else ["step"]
+        for axis in (name for name in AXES if name in axes):
+            drawn = draw_curves(records, id, CurveQuery(metric, axis, _POINTS, runs=runs))
+            asked = f"metric={quote_plus(metric)}&x={axis}"
+            yield (
+                f"{own}/curves?{asked}",
+                drawn.model_copy(update={"axes": axes, "metrics": first.metrics[:MOST_METRICS]}),
+            )
 
 
-def _list(title: str, entries: Sequence[str]) -> str:
-    shown = "".join(f"<li>{_text(entry)}</li>" for entry in entries)
-    return f"<h2>{title}</h2><ul>{shown}</ul>" if entries else ""
+def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
+    """Every run against the baseline, on every benchmark that both were scored on."""
+    id = detail.experiment.id
+    first = list_items(records, id, limit=LARGEST_PAGE)
+    yield f"{own}/items", first
+    for run in detail.runs[:MOST_RUNS_DRAWN]:
+        for metric in first.metrics:
+            found = list_items(records, id, metric=metric, a=first.a, b=run.run, limit=LARGEST_PAGE)
+            yield f"{own}/items?a={quote_plus(first.a)}&b={quote_plus(run.run)}&metric={quote_plus(metric)}", found
 
 
-def _text(value: object) -> str:
-    return html.escape(str(value))
+def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> dict[str, Any]:
+    """The list and each rollout of it, the last step first."""
+    found: list[Rollout] = []
+    page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE))
+    first = page
+    found += page.items
+    while page.next is not None and len(found) < MOST_ROLLOUTS:
+        page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE, cursor=page.next))
+        found += page.items
+    if first.total > len(found):
+        remarks.append(f"{len(found)} of {first.total} rollouts")
+    answers: dict[str, Any] = {f"{own}/rollouts": first.model_copy(update={"items": found, "next": None})}
+    for rollout in found:
+        answers[f"{own}/rollouts/{quote(rollout.id, safe='')}"] = records.rollout(id, rollout.id)
+    return answers
+
+
+def _as_script(data: dict[str, Any]) -> str:
+    """JSON that means the same as a script, whatever a model wrote into it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for unsafe in ("<", "\u2028", "\u2029"):
+        text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
+    return text

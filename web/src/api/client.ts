@@ -12,6 +12,8 @@ const PREFIX = "api/dashboard/api";
 interface Exported {
   session: Session;
   experiment: string;
+  /** What was left out. */
+  remarks: string[];
   answers: { [question: string]: unknown };
 }
 

@@ -1,7 +1,7 @@
 /** Answering from the data file of an exported page: what a server would filter is filtered here. */
 
 import { Problem, question, type Params } from "./question";
-import type { Curves, Rollout, Rollouts } from "./types";
+import type { Curves, Items, Rollout, Rollouts } from "./types";
 
 type Answers = { [question: string]: unknown };
 
@@ -13,7 +13,7 @@ export function answerFromExport(answers: Answers, path: string, params: Params)
   const plain = answers[path];
   if (path.endsWith("/curves")) return curvesFrom(answers, path, params);
   if (path.endsWith("/rollouts") && plain !== undefined) return rolloutsFrom(plain as Rollouts, params);
-  if (path.endsWith("/items")) return answers[question(path, pick(params, ["a", "b", "metric"]))] ?? plain ?? missing();
+  if (path.endsWith("/items") && plain !== undefined) return itemsFrom(answers, path, plain as Items, params);
   if (plain !== undefined) return plain;
   return missing();
 }
@@ -22,13 +22,17 @@ function missing(): never {
   throw new Problem(404, "not_exported", "This page was exported without that. Open it with `evsys dashboard`.");
 }
 
-const pick = (params: Params, names: string[]): Params =>
-  Object.fromEntries(names.filter((name) => params[name]).map((name) => [name, params[name]]));
+/** What was not asked for is as in the first answer. */
+function itemsFrom(answers: Answers, path: string, first: Items, params: Params): unknown {
+  if (!params["a"] && !params["b"] && !params["metric"]) return first;
+  const [a, b, metric] = [params["a"] ?? first.a, params["b"] ?? first.b, params["metric"] ?? first.metric];
+  return answers[question(path, { a, b, metric })] ?? missing();
+}
 
 function curvesFrom(answers: Answers, path: string, params: Params): Curves {
-  const found = answers[question(path, { metric: params["metric"] ?? "", x: params["x"] ?? "step" })] ?? answers[path];
-  if (found === undefined) return missing();
-  const curves = found as Curves;
+  const first = answers[path] as Curves | undefined;
+  const asked = question(path, { metric: params["metric"] || first?.metric, x: params["x"] ?? "step" });
+  const curves = (answers[asked] ?? (params["metric"] ? undefined : first) ?? missing()) as Curves;
   const wanted = (name: string, value: string) => {
     const chosen = params[name];
     return !chosen || (Array.isArray(chosen) ? chosen.length === 0 || chosen.includes(value) : chosen === value);
