@@ -41,13 +41,12 @@ def experiment_id(folder: Path) -> str:
         return json.loads(next(lines))["experiment_id"]
 
 
-def live_config(root: Path, steps: int) -> ExperimentConfig:
+def write_live_config(root: Path, steps: int) -> Path:
     """An experiment that takes a while: something to watch."""
-    run = _run("slow", {"max_steps": steps})
-    metadata = {"hypothesis": "It can be watched."}
-    return ExperimentConfig.model_validate(
-        {"name": "live", "output_dir": str(root / "outputs"), "metadata": metadata, "run": run}
-    )
+    config = {"name": "live", "output_dir": str(root / "outputs"), "metadata": {"hypothesis": "It can be watched."}}
+    path = root / "live.yaml"
+    path.write_text(json.dumps(config | {"run": _run("slow", {"max_steps": steps})}), "utf-8")
+    return path
 
 
 def _run(name: str, params: dict[str, Any], **changes: Any) -> dict[str, Any]:

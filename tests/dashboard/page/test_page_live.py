@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,8 @@ pytestmark = pytest.mark.dashboard
 
 from playwright.sync_api import expect  # noqa: E402
 
-from evsys_sdk import Experiment  # noqa: E402
-
 from .conftest import Site, Tab  # noqa: E402
-from .project import experiment_id, live_config  # noqa: E402
+from .project import experiment_id, write_live_config  # noqa: E402
 
 
 def test_without_the_token_one_is_told_how_to_get_it(
@@ -51,17 +50,31 @@ def test_an_empty_project_says_what_to_type(open_tab: Callable[..., Tab], tmp_pa
     expect(tab.page.get_by_text("No experiments yet")).to_be_visible()
 
 
+@pytest.fixture
+def start_run() -> Iterator[Callable[[Path], subprocess.Popen[bytes]]]:
+    """Starts `evsys run` as a process of its own; what still runs at the end is stopped."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(config: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "evsys_sdk", "run", str(config)]
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(subprocess.Popen(command, cwd=config.parent, **quiet))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
 def test_a_running_experiment_is_followed_in_place_and_can_be_stopped(
-    open_tab: Callable[..., Tab], tmp_path: Path
+    open_tab: Callable[..., Tab], start_run: Callable[[Path], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     (tmp_path / "outputs").mkdir()
     tab = open_tab(tmp_path)
     page = tab.page
-    statuses: list[str] = []
-    running = threading.Thread(
-        target=lambda: statuses.append(Experiment(live_config(tmp_path, 100_000)).run().status), daemon=True
-    )
-    running.start()
+    running = start_run(write_live_config(tmp_path, 100_000))
     # It shows up in the list by itself, and moves on there.
     row = page.get_by_role("table", name="experiments").locator("[role=row]").filter(has_text="It can be watched.")
     expect(row).to_contain_text("running", timeout=60_000)
@@ -80,7 +93,6 @@ def test_a_running_experiment_is_followed_in_place_and_can_be_stopped(
     page.get_by_role("button", name="stop").click()
     page.get_by_label("reason").fill("seen enough")
     page.get_by_role("dialog").get_by_role("button", name="stop").click()
-    running.join(60)
-    assert not running.is_alive()
+    assert running.wait(60) == 130
     expect(page.get_by_text("interrupted").first).to_be_visible(timeout=30_000)
     assert "seen enough" in (tmp_path / "outputs/live/journal.jsonl").read_text("utf-8")
