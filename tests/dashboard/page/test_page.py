@@ -247,9 +247,9 @@ def test_two_experiments_compared(tab: Tab, ids: dict[str, str]) -> None:
 
 def test_the_campaign_counts_attempts_at_each_claim(tab: Tab) -> None:
     page = tab.open("/campaign")
-    expect(page.get_by_role("img", name=re.compile("^test.routing.pass@1 over tokens spent so far"))).to_be_visible()
+    expect(page.get_by_role("group", name=re.compile("^test.routing.pass@1 over tokens spent so far"))).to_be_visible()
     page.get_by_label("x axis").select_option("time")
-    expect(page.get_by_role("img", name=re.compile("^test.routing.pass@1 over time"))).to_be_visible()
+    expect(page.get_by_role("group", name=re.compile("^test.routing.pass@1 over time"))).to_be_visible()
     expect(page.get_by_role("group", name="claims").locator("tbody tr")).to_have_count(6)
 
 

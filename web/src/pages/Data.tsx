@@ -152,10 +152,10 @@ const Values = ({ entries }: { entries: [string, Json][] }) => (
 );
 
 const PlainTurn = ({ turn }: { turn: Turn }) => (
-  <section className="turn" data-role={turn.role} aria-label={turn.role}>
+  <div className="turn" data-role={turn.role} role="group" aria-label={turn.role}>
     <header>
       <span>{turn.role}</span>
     </header>
     {turn.parts.map((part, at) => (part.kind === "image" ? <img key={at} src={part.source} alt={`from ${turn.role}`} /> : <pre key={at}>{part.text}</pre>))}
-  </section>
+  </div>
 );

@@ -230,7 +230,7 @@ function Facts({ detail }: { detail: ExperimentDetail }) {
       </dl>
       {Object.entries(detail.commands).map(([name, command]) => (
         <div key={name} className="no-print">
-          <h3>{name}</h3>
+          <p className="small quiet">{name}</p>
           <Command text={command} />
         </div>
       ))}

@@ -102,9 +102,9 @@ function Narrow(props: {
   return (
     <div className="row" style={{ alignItems: "flex-end" }}>
       <div style={{ width: 240 }}>
-        <h3>
-          reward <span className="quiet">{show(whole.current.reward_range[0])} to {show(whole.current.reward_range[1])}</span>
-        </h3>
+        <p className="small quiet">
+          reward {show(whole.current.reward_range[0])} to {show(whole.current.reward_range[1])}
+        </p>
         <Bars
           counts={whole.current.rewards}
           range={whole.current.reward_range}

@@ -109,7 +109,7 @@ function Answers({ side, metric, task }: { side: Side; metric: string; task: str
   const one = samples[Math.min(sample, samples.length - 1)];
   const detail = useRollout(side.experiment, one?.id);
   return (
-    <section className="stack tight" aria-label={side.run}>
+    <div className="stack tight" role="group" aria-label={side.run}>
       <header className="row">
         <h2>{side.run}</h2>
         {side.arms.length > 1 && (
@@ -129,6 +129,6 @@ function Answers({ side, metric, task }: { side: Side; metric: string; task: str
         </span>
       </header>
       {!group.data ? <Bones lines={4} /> : !one ? <p className="quiet">No answer to this task was recorded.</p> : detail.data?.rollout.id === one.id ? <Transcript detail={detail.data} /> : <Bones lines={4} />}
-    </section>
+    </div>
   );
 }

@@ -63,7 +63,7 @@ function TurnView({ turn, other, find }: { turn: Turn; other: Turn | undefined; 
     </>
   );
   return (
-    <section className="turn" data-role={turn.role} aria-label={turn.role}>
+    <div className="turn" data-role={turn.role} role="group" aria-label={turn.role}>
       <header>
         <span>{turn.role}</span>
         {turn.remarks.length > 0 && <span>{turn.remarks.join(" · ")}</span>}
@@ -84,7 +84,7 @@ function TurnView({ turn, other, find }: { turn: Turn; other: Turn | undefined; 
           {call.arguments.length >= 80 && <pre>{call.arguments}</pre>}
         </details>
       ))}
-    </section>
+    </div>
   );
 }
 
@@ -110,7 +110,7 @@ function Text({ text, other, find }: { text: string; other: string | null; find:
 /** The likelier, the paler: what surprised the model itself stands out. */
 function Tokens({ tokens }: { tokens: Token[] }) {
   return (
-    <section className="turn" data-role="assistant" aria-label="tokens">
+    <div className="turn" data-role="assistant" role="group" aria-label="tokens">
       <pre>
         {tokens.map((token, at) => {
           const doubt = token.logprob === null ? 0 : 1 - Math.exp(token.logprob);
@@ -127,7 +127,7 @@ function Tokens({ tokens }: { tokens: Token[] }) {
         })}
       </pre>
       <p className="small quiet">Darker: less likely to the model. Italics: the loss does not see it.</p>
-    </section>
+    </div>
   );
 }
 
@@ -138,12 +138,12 @@ function Verifier({ detail }: { detail: RolloutDetail }) {
   return (
     <>
       {Object.keys(info).length > 0 && (
-        <section className="turn" aria-label="verifier">
+        <div className="turn" role="group" aria-label="verifier">
           <header>
             <span>verifier</span>
           </header>
           <pre>{Object.entries(info).map(([key, it]) => `${key}: ${typeof it === "string" ? it : JSON.stringify(it)}`).join("\n")}</pre>
-        </section>
+        </div>
       )}
       <details className="small">
         <summary className="quiet">as recorded</summary>

@@ -48,7 +48,7 @@ export function Scatter(props: {
   const labelled = points.length <= 14;
   return (
     <div ref={box}>
-      <svg width={width} height={HEIGHT} role="img" aria-label={`${props.yLabel} over ${props.xLabel}. ${aria}`}>
+      <svg width={width} height={HEIGHT} role={points.some((one) => one.href) ? "group" : "img"} aria-label={`${props.yLabel} over ${props.xLabel}. ${aria}`}>
         {y.ticks.map((tick) => (
           <g key={tick}>
             <line className="hair" x1={52} x2={width - 16} y1={y(tick)} y2={y(tick)} />
