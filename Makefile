@@ -82,6 +82,8 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 		--output-file constraints-fireworks.txt
 	uv pip compile -q pyproject.toml --extra dev --extra tinker --extra server --universal --python-version 3.12 \
 		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-tinker.txt
+	uv pip compile -q pyproject.toml --extra dev --extra dashboard --extra postgres --universal --python-version 3.12 \
+		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-dashboard.txt
 	uv pip compile -q pyproject.toml --extra dev --extra local --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" --output-file constraints-local.txt
 	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \
