@@ -42,7 +42,8 @@ REGISTRY = [
         for name in (f"register_{short}", f"get_{short}", f"list_{plural}")
     ),
 ]
-PROMISED = {"__version__", *f"{CONFIG} {DATA} {PROTOCOLS} {EXPERIMENT} {DASHBOARD} {ERRORS} {LOGGING}".split(), *REGISTRY}
+NAMES = f"{CONFIG} {DATA} {PROTOCOLS} {EXPERIMENT} {DASHBOARD} {ERRORS} {LOGGING}"
+PROMISED = {"__version__", *NAMES.split(), *REGISTRY}
 
 SOURCE = Path(evsys_sdk.__file__)
 LIGHT = ("pydantic", "numpy", "yaml", "httpx", "rich", "click", "torch", "asyncio")

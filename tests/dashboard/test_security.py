@@ -281,7 +281,7 @@ def test_without_the_page_the_server_says_how_to_get_it(tmp_path: Path) -> None:
     with running_app(lambda hosts: local_app(source, LocalGate(), hosts, name="here")) as server:
         answer = httpx.get(server.url, trust_env=False)
     assert answer.status_code == 200
-    assert "make page" in answer.text
+    assert "released\nwheel" in answer.text
 
 
 def test_local_mode_needs_its_token_and_has_no_routes_for_clients(local: Any) -> None:

@@ -217,17 +217,21 @@ class DashboardClient:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def flush(self, timeout_s: float = FLUSH_S) -> bool:
-        """Wait until everything has arrived; False when it has not, and then it is still on disk."""
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything has arrived; False when it has not, and then it is still on disk.
+
+        By default a server that does not answer is waited for half a second; with `timeout_s`, for as long as that.
+        """
         mirror, sender = self._mirror, self._sender
         if mirror is None or sender is None:
             return mirror is None
-        arrived = sender.wait_for(mirror.length, timeout_s)
+        wait_s = FLUSH_S if timeout_s is None else timeout_s
+        arrived = sender.wait_for(mirror.length, wait_s, stubborn=timeout_s is not None)
         self._tell_refusals(sender)
         return arrived
 
-    def close(self, timeout_s: float = FLUSH_S) -> bool:
-        """Send what can be sent in time and stop; whether everything has arrived."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Send what can be sent in time (as `flush`) and stop; whether everything has arrived."""
         with self._opening:
             mirror, sender, self._mirror, self._sender = self._mirror, self._sender, None, None
         if mirror is None:

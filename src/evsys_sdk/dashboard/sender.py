@@ -143,10 +143,10 @@ class Sender:
             if was_idle:
                 self._state.notify_all()
 
-    def wait_for(self, number: int, timeout_s: float) -> bool:
+    def wait_for(self, number: int, timeout_s: float, *, stubborn: bool = False) -> bool:
         """Wait until the server has the first `number` records; False when it has not.
 
-        A server that does not answer costs at most `PATIENCE_S` over the life of the sender.
+        A server that does not answer costs at most `PATIENCE_S` over the life of the sender, unless one is `stubborn`.
         """
         with self._state:
             attempts = self._attempts
@@ -155,13 +155,13 @@ class Sender:
             self._state.notify_all()  # somebody waits, so the pause after a failure is over
             while self._upload.acknowledged < number and self.refusal is None and self._thread.is_alive():
                 answered = not self._failing and self._upload.acknowledged > 0
-                left = timeout_s if answered else min(timeout_s, self._patience_s)
+                left = timeout_s if answered or stubborn else min(timeout_s, self._patience_s)
                 left -= time.monotonic() - began
-                if left <= 0 or (self._failing and self._attempts > attempts):
+                if left <= 0 or (self._failing and self._attempts > attempts and not stubborn):
                     break
                 self._state.wait(left)
             arrived = self._upload.acknowledged >= number
-            if not arrived and self.refusal is None:
+            if not arrived and self.refusal is None and not stubborn:
                 self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
             return arrived
 
@@ -175,11 +175,11 @@ class Sender:
             found, self._upload.rejected = self._upload.rejected, []
             return found
 
-    def close(self, timeout_s: float = FLUSH_S) -> bool:
+    def close(self, timeout_s: float | None = None) -> bool:
         """Send what is left, if that can be done in time; whether everything has arrived."""
         with self._state:
             length = self._written
-        arrived = self.wait_for(length, timeout_s)
+        arrived = self.wait_for(length, FLUSH_S if timeout_s is None else timeout_s, stubborn=timeout_s is not None)
         if not arrived and self.refusal is None:
             self._warn("not everything has reached the dashboard yet.")
         with self._state:

@@ -6,6 +6,7 @@ more. It is shown once, sent in a header, and never part of an address, a log li
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -23,7 +24,7 @@ from ..connection import new_id
 from ..records import check_id
 from ..shapes import Scope
 from . import schema
-from .writer import Writer
+from .writer import Busy, Writer
 
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 SESSION_S = 30 * 86_400.0
@@ -141,12 +142,9 @@ class KeyGate:
         return identity
 
     def _note_use(self, key_id: str) -> None:
-        table = schema.api_key
-        self._writer.submit(
-            lambda connection: (
-                connection.execute(update(table).where(table.c.id == key_id).values(last_used=time.time())).rowcount
-            )
-        )
+        used = update(schema.api_key).where(schema.api_key.c.id == key_id).values(last_used=time.time())
+        with contextlib.suppress(Busy):  # there is more important work than this
+            self._writer.submit(lambda connection: connection.execute(used).rowcount)
 
 
 def digest(secret: str) -> str:
@@ -170,7 +168,7 @@ def make_key(
     if unknown or not scopes:
         raise DataError(f"scope {show(unknown[0] if unknown else '')} is not known. Choose among {', '.join(SCOPES)}.")
     if connection.execute(select(schema.project.c.id).where(schema.project.c.id == project)).first() is None:
-        raise DataError(f"there is no project {show(project)}. Make it with: evsys dashboard project {project}")
+        raise DataError(f"there is no project {show(project)}. Make it with: evsys dashboard key {project}")
     id = new_id()
     key = f"evk_{id}_{secrets.token_urlsafe(32)}"
     values = {"id": id, "project_id": project, "name": name, "hash": digest(key), "revoked": False}

@@ -12,6 +12,8 @@ from ..source import Change, RecordSource
 
 KEEP_ALIVE_S = 15.0
 _POLL_S = 1.0
+_LULL_S = 0.2
+"""Changes of so long are told together: a busy project commits many times a second."""
 _MOST_OF_THE_TIME = 10
 """Looking for changes on a disk takes time; at most one part in so many of it."""
 
@@ -71,6 +73,7 @@ async def stream_changes(
         if polled:
             pause = max(_POLL_S, (time.monotonic() - began) * _MOST_OF_THE_TIME)
         await signal.wait(pause)
+        await asyncio.sleep(_LULL_S)
 
 
 def _data(change: Change) -> dict[str, str | int]:

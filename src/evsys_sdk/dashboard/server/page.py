@@ -16,7 +16,7 @@ _MISSING = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>evsys dashboard</title></head>
 <body><h1>The page is not built</h1>
 <p>The server runs and its API answers, but this copy of evsys-sdk was installed without the page. Install a released
-wheel, or build it in a checkout with <code>make page</code>.</p></body></html>
+wheel of evsys-sdk, which carries it.</p></body></html>
 """
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json"}
 

@@ -18,13 +18,14 @@ _GRACE_S = 5
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that nobody else has; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
         sock.listen(128)
     except OSError as error:
+        sock.close()
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot listen on {host}:{port}: {reason}. Choose another --port or --host.") from None
     return sock

@@ -222,8 +222,8 @@ def upsert(connection: Connection, table: Table, rows: Sequence[Object], keys: S
 
 def insert_new(connection: Connection, table: Table, row: Object, keys: Sequence[str]) -> bool:
     """Insert a row unless it is there already; whether it was not."""
-    statement = _insert(connection, table).on_conflict_do_nothing(index_elements=list(keys))
-    return connection.execute(statement, row).rowcount == 1
+    statement = _insert(connection, table).values(**row).on_conflict_do_nothing(index_elements=list(keys))
+    return connection.execute(statement.returning(table.c[keys[0]])).first() is not None
 
 
 def full_name(split: str, name: str, metric: str) -> str:

@@ -61,7 +61,7 @@ def list_words(columns: Iterable[Any]) -> list[str]:
 
 def read_object(value: Any) -> Object:
     """JSON text that holds an object."""
-    return part({"it": json.loads(value) if value else {}}, "it")
+    return {} if value in ("{}", "", None) else part({"it": json.loads(value)}, "it")
 
 
 def read_objects(value: Any) -> list[Object]:
@@ -71,4 +71,4 @@ def read_objects(value: Any) -> list[Object]:
 
 def read_texts(value: Any) -> list[str]:
     """The texts of JSON text that holds a list."""
-    return [one for one in json.loads(value) if isinstance(one, str)]
+    return [] if value == "[]" else [one for one in json.loads(value) if isinstance(one, str)]

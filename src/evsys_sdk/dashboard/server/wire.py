@@ -159,6 +159,9 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
         raise DataError(f"a line of metrics has {len(line)} entries; at most {MOST_METRICS} are taken.")
     found: list[tuple[str, float | None, str | None]] = []
     for name, value in line.items():
+        if type(value) is float and math.isfinite(value) and len(name) <= LONGEST_NAME:  # nearly all of them
+            found.append((name, value, None))
+            continue
         if name in ("step", "_nonfinite"):
             continue
         if len(name) > LONGEST_NAME:
