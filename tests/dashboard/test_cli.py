@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,20 +65,26 @@ def test_without_the_extra_the_command_says_what_to_install(
     assert "dashboard" in capsys.readouterr().err
 
 
-def test_an_export_holds_every_answer_and_a_report_with_nothing_executable(
+def test_an_export_is_the_page_with_its_answers_and_nothing_that_was_written_is_executed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     hostile = {"hypothesis": {"claim": "<script>alert(1)</script>"}}
     write_experiment(tmp_path / "outputs", "routing", metadata=hostile)
+    page = tmp_path / "page"
+    (page / "assets").mkdir(parents=True)
+    (page / "index.html").write_text('<script defer src="./assets/app.js"></script>', "utf-8")
+    (page / "assets" / "app.js").write_text("", "utf-8")
+    monkeypatch.setattr("evsys_sdk.dashboard.export.PAGE", page)
     assert main(["dashboard", "export", "routing", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     folder = Path(told["path"])
-    assert set(told["files"]) == {path.name for path in folder.iterdir()}
-    assert json.loads((folder / "experiment.json").read_text("utf-8"))["experiment"]["name"] == "routing"
-    report = (folder / "report.html").read_text("utf-8")
-    assert "<script" not in report
-    assert "&lt;script&gt;" in report
-    assert "<svg" in report
+    assert told["files"] == ["assets/app.js", "data.js", "index.html"]
+    scripts = re.findall(r'src="([^"]+)"', (folder / "index.html").read_text("utf-8"))
+    assert scripts == ["./data.js", "./assets/app.js"]
+    script = (folder / "data.js").read_text("utf-8")
+    assert "<" not in script
+    data = json.loads(script.removeprefix("globalThis.EVSYS_EXPORT = ").removesuffix(";\n"))
+    assert data["answers"][f"/experiments/{data['experiment']}"]["claim"]["text"] == "<script>alert(1)</script>"
     assert main(["dashboard", "export", "routing"]) == 1
     assert "there is something already" in capsys.readouterr().err

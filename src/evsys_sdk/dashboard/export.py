@@ -34,10 +34,11 @@ _POINTS = 300
 _INDEX, _SCRIPT = "index.html", "data.js"
 
 
-def export_experiment(folder: Path, target: Path, page: Path = PAGE) -> list[str]:
+def export_experiment(folder: Path, target: Path, page: Path | None = None) -> list[str]:
     """Write an experiment below `target` so that `index.html` there shows it; returns the files."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target}: there is something already. Name a new folder with --output.")
+    page = page or PAGE
     index = page / _INDEX
     if not index.is_file():
         hint = "Install a released wheel, or build it in a checkout with: make page"

@@ -116,7 +116,7 @@ class LocalRecords:
             model=query.model,
             search=query.search,
         )
-        position, last = read_cursor(query.cursor, int, str) if query.cursor else (0, "")
+        position, last = read_cursor(query.cursor, int, str) if query.cursor else (query.offset, "")
         with HistoryIndex(self.roots) as index:
             if query.parent:
                 found = [one for one in select(index, filters, sort=query.sort) if one.parent_id == query.parent]
@@ -125,7 +125,7 @@ class LocalRecords:
                 found = select(index, filters, sort=query.sort, limit=max(position, 0) + query.limit + 1)
                 total = count_experiments(index, filters)
         # What came in since the last page moves everything: go on after the experiment that ended it.
-        begin = next((at + 1 for at, one in enumerate(found) if one.id == last), max(position, 0)) if last else 0
+        begin = next((at + 1 for at, one in enumerate(found) if one.id == last), max(position, 0)) if last else position
         page = found[begin : begin + query.limit]
         more = begin + query.limit < len(found)
         following = write_cursor(begin + len(page), page[-1].id) if more and page else None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..history.reading import number, subfolders, text
 from .cursors import read_cursor, write_cursor
-from .rollouts import detail_of, preview_of, select_rollouts
+from .rollouts import Selection, detail_of, page_of, preview_of, select_rollouts
 from .shapes import Rollout, RolloutDetail, Rollouts
 from .source import NotFound, Object, RolloutQuery
 
@@ -19,6 +19,8 @@ _SPLITS = {"validation": "val", "training": "train"}
 """Folder of a `local_logger` -> split."""
 _MOST_INDEXED = 500_000
 """Rollouts whose index is kept in memory; older indexes are forgotten first."""
+_MOST_SELECTIONS = 4
+"""Lists that are kept; the pages of one list come from one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,22 @@ class LocalRollouts:
     """Knows where rollouts are; keeps an index of the files it has read."""
 
     def __init__(self) -> None:
-        self._indexes: dict[Path, tuple[tuple[int, int], list[tuple[int, Rollout]]]] = {}
+        self._indexes: dict[Path, _Index] = {}
+        self._selections: list[tuple[tuple[Any, ...], Selection]] = []
+        """The lists that were asked for last, the latest first."""
         self._lock = threading.Lock()
 
     def list(self, folder: Path, arms: Sequence[str], query: RolloutQuery) -> Rollouts:
-        """A page of the rollouts of an experiment."""
-        return select_rollouts(self._all(folder, arms), query)
+        """A page of the rollouts of an experiment; the pages of one list share its selection."""
+        files = list(_files(folder, arms))
+        key = (folder, tuple(_stamp(file.path) for file in files), replace(query, cursor="", limit=0, offset=0))
+        with self._lock:
+            known = next((selection for one, selection in self._selections if one == key), None)
+        if known is None:
+            known = select_rollouts(self._all(folder, files), query)
+            with self._lock:
+                self._selections = [(key, known), *self._selections[: _MOST_SELECTIONS - 1]]
+        return page_of(known, query)
 
     def read(self, folder: Path, arms: Sequence[str], id: str) -> RolloutDetail:
         """One rollout, whole."""
@@ -60,28 +72,45 @@ class LocalRollouts:
         ]
         return detail_of(known[0], raw, group)
 
-    def _all(self, folder: Path, arms: Sequence[str]) -> Iterator[Rollout]:
-        for file in _files(folder, arms):
+    def _all(self, folder: Path, files: Iterable[_File]) -> Iterator[Rollout]:
+        for file in files:
             for _, rollout in self._index(folder, file):
                 yield rollout
 
     def _index(self, folder: Path, file: _File) -> list[tuple[int, Rollout]]:
-        try:
-            status = file.path.stat()
-        except OSError:
+        stamp = _stamp(file.path)
+        if stamp is None:
             return []
-        stamp = (status.st_mtime_ns, status.st_size)
         with self._lock:
             known = self._indexes.get(file.path)
-            if known is not None and known[0] == stamp:
-                return known[1]
-        found = list(_read_index(folder, file))
-        with self._lock:
-            self._indexes.pop(file.path, None)
-            self._indexes[file.path] = (stamp, found)
-            while len(self._indexes) > 1 and sum(len(one) for _, one in self._indexes.values()) > _MOST_INDEXED:
-                self._indexes.pop(next(iter(self._indexes)))
-        return found
+        if known is None or known.stamp != stamp:
+            known = _read_index(folder, file, stamp, known)
+            with self._lock:
+                self._indexes.pop(file.path, None)
+                self._indexes[file.path] = known
+                while len(self._indexes) > 1 and sum(len(one.rows) for one in self._indexes.values()) > _MOST_INDEXED:
+                    self._indexes.pop(next(iter(self._indexes)))
+        return list(known.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What was read of a file: rollouts by what tells them apart, each with the place where it begins."""
+
+    stamp: tuple[int, int]
+    end: int = 0
+    """Up to where it was read."""
+    last: tuple[int, bytes] = (0, b"")
+    """The last line that was read and where it begins: as long as it is there, the file has only grown."""
+    rows: dict[tuple[Any, ...], tuple[int, Rollout]] = field(default_factory=dict[tuple[Any, ...], tuple[int, Rollout]])
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
@@ -102,32 +131,40 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
                 yield _File(arm, path, split, "", None)
 
 
-def _read_index(folder: Path, file: _File) -> Iterator[tuple[int, Rollout]]:
-    """Where each rollout begins, and its line of the list; of one that was attempted again, the last counts."""
-    found: dict[tuple[Any, ...], tuple[int, Rollout]] = {}
-    unnamed: dict[tuple[Any, Any], int] = {}
+def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index | None) -> _Index:
+    """Where each rollout begins, and its line of the list; of one that was attempted again, the last counts.
+
+    A file that has only grown since it was read is read on from there.
+    """
     relative = str(file.path.relative_to(folder))
-    offset = 0
     try:
         with file.path.open("rb") as lines:
+            before = known if known is not None and _has_only_grown(lines, known) else _Index(stamp)
+            rows, offset, last = dict(before.rows), before.end, before.last
+            lines.seek(offset)
             for line in lines:
-                begin, offset = offset, offset + len(line)
+                if not line.endswith(b"\n"):
+                    break  # it is being written
+                begin, offset, last = offset, offset + len(line), (offset, line)
                 row = _parse(line)
                 if row is None or "scoring" in row:
                     continue
-                if "task_id" not in row:  # rows of a run's own evaluation are known by their position
-                    place = (row.get("step"), row.get("name"))
-                    row["task_id"] = unnamed[place] = unnamed.get(place, -1) + 1
                 rollout = _rollout(file, row, write_cursor(file.arm, relative, begin))
-                found[rollout.name, rollout.step, rollout.task, rollout.sample] = (begin, rollout)
+                key = (rollout.name, rollout.step, rollout.task, rollout.sample)
+                rows.pop(key, None)
+                rows[key] = (begin, rollout)
     except OSError:
-        return
-    yield from found.values()
+        return _Index(stamp)
+    return _Index(stamp, offset, last, rows)
+
+
+def _has_only_grown(lines: IO[bytes], known: _Index) -> bool:
+    begin, line = known.last
+    lines.seek(begin)
+    return bool(line) and lines.read(len(line)) == line
 
 
 def _parse(line: bytes) -> Object | None:
-    if not line.endswith(b"\n"):
-        return None  # it is being written
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from ..history.reading import items, part, text
 from .cursors import read_cursor, write_cursor
 from .shapes import Rollout, RolloutDetail, Rollouts
 from .source import BadQuery, Object, RolloutQuery
+
+type Place = tuple[int, str, str, str, str, int]
+"""Where a rollout stands in the list."""
 
 LONGEST_PREVIEW = 300
 OUTCOMES = ("passed", "failed", "error")
@@ -51,22 +56,25 @@ def check_outcome(query: RolloutQuery) -> None:
         raise BadQuery(f"outcome is {query.outcome[:40]!r}. It can be {', '.join(OUTCOMES)}.")
 
 
-def select_rollouts(rollouts: Iterable[Rollout], query: RolloutQuery) -> Rollouts:
-    """A page of those that meet a query; later steps first, then by task."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rollouts that meet a query, in the order of the list; made once for all pages of it."""
+
+    wanted: Sequence[Rollout]
+    places: Sequence[Place]
+    about: Rollouts
+    """The answer without rows."""
+
+
+def select_rollouts(rollouts: Iterable[Rollout], query: RolloutQuery) -> Selection:
+    """Those that meet a query; later steps first, then by task."""
     check_outcome(query)
     everything = list(rollouts)
-    wanted = [one for one in everything if _is_wanted(one, query)]
-    wanted.sort(key=_place)
-    if query.cursor:
-        after = tuple(read_cursor(query.cursor, int, str, str, str, str, int))
-        rest = [one for one in wanted if _place(one) > after]
-    else:
-        rest = wanted
-    page = rest[: query.limit]
+    wanted = sorted((one for one in everything if _is_wanted(one, query)), key=_place)
     bins, edges = histogram([one.reward for one in wanted])
-    return Rollouts(
-        items=page,
-        next=write_cursor(*_place(page[-1])) if len(rest) > len(page) else None,
+    about = Rollouts(
+        items=[],
+        next=None,
         total=len(wanted),
         arms=sorted({one.arm for one in everything}),
         sets=sorted({f"{one.split}/{one.name}" if one.name else one.split for one in everything}),
@@ -74,6 +82,18 @@ def select_rollouts(rollouts: Iterable[Rollout], query: RolloutQuery) -> Rollout
         rewards=bins,
         reward_range=edges,
     )
+    return Selection(wanted, [_place(one) for one in wanted], about)
+
+
+def page_of(selection: Selection, query: RolloutQuery) -> Rollouts:
+    """The rows after a cursor, or from an offset on."""
+    begin = query.offset
+    if query.cursor:
+        step, arm, split, name, task, sample = read_cursor(query.cursor, int, str, str, str, str, int)
+        begin = bisect_right(selection.places, (step, arm, split, name, task, sample))
+    page = list(selection.wanted[begin : begin + query.limit])
+    more = begin + len(page) < len(selection.wanted) and page
+    return selection.about.model_copy(update={"items": page, "next": write_cursor(*_place(page[-1])) if more else None})
 
 
 def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
@@ -86,7 +106,7 @@ def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
     return bins, [low, high]
 
 
-def _place(one: Rollout) -> tuple[int, str, str, str, str, int]:
+def _place(one: Rollout) -> Place:
     return -one.step, one.arm, one.split, one.name, one.task, one.sample
 
 

@@ -57,6 +57,8 @@ class ExperimentQuery:
     sort: str = "newest"
     limit: int = 50
     cursor: str = ""
+    offset: int = 0
+    """How many to skip where no cursor is given: for a list that is scrolled to any place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class RolloutQuery:
     search: str = ""
     limit: int = 50
     cursor: str = ""
+    offset: int = 0
+    """How many to skip where no cursor is given: for a list that is scrolled to any place."""
 
 
 @dataclass(frozen=True, slots=True)

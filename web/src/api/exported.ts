@@ -8,8 +8,6 @@ type Answers = { [question: string]: unknown };
 const BINS = 10;
 
 export function answerFromExport(answers: Answers, path: string, params: Params): unknown {
-  const exact = answers[question(path, params)];
-  if (exact !== undefined) return exact;
   const plain = answers[path];
   if (path.endsWith("/curves")) return curvesFrom(answers, path, params);
   if (path.endsWith("/rollouts") && plain !== undefined) return rolloutsFrom(plain as Rollouts, params);
@@ -50,7 +48,9 @@ function rolloutsFrom(all: Rollouts, params: Params): Rollouts {
     const bin = Math.min(Math.floor(((reward - low) / (high - low)) * BINS), BINS - 1);
     bins[bin] = (bins[bin] ?? 0) + 1;
   }
-  return { ...all, items, next: null, total: items.length, rewards: bins, reward_range: [low, high] };
+  const begin = Number(params["offset"] ?? 0);
+  const page = items.slice(begin, begin + Number(params["limit"] ?? items.length));
+  return { ...all, items: page, next: null, total: items.length, rewards: bins, reward_range: [low, high] };
 }
 
 function isWanted(one: Rollout, params: Params): boolean {

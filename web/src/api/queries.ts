@@ -1,6 +1,7 @@
 /** One hook for each question; what is shown stays on the screen while it is asked again. */
 
-import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQueries, useQuery } from "@tanstack/react-query";
+import { useCallback, useState } from "react";
 
 import { ask, path, question, type Params } from "./client";
 import type * as t from "./types";
@@ -27,8 +28,53 @@ function usePages<T extends { next: string | null }>(key: string[], where: strin
   });
 }
 
+export interface Paged<A extends { items: unknown[]; total: number }> {
+  /** The first page, and what it says about the whole list. */
+  first: A | undefined;
+  total: number;
+  error: unknown;
+  /** A row, if its page has arrived. */
+  rowAt: (index: number) => A["items"][number] | undefined;
+  /** Which rows are on the screen: their pages are fetched. */
+  onRange: (from: number, to: number) => void;
+  refetch: () => unknown;
+}
+
+const ROWS_PER_PAGE = 200;
+
+/** A list that can be scrolled to any place: only the pages on the screen are asked for. */
+function usePaged<A extends { items: unknown[]; total: number }>(key: string[], where: string, params: Params): Paged<A> {
+  const [range, setRange] = useState<[number, number]>([0, 0]);
+  const page = (number: number) => ({
+    queryKey: [...key, "page", number],
+    queryFn: ({ signal }: { signal: AbortSignal }) =>
+      ask<A>(where, { ...params, limit: ROWS_PER_PAGE, ...(number ? { offset: number * ROWS_PER_PAGE } : {}) }, signal),
+  });
+  const first = useQuery({ ...page(0), placeholderData: keepPreviousData });
+  const numbers: number[] = [];
+  for (let number = Math.max(1, range[0]); number <= range[1]; number += 1) numbers.push(number);
+  const others = useQueries({ queries: numbers.map(page) });
+  const found = new Map([[0, first.data], ...others.map((one, at): [number, A | undefined] => [numbers[at] ?? 0, one.data])]);
+  const onRange = useCallback((from: number, to: number) => {
+    const next: [number, number] = [Math.floor(from / ROWS_PER_PAGE), Math.floor(to / ROWS_PER_PAGE)];
+    setRange((old) => (old[0] === next[0] && old[1] === next[1] ? old : next));
+  }, []);
+  return {
+    first: first.data,
+    total: first.data?.total ?? 0,
+    error: first.error,
+    rowAt: (index) => found.get(Math.floor(index / ROWS_PER_PAGE))?.items[index % ROWS_PER_PAGE] as A["items"][number] | undefined,
+    onRange,
+    refetch: first.refetch,
+  };
+}
+
 export const useOverview = () => useAnswer<t.Overview>(["experiments", "overview"], "/overview");
 
+export const useExperimentList = (params: Params) =>
+  usePaged<t.Experiments>(["experiments", "list", question("", params)], "/experiments", params);
+
+/** All of them, page by page. */
 export const useExperiments = (params: Params) =>
   usePages<t.Experiments>(["experiments", question("", params)], "/experiments", params, 500);
 
@@ -49,7 +95,7 @@ export function useItems(id: string, params: Params, enabled = true) {
 
 export function useRollouts(id: string, params: Params) {
   const where = path("experiments", id, "rollouts");
-  return usePages<t.Rollouts>(about(id, question(where, params)), where, params, 200);
+  return usePaged<t.Rollouts>(about(id, question(where, params)), where, params);
 }
 
 /** The samples of one task, for a look side by side. */

@@ -2,7 +2,7 @@
 
 import { memo, useCallback, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 
-import { useExperiments, useOverview } from "../api/queries";
+import { useExperimentList, useOverview } from "../api/queries";
 import type { Experiment, Overview } from "../api/types";
 import { ago, interval, plural, score, spend } from "../format";
 import { useKeys } from "../keys";
@@ -19,9 +19,8 @@ export function ExperimentsPage() {
   const [settings, change] = useSettings();
   const overview = useOverview();
   const params = useMemo(() => Object.fromEntries(FILTERS.map((name) => [name, settings[name]])), [settings]);
-  const found = useExperiments(useDeferredValue(params));
-  const rows = useMemo(() => found.data?.pages.flatMap((page) => page.items) ?? [], [found.data]);
-  const total = found.data?.pages[0]?.total ?? 0;
+  const list = useExperimentList(useDeferredValue(params));
+  const { total } = list;
   const [current, setCurrent] = useState(-1);
   const picked = (settings["pick"] ?? "").split(",").filter(Boolean);
   const narrow = useMedia("(max-width: 720px)");
@@ -37,12 +36,16 @@ export function ExperimentsPage() {
   useKeys({
     j: () => setCurrent((at) => Math.min(at + 1, total - 1)),
     k: () => setCurrent((at) => Math.max(at - 1, 0)),
-    Enter: () => rows[current] && navigate(href(["e", rows[current].id])),
-    c: () => (picked.length === 2 ? compare() : rows[current] && pick(rows[current].id)),
+    Enter: () => {
+      const one = list.rowAt(current);
+      if (one) navigate(href(["e", one.id]));
+    },
+    c: () => {
+      const one = list.rowAt(current);
+      if (picked.length === 2) compare();
+      else if (one) pick(one.id);
+    },
   });
-  const more = useCallback(() => {
-    if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
-  }, [found]);
 
   return (
     <main className="fill" id="main" tabIndex={-1}>
@@ -51,11 +54,11 @@ export function ExperimentsPage() {
           <h1>Experiments</h1>
           {overview.data && <Summary overview={overview.data} />}
         </div>
-        <Filters settings={settings} change={change} overview={overview.data} total={found.data ? total : null} />
+        <Filters settings={settings} change={change} overview={overview.data} total={list.first ? total : null} />
       </header>
-      {found.error && !found.data ? (
-        <Failure error={found.error} retry={() => void found.refetch()} />
-      ) : !found.data ? (
+      {list.error && !list.first ? (
+        <Failure error={list.error} retry={() => void list.refetch()} />
+      ) : !list.first ? (
         <Bones lines={12} />
       ) : total === 0 ? (
         <Nothing filtered={FILTERS.some((name) => settings[name])} clear={() => change(Object.fromEntries(FILTERS.map((name) => [name, null])))} />
@@ -63,12 +66,12 @@ export function ExperimentsPage() {
         <VirtualRows
           className="experiments"
           label="experiments"
-          rows={rows}
+          rowAt={list.rowAt}
           total={total}
           height={narrow ? 84 : 36}
           keyOf={(row) => row.id}
           current={current}
-          onMissing={more}
+          onRange={list.onRange}
           head={<Head />}
           render={(row, at) => <Line one={row} current={at === current} picked={picked.includes(row.id)} onPick={pick} />}
         />

@@ -41,9 +41,14 @@ export function RecordTab({ detail }: { detail: ExperimentDetail }) {
 
 function Journal({ id }: { id: string }) {
   const query = useJournal(id);
-  const more = useCallback(() => {
-    if (query.hasNextPage && !query.isFetchingNextPage) void query.fetchNextPage();
-  }, [query]);
+  const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
+  const known = query.data?.pages.reduce((sum, page) => sum + page.items.length, 0) ?? 0;
+  const onRange = useCallback(
+    (_: number, to: number) => {
+      if (to >= known - 1 && hasNextPage && !isFetchingNextPage) void fetchNextPage();
+    },
+    [known, hasNextPage, isFetchingNextPage, fetchNextPage],
+  );
   const [open, setOpen] = useState<Event | null>(null);
   return (
     <Answer query={query}>
@@ -55,12 +60,12 @@ function Journal({ id }: { id: string }) {
             <div style={{ height: 420, display: "grid" }}>
               <VirtualRows
                 className="journal"
-                rows={rows}
+                rowAt={(at) => rows[at]}
                 total={rows.length + (query.hasNextPage ? 1 : 0)}
                 height={32}
                 label="journal"
                 keyOf={(event) => event.id}
-                onMissing={more}
+                onRange={onRange}
                 render={(event) => (
                   <div className="line" role="row" data-current={open?.id === event.id} onClick={() => setOpen(event)} style={{ cursor: "pointer" }}>
                     <span role="cell" className="small quiet nowrap" title={clock(event.time)}>

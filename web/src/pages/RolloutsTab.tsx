@@ -18,21 +18,25 @@ const NARROWED_BY = ["arm", "set", "step", "task", "outcome", "low", "high", "q"
 export function RolloutsTab({ id, arm }: { id: string; arm?: string }) {
   const [settings, change] = useSettings();
   const params = useMemo(() => paramsOf(settings, arm), [settings, arm]);
-  const query = useRollouts(id, params);
-  const rows = useMemo(() => query.data?.pages.flatMap((page) => page.items) ?? [], [query.data]);
-  const about = query.data?.pages[0];
-  const chosen = settings["rollout"];
-  const current = rows.findIndex((row) => row.id === chosen);
-  const choose = useCallback((rollout: string) => change({ rollout, beside: null }), [change]);
+  const list = useRollouts(id, params);
+  const about = list.first;
+  const chosen = settings["rollout"] ?? list.rowAt(0)?.id;
+  const [place, setPlace] = useState(0);
+  const current = list.rowAt(place)?.id === chosen ? place : -1;
+  const choose = useCallback(
+    (rollout: string, at: number) => {
+      setPlace(at);
+      change({ rollout, beside: null });
+    },
+    [change],
+  );
   const move = (by: number) => {
-    const next = rows[Math.max(0, Math.min(rows.length - 1, current + by))];
-    if (next) choose(next.id);
+    const at = Math.max(0, Math.min(list.total - 1, place + by));
+    const next = list.rowAt(at);
+    if (next) choose(next.id, at);
   };
   useKeys({ j: () => move(1), k: () => move(-1), "]": () => move(1), "[": () => move(-1) });
-  const more = useCallback(() => {
-    if (query.hasNextPage && !query.isFetchingNextPage) void query.fetchNextPage();
-  }, [query]);
-  if (!about) return query.error ? <Failure error={query.error} retry={() => void query.refetch()} /> : <Bones lines={10} />;
+  if (!about) return list.error ? <Failure error={list.error} retry={() => void list.refetch()} /> : <Bones lines={10} />;
   const narrowed = NARROWED_BY.some((name) => settings[name]);
   if (!about.total && !narrowed) {
     return (
@@ -49,18 +53,18 @@ export function RolloutsTab({ id, arm }: { id: string; arm?: string }) {
           <Empty title="Nothing matches" />
         ) : (
           <VirtualRows
-            rows={rows}
+            rowAt={list.rowAt}
             total={about.total}
             height={44}
             label="rollouts"
             keyOf={(row) => row.id}
             current={current}
-            onMissing={more}
-            render={(row) => <Line row={row} chosen={row.id === chosen} onChoose={choose} range={about.reward_range} />}
+            onRange={list.onRange}
+            render={(row, at) => <Line row={row} chosen={row.id === chosen} onChoose={() => choose(row.id, at)} range={about.reward_range} />}
           />
         )}
         <div className="reader" tabIndex={0} role="region" aria-label="transcript">
-          <Reader id={id} chosen={chosen ?? rows[0]?.id} beside={settings["beside"]} find={settings["q"] ?? ""} change={change} />
+          <Reader id={id} chosen={chosen} beside={settings["beside"]} find={settings["q"] ?? ""} change={change} />
         </div>
       </div>
     </div>
@@ -144,14 +148,14 @@ function Narrow(props: {
   );
 }
 
-function Line({ row, chosen, onChoose, range }: { row: Rollout; chosen: boolean; onChoose: (id: string) => void; range: number[] }) {
+function Line({ row, chosen, onChoose, range }: { row: Rollout; chosen: boolean; onChoose: () => void; range: number[] }) {
   const [low, high] = [range[0] ?? 0, range[1] ?? 1];
   const share = row.reward === null ? 0 : (row.reward - low) / (high - low || 1);
   return (
-    <div className="line" role="row" data-current={chosen} onClick={() => onChoose(row.id)} style={{ cursor: "pointer" }}>
+    <div className="line" role="row" data-current={chosen} onClick={onChoose} style={{ cursor: "pointer" }}>
       <span role="cell" className={`dot ${row.reward === null ? "none" : ""}`} style={row.reward === null ? {} : { background: rewardColour(share) }} title={`reward ${score(row.reward)}`} />
       <span role="cell" style={{ overflow: "hidden" }}>
-        <button type="button" className="plain clip" style={{ color: "inherit", padding: 0, height: 20, maxWidth: "100%", display: "block" }} onClick={() => onChoose(row.id)}>
+        <button type="button" className="plain clip" style={{ color: "inherit", padding: 0, height: 20, maxWidth: "100%", display: "block" }} onClick={onChoose}>
           {row.task || "task"} <span className="quiet small">· {row.sample}</span>
         </button>
         <span className="clip small quiet" style={{ display: "block" }}>

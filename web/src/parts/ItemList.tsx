@@ -52,13 +52,12 @@ export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
       </div>
       <div className="rollouts">
         <VirtualRows
-          rows={rows}
+          rowAt={(at) => rows[at]}
           total={rows.length}
           height={32}
           label="tasks"
           keyOf={(item) => item.task}
           current={current}
-          onMissing={() => undefined}
           render={(item) => <ItemLine item={item} chosen={item.task === task} onChoose={() => setTask(item.task)} />}
         />
         <div className="reader" tabIndex={0} role="region" aria-label="answers">

@@ -4,8 +4,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, type ReactNode } from "react";
 
 export function VirtualRows<T>(props: {
-  /** Rows that have arrived. */
-  rows: T[];
+  /** A row, if it has arrived. */
+  rowAt: (index: number) => T | undefined;
   /** How many there are in all. */
   total: number;
   height: number;
@@ -15,11 +15,11 @@ export function VirtualRows<T>(props: {
   render: (row: T, index: number) => ReactNode;
   /** The row to keep in sight. */
   current?: number;
-  /** Called when rows come into sight that have not arrived. */
-  onMissing: () => void;
+  /** Told which rows are in sight. */
+  onRange?: (from: number, to: number) => void;
   className?: string;
 }) {
-  const { rows, total, current, onMissing } = props;
+  const { total, current, onRange } = props;
   const box = useRef<HTMLDivElement>(null);
   const list = useVirtualizer({
     count: total,
@@ -29,10 +29,8 @@ export function VirtualRows<T>(props: {
   });
   useEffect(() => list.measure(), [props.height, list]);
   const shown = list.getVirtualItems();
-  const last = shown.at(-1)?.index ?? 0;
-  useEffect(() => {
-    if (last >= rows.length && rows.length < total) onMissing();
-  }, [last, rows.length, total, onMissing]);
+  const [from, to] = [shown[0]?.index ?? 0, shown.at(-1)?.index ?? 0];
+  useEffect(() => onRange?.(from, to), [from, to, onRange]);
   useEffect(() => {
     if (current !== undefined && current >= 0) list.scrollToIndex(current, { align: "auto" });
   }, [current, list]);
@@ -41,7 +39,7 @@ export function VirtualRows<T>(props: {
       {props.head}
       <div role="rowgroup" className="rows" style={{ height: list.getTotalSize() }}>
         {shown.map((item) => {
-          const row = rows[item.index];
+          const row = props.rowAt(item.index);
           return (
             <div key={row ? props.keyOf(row) : `gap ${item.index}`} className="place" style={{ transform: `translateY(${item.start}px)`, height: props.height }} role="presentation">
               {row ? props.render(row, item.index) : <div className="gap" role="row"><span role="cell" className="quiet">…</span></div>}

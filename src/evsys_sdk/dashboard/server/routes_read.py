@@ -39,6 +39,7 @@ type Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 type Word = Annotated[str, Query(max_length=500)]
 type Words = Annotated[list[str], Query(max_length=100)]
 type Cursor = Annotated[str, Query(max_length=2000)]
+type Offset = Annotated[int, Query(ge=0, le=1 << 31)]
 type Number = Annotated[float | None, Query(allow_inf_nan=False)]
 _NONE: list[str] = []
 """The default of lists that may be repeated; never changed."""
@@ -93,9 +94,10 @@ def _list_routes(routes: GuardedRouter, source: Sources) -> None:
         sort: Word = "newest",
         limit: Limit = 50,
         cursor: Cursor = "",
+        offset: Offset = 0,
     ) -> Experiments:
         """A page of the experiments that meet all filters."""
-        query = ExperimentQuery(q, status, verdict, tag, model, algorithm, parent, sort, limit, cursor)
+        query = ExperimentQuery(q, status, verdict, tag, model, algorithm, parent, sort, limit, cursor, offset)
         return source(request).list_experiments(query)
 
     @routes.add("GET", "/compare", "read", response_model=Comparison)
@@ -176,9 +178,10 @@ def _rollout_routes(routes: GuardedRouter, source: Sources) -> None:
         q: Word = "",
         limit: Limit = 50,
         cursor: Cursor = "",
+        offset: Offset = 0,
     ) -> Rollouts:
         """A page of the rollouts that meet all filters."""
-        query = RolloutQuery(arm, split, name, step, task, outcome, min_reward, max_reward, q, limit, cursor)
+        query = RolloutQuery(arm, split, name, step, task, outcome, min_reward, max_reward, q, limit, cursor, offset)
         return source(request).rollouts(id, query)
 
     @routes.add("GET", "/experiments/{id}/rollouts/{rollout}", "read", response_model=RolloutDetail)

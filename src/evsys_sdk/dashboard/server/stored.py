@@ -116,7 +116,7 @@ class StoredRecords:
             kind = str if query.sort == "name" else (int, float)
             place, id = read_cursor(query.cursor, kind, str)
             page = page.where(or_(key > place, and_(key == place, table.c.id > id)))
-        page = page.order_by(key, table.c.id).limit(query.limit + 1)
+        page = page.order_by(key, table.c.id).limit(query.limit + 1).offset(0 if query.cursor else query.offset)
         with self._engine.connect() as connection:
             rows = connection.execute(page).mappings().all()
             total = int(connection.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one())

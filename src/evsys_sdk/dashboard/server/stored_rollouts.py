@@ -31,7 +31,8 @@ def list_rollouts(connection: Connection, project: str, experiment: str, query: 
     page = select(*_SHOWN, _RUN.c.arm).join(_RUN, _joined()).where(*wanted)
     if query.cursor:
         page = page.where(_after(read_cursor(query.cursor, int, str, str, str, str, int)))
-    rows = connection.execute(page.order_by(*_ORDER).limit(query.limit + 1)).mappings().all()
+    page = page.order_by(*_ORDER).limit(query.limit + 1).offset(0 if query.cursor else query.offset)
+    rows = connection.execute(page).mappings().all()
     rewards = select(_TABLE.c.reward).join(_RUN, _joined()).where(*wanted, _TABLE.c.reward.is_not(None))
     bins, edges = histogram(connection.execute(rewards.limit(_MOST_FOR_HISTOGRAM)).scalars())
     found = [_rollout(row) for row in rows[: query.limit]]
