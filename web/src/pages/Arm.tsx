@@ -9,7 +9,8 @@ import { CurvesFigure } from "../parts/CurvesFigure";
 import { Markdown } from "../parts/Markdown";
 import { State, toneOf } from "../parts/marks";
 import { Config } from "../parts/Tree";
-import { colours, useTheme } from "../theme";
+import { colours } from "../colours";
+import { useTheme } from "../theme";
 import { RolloutsTab } from "./RolloutsTab";
 
 export function ArmPage({ id, arm }: { id: string; arm: string }) {

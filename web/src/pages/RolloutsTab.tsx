@@ -11,7 +11,7 @@ import { Bones, Choose, Empty, Failure } from "../parts/basics";
 import { Transcript } from "../parts/Transcript";
 import { VirtualRows } from "../parts/VirtualRows";
 import { Bars } from "../plots/Bars";
-import { rewardColour } from "../theme";
+import { rewardColour } from "../colours";
 
 const NARROWED_BY = ["arm", "set", "step", "task", "outcome", "low", "high", "q"];
 

@@ -7,7 +7,7 @@ import type { Item, Items } from "../api/types";
 import { interval, plural, score, signed } from "../format";
 import { useKeys } from "../keys";
 import { useSetting } from "../location";
-import { rewardColour } from "../theme";
+import { rewardColour } from "../colours";
 import { Bones, Empty } from "./basics";
 import { Transcript } from "./Transcript";
 import { VirtualRows } from "./VirtualRows";

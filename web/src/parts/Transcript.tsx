@@ -4,7 +4,7 @@ import { useState } from "react";
 
 import type { Dict, RolloutDetail } from "../api/types";
 import { score } from "../format";
-import { rewardColour } from "../theme";
+import { rewardColour } from "../colours";
 import { markNew } from "./diff";
 import { tokensOf, turnsOf, type Token, type Turn } from "./transcripts";
 

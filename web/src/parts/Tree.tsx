@@ -33,7 +33,8 @@ export function outline(value: Json, depth: number): string[] {
     return entries.flatMap(([key, one]) => {
       if (isPlain(one)) return [`${indent}${key}: ${plain(one)}`];
       const below = outline(one, depth + 1);
-      return below.length === 1 ? [`${indent}${key}: ${(below[0] ?? "").trimStart()}`] : [`${indent}${key}:`, ...below];
+      const first = (below[0] ?? "").trimStart();
+      return /^[[{]/.test(first) ? [`${indent}${key}: ${first}`] : [`${indent}${key}:`, ...below];
     });
   }
   return [`${indent}${plain(value)}`];

@@ -4,7 +4,8 @@ import { useMemo } from "react";
 
 import type { ExperimentDetail, Run } from "../api/types";
 import { shortPath, value } from "../format";
-import { colours, useTheme } from "../theme";
+import { colours } from "../colours";
+import { useTheme } from "../theme";
 
 /** What tells a run from the others: the settings in which they differ, else its name. */
 export function labelOf(run: Run, varied: string[]): string {

@@ -3,7 +3,7 @@
 import { useRef } from "react";
 
 import { plural, show } from "../format";
-import { rewardColour } from "../theme";
+import { rewardColour } from "../colours";
 
 export function Bars(props: {
   counts: number[];

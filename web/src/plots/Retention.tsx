@@ -2,7 +2,7 @@
 
 import type { Dict } from "../api/types";
 import { score } from "../format";
-import { rewardColour } from "../theme";
+import { rewardColour } from "../colours";
 
 export interface RetentionMatrix {
   metric: string;
