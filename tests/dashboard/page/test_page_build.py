@@ -1,4 +1,4 @@
-"""What the page is made of: a lock file for every platform and no address, one policy-abiding bundle, the API's types."""
+"""What the page is made of: a lock file for every platform without addresses, one bundle, the types of the API."""
 
 from __future__ import annotations
 
