@@ -202,7 +202,7 @@ def export_command(experiment: str, output: str | None, roots: tuple[str, ...], 
     folder = find_experiment(experiment, experiment_roots(roots))
     target = Path(output or f"{folder.name}-export")
     files = export_experiment(folder, target)
-    emit({"path": str(target), "files": files}, as_json, lambda: click.echo(str(target / 'index.html')))
+    emit({"path": str(target), "files": files}, as_json, lambda: click.echo(str(target / "index.html")))
 
 
 def _open(database: str) -> Engine:

@@ -23,11 +23,11 @@ def sync(path: str | None, again: bool, as_json: bool) -> int:
     """
     from ..dashboard.connection import Connection
     from ..dashboard.sync import find_mirror, send_mirror
-    from ..record.values import CONFIG, JOURNAL
+    from ..record.layout import ExperimentFiles
 
     connection = Connection.from_environment(offline=False)
     given = Path(path) if path else connection.mirror_dir
-    if path and (given / CONFIG).is_file() and (given / JOURNAL).is_file():
+    if path and ExperimentFiles(given).config.is_file() and ExperimentFiles(given).journal.is_file():
         return _sync_experiment(given, as_json)
     if not path and not given.is_dir():
         emit({"streams": []}, as_json, lambda: click.echo("Nothing was logged for a dashboard here."))

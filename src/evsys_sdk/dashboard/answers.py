@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ..record.runs import SPEND, add_spend, config_runs
 from ..history.outcome import is_score, success_metric
-from ..record.values import items, number, part, text
 from ..history.summarize import scalars, varied_paths
+from ..record.runs import SPEND, add_spend, config_runs
+from ..record.values import items, number, part, text
 from .shapes import (
     Arm,
     ArmDetail,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..history.config_diff import ABSENT, flatten_config
-from ..record.scores import metric_name
 from ..history.outcome import is_score
 from ..history.pairing import PairedDifference, SetScores, add_score, pair_scores
+from ..record.scores import metric_name
 from ..record.values import number, part, text
 from .answers import baseline_of, decisive_metric
 from .shapes import Comparison, ConfigDifference, Difference, Item, Items, MetricDifference

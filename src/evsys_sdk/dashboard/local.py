@@ -12,25 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EvsysError
-from ..record.runs import RunRecord, add_spend
 from ..history.detail import Detail, checkpoints, commands, read_detail
 from ..history.filters import NO_VERDICT, ORDERS, Filters, select
 from ..history.filters import count as count_experiments
 from ..history.index import HistoryIndex
 from ..history.notes import add_note
 from ..history.outcome import is_score
+from ..record.events import Journal, Kind
+from ..record.layout import ExperimentFiles, RunFiles
+from ..record.runs import RunRecord, add_spend
 from ..record.values import (
-    CHECKPOINTS,
-    JOURNAL,
-    SCORES,
     Object,
     items,
-    matching,
     mtime,
     number,
     part,
     read_lines,
-    read_object,
     text,
 )
 from ..redact import redact, redact_text
@@ -67,7 +64,7 @@ from .source import (
 
 _METRICS = ("logs/metrics.jsonl", "metrics.jsonl", "logs/training/metrics.jsonl")
 _TIMING = ("logs/timing.jsonl", "logs/training/timing.jsonl")
-_REQUESTS = ("stop_requested", "approved", "rejected")
+_REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
 _RECENT = 40
 _MOST_FACETS = 200
 
@@ -140,17 +137,17 @@ class LocalRecords:
 
     def experiment(self, id: str) -> ExperimentData:
         detail = read_detail(self._folder(id))
-        events = list(read_lines(detail.folder / JOURNAL))
-        started = matching(events, "kind", "experiment_started")
+        events = list(read_lines(ExperimentFiles(detail.folder).journal))
+        started: Object = next((event for event in events if event.get("kind") == Kind.STARTED), {})
         return ExperimentData(
             experiment=experiment_of(detail.summary),
             description=text(detail.config.get("description")),
             config=detail.config,
             conclusion=redact(detail.conclusion),
-            conclusion_text=read_text(detail.folder / "conclusion.md"),
+            conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
             arms=[self._arm(detail, arm) for arm in detail.arms],
-            notes=[note_of(event) for event in events if event.get("kind") == "note"],
-            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS],
+            notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
+            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
         )
@@ -158,8 +155,8 @@ class LocalRecords:
     def arm_files(self, id: str, arm: str) -> ArmFiles:
         folder = self._folder(id) / arm
         return ArmFiles(
-            checkpoints=[checkpoint_of(line) for line in read_lines(folder / CHECKPOINTS)],
-            examples=read_text(folder / "rendered_examples.md"),
+            checkpoints=[checkpoint_of(line) for line in read_lines(RunFiles(folder).checkpoints)],
+            examples=read_text(RunFiles(folder).examples),
             story=read_text(folder / "logs" / "conclusion.md"),
         )
 
@@ -184,7 +181,7 @@ class LocalRecords:
         found: dict[str, list[Object]] = {}
         for arm in self._arms(folder):
             latest: dict[tuple[float, str, str], Object] = {}
-            for line in read_lines(folder / arm / SCORES):
+            for line in read_lines(ExperimentFiles(folder).run(arm).scores):
                 latest[number(line.get("step")) or 0.0, text(line.get("split")), text(line.get("name"))] = line
             found[arm] = [latest[key] for key in sorted(latest)]
         return found
@@ -199,7 +196,7 @@ class LocalRecords:
 
     def events(self, id: str, cursor: str, limit: int) -> Events:
         begin = int(read_cursor(cursor, int)[0]) if cursor else 0
-        lines = list(read_lines(self._folder(id) / JOURNAL))
+        lines = list(read_lines(ExperimentFiles(self._folder(id)).journal))
         page = lines[max(begin, 0) : max(begin, 0) + limit]
         end = max(begin, 0) + len(page)
         return Events(items=[event_of(line) for line in page], next=write_cursor(end) if end < len(lines) else None)
@@ -212,14 +209,15 @@ class LocalRecords:
     def add_note(self, id: str, note: NewNote) -> Note:
         folder = self._folder(id)
         event_id = add_note(folder, note.text, author=note.author)
-        return next(note_of(event) for event in read_lines(folder / JOURNAL) if event.get("id") == event_id)
+        return next(
+            note_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+        )
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         from ..experiment.background import cancel
-        from ..record.events import Journal, Kind
 
         folder = self._folder(id)
-        kind = {"stop": _REQUESTS[0], "approve": _REQUESTS[1], "reject": _REQUESTS[2]}[request.kind]
+        kind = _REQUESTS[request.kind]
         answer = ""
         if request.kind == "stop":
             try:
@@ -230,7 +228,9 @@ class LocalRecords:
         about = {"subject": request.subject, "reason": request.reason, "author": request.author}
         with Journal.of(folder) as journal:
             event_id = journal.append(kind, **redact(about), answer=answer)
-        return next(request_of(event) for event in read_lines(folder / JOURNAL) if event.get("id") == event_id)
+        return next(
+            request_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+        )
 
     def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
         return local_entries(self.project, kind, name, limit, cursor)
@@ -267,8 +267,7 @@ class LocalRecords:
         return [arm.name for arm in read_detail(folder).arms]
 
     def _arm(self, detail: Detail, arm: RunRecord) -> ArmData:
-        folder = detail.arm_dir(arm)
-        progress = read_object(folder / "progress.json") or {}
+        folder = arm.folder
         return ArmData(
             arm=arm.name,
             run=arm.run,
@@ -278,10 +277,10 @@ class LocalRecords:
             metrics=dict(arm.metrics) or {name: last for name, last in self._last(folder) if last is not None},
             spend=dict(arm.spend),
             step=self._furthest(folder),
-            total_steps=_whole(progress.get("total_steps")),
-            checkpoints=checkpoints(detail.folder, arm.name),
-            datasets=read_list(folder / "datasets.json"),
-            benchmarks=read_list(folder / "benchmarks.json"),
+            total_steps=arm.total_steps,
+            checkpoints=checkpoints(arm),
+            datasets=read_list(arm.files.datasets),
+            benchmarks=read_list(arm.files.benchmarks),
         )
 
     def steps_of(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
@@ -359,8 +358,3 @@ def read_text(path: Path) -> str:
 def _stamp(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_mtime_ns, status.st_size
-
-
-def _whole(value: Any) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..history.liveness import last_activity
-from ..record.values import CONCLUSION, JOURNAL, Object, mtime, number, part, read_lines, text
 from ..history.summary import ExperimentSummary
+from ..record.layout import ExperimentFiles
+from ..record.reader import ExperimentRecord
+from ..record.values import Object, mtime, number, part, read_lines, text
 from ..redact import redact
 from .curves import default_metric
 from .shapes import ControlRequest, Event, Experiment, Live, Note
@@ -44,9 +45,9 @@ def _live(one: ExperimentSummary) -> Live:
 def version_of(folder: Path, fingerprint: str, unfinished: Any) -> int:
     """When the record of an experiment last changed, in milliseconds."""
     if unfinished:
-        return int(last_activity(folder) * 1000)
+        return int(ExperimentRecord(folder).last_activity * 1000)
     times = [int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()]
-    seen = [mtime(folder / JOURNAL), mtime(folder / CONCLUSION)] if not times else []
+    seen = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)] if not times else []
     return max([*times, *(int(at * 1000) for at in seen if at is not None)], default=0)
 
 

@@ -9,9 +9,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from ..record.runs import RunRecord
 from ..history.detail import Detail, checkpoints, commands, read_detail
-from ..record.values import JOURNAL, SCORES, matching, read_lines, text
+from ..record.events import Kind
+from ..record.layout import ExperimentFiles, RunFiles
+from ..record.runs import RunRecord
+from ..record.values import read_lines, text
 from .client import DashboardClient
 from .local import LocalRecords, read_list, read_text
 from .source import NotFound, RolloutQuery
@@ -26,7 +28,9 @@ _PAGE = 500
 
 def experiment_id_of(folder: Path) -> str:
     """The id an experiment was given when it started; for one without a journal, one that follows from its place."""
-    started = matching(read_lines(folder / JOURNAL), "kind", "experiment_started")
+    started = next(
+        (event for event in read_lines(ExperimentFiles(folder).journal) if event.get("kind") == Kind.STARTED), {}
+    )
     given = text(started.get("experiment_id"))
     return given or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
@@ -47,7 +51,7 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
         "conclusion_text": read_text(folder / "conclusion.md"),
     }
     client.update_experiment(id, **{name: value for name, value in told.items() if value is not None})
-    for event in read_lines(folder / JOURNAL):
+    for event in read_lines(ExperimentFiles(folder).journal):
         client.log_event(id, event)
     for position, line in enumerate(read_lines(folder / "spend.jsonl")):
         client.log_spend(id, line, position)
@@ -60,7 +64,7 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
 
 def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord) -> None:
     """Report one arm and its scorings."""
-    folder, run_id = detail.arm_dir(arm), run_id_of(id, arm.name)
+    folder, run_id = arm.folder, run_id_of(id, arm.name)
     client.create_run(id, name=arm.name, run=arm.run, seed=arm.seed, run_id=run_id)
     client.update_run(
         run_id,
@@ -70,16 +74,16 @@ def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord)
         metrics=arm.metrics,
         spend=arm.spend,
         artifacts=arm.artifacts,
-        checkpoints=checkpoints(detail.folder, arm.name),
-        datasets=read_list(folder / "datasets.json"),
-        benchmarks=read_list(folder / "benchmarks.json"),
+        checkpoints=checkpoints(arm),
+        datasets=read_list(arm.files.datasets),
+        benchmarks=read_list(arm.files.benchmarks),
     )
     report_scores(client, run_id, folder)
 
 
 def report_scores(client: DashboardClient, run_id: str, run_dir: Path) -> None:
     """Report every scoring of a run with the value of each task."""
-    for line in read_lines(run_dir / SCORES):
+    for line in read_lines(RunFiles(run_dir).scores):
         client.log_score_line(run_id, line)
 
 

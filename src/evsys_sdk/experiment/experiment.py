@@ -35,8 +35,8 @@ from .audit import audit_experiment
 from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from .claims import register_claim
 from .contamination import contamination_warnings
-from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .experiment_end import tell_experiment_end
+from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
 from .record_dir import ExperimentDir, open_experiment_dir
