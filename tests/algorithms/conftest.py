@@ -136,6 +136,8 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trai
             "name": f"e{count}",
             "output_dir": str(tmp_path / "outputs"),
             "callbacks": more.pop("callbacks", []),
+            # In this process, whatever other tests have registered here: what a test patches must be what is run.
+            "launcher": {"kind": "local", "params": {"arms_in": "threads"}},
             "run": {
                 "name": "r",
                 "model": {"name": "tiny", **more.pop("model", {})},

@@ -261,7 +261,7 @@ def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
     asked.clear()
     result = run(*entries, resume=True)
     assert result.exit_code == 0
-    assert len(asked) == 2
+    assert len(asked) == 2 + 2  # once when they were scored, and once again by the audit before the conclusion
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert result.runs[0].metrics["test/words/tasks"] == 2

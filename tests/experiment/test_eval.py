@@ -273,7 +273,7 @@ def test_a_block_without_a_model_asks_the_model_just_trained(
     inference = {"kind": "mock", "params": params}
     [found] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
     assert found.metrics["eval/exact_match"] == 1.0
-    assert found.extras["selection_metric"] == "eval/exact_match"
+    assert found.notes.selection_metric == "eval/exact_match"
 
 
 def test_a_block_without_a_model_says_how_to_sample(run: Run, scored: dict[str, Any]) -> None:
