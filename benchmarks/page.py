@@ -108,8 +108,8 @@ def measure_list(page: Any, repeats: int) -> None:
     def search(at: int) -> None:
         name = f"e{at * 7 + 3:05}"
         page.get_by_role("searchbox").fill(name)
-        rows.filter(has_text=name).first.wait_for()
-        page.wait_for_function("() => document.querySelectorAll('.experiments .line:not(.head)').length === 1")
+        rows.nth(1).wait_for(state="detached")
+        rows.filter(has_text=name).wait_for()
 
     report("list: search until the one row is shown", [timed(search, at) for at in range(repeats)])
     page.get_by_role("searchbox").fill("")
@@ -167,10 +167,8 @@ def measure_experiment(page: Any, repeats: int) -> None:
 def jump(page: Any, box: str, share: int = 0) -> None:
     """Scroll to the end, or to some place before it, and wait for what is there."""
     page.locator(box).evaluate("(box, at) => box.scrollTo(0, box.scrollHeight * (1 - 0.13 * at))", share)
-    page.wait_for_function(
-        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
-    )
-    page.wait_for_function("() => !document.querySelector('.virtual .gap')")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.locator(f"{box} .gap").first.wait_for(state="detached")
 
 
 def scroll(page: Any, box: str) -> list[float]:

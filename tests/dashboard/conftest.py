@@ -23,8 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}: run make test-dashboard"))
-        elif "postgres" in item.name and find_spec("psycopg") is None:
-            item.add_marker(pytest.mark.skip(reason="needs psycopg: run make test-dashboard"))
+        elif ("postgres" in item.name or item.get_closest_marker("slow")) and find_spec("psycopg") is None:
+            item.add_marker(pytest.mark.skip(reason="takes long or needs psycopg: run make test-dashboard"))
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,8 @@ export function useSettings(): [Settings, (changes: { [name: string]: string | n
     // The address escapes a path; keep it as it is and change only what follows.
     navigate(`${currentPath()}${text ? `?${text}` : ""}`, { replace: !options.push });
   }, []);
-  return [Object.fromEntries(new URLSearchParams(search)), change];
+  const settings = useMemo<Settings>(() => Object.fromEntries(new URLSearchParams(search)), [search]);
+  return [settings, change];
 }
 
 /** One setting of the view. */

@@ -59,11 +59,15 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
 
 def describe_arm(source: RecordSource, id: str, arm: str) -> ArmDetail:
     """Everything the page of one run with one seed shows at once."""
-    data = source.experiment(id)
+    return detail_of_arm(source, source.experiment(id), arm)
+
+
+def detail_of_arm(source: RecordSource, data: ExperimentData, arm: str) -> ArmDetail:
+    """The same for who has read the experiment already."""
     found = next((one for one in data.arms if one.arm == arm), None)
     if found is None:
         raise NotFound("arm", arm)
-    files = source.arm_files(id, arm)
+    files = source.arm_files(data.experiment.id, arm)
     configs = {text(run.get("name")): run for run in config_runs(data.config)}
     return ArmDetail(
         arm=_arm(found, decisive_metric(data)),

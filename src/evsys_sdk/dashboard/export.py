@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 from .._version import __version__
 from ..errors import DataError
 from ..files import write_text
-from .answers import describe_arm, describe_experiment, sum_spend, trace_lineage
+from .answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
 from .curves import AXES, CurveQuery, draw_curves
 from .items import list_items
 from .local import LocalRecords
@@ -57,7 +57,7 @@ def export_experiment(folder: Path, target: Path, page: Path | None = None) -> l
 
 def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
     """Every answer that the page can ask for about one experiment, by the question as the page words it."""
-    detail = describe_experiment(records, id)
+    detail, data = describe_experiment(records, id), records.experiment(id)
     own = f"/experiments/{quote(id, safe='')}"
     answers: dict[str, Any] = {
         own: detail,
@@ -71,7 +71,7 @@ def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
     answers[f"{own}/journal"] = journal.model_copy(update={"next": None})
     arms = [arm.arm for run in detail.runs for arm in run.arms]
     for arm in arms[:MOST_ARMS]:
-        answers[f"{own}/arms/{quote(arm, safe='')}"] = describe_arm(records, id, arm)
+        answers[f"{own}/arms/{quote(arm, safe='')}"] = detail_of_arm(records, data, arm)
     if len(arms) > MOST_ARMS:
         remarks.append(f"{MOST_ARMS} of {len(arms)} arms")
     answers |= dict(_curves(records, detail, own))

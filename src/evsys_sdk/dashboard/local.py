@@ -78,6 +78,7 @@ class LocalRecords:
         self.roots, self.project = list(roots), project
         self._rollouts = LocalRollouts()
         self._metrics: dict[Path, tuple[tuple[int, ...], Metrics]] = {}
+        self._arm_names: dict[Path, tuple[tuple[float | None, ...], list[str]]] = {}
         self._lock = threading.Lock()
 
     # -- lists ---------------------------------------------------------------------------------------------------------
@@ -264,7 +265,15 @@ class LocalRecords:
         return max(folders, key=lambda folder: mtime(folder) or 0.0)
 
     def _arms(self, folder: Path) -> list[str]:
-        return [arm.name for arm in read_detail(folder).arms]
+        """The arms of an experiment; what is started is told by its journal and makes a folder."""
+        stamp = tuple(mtime(path) for path in (folder, folder / JOURNAL, folder / "config.json"))
+        with self._lock:
+            known = self._arm_names.get(folder)
+        if known is None or known[0] != stamp:
+            known = (stamp, [arm.name for arm in read_detail(folder).arms])
+            with self._lock:
+                self._arm_names[folder] = known
+        return known[1]
 
     def _arm(self, detail: Detail, arm: RunRecord) -> ArmData:
         folder = arm.folder

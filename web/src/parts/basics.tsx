@@ -50,10 +50,12 @@ export function Empty({ title, children, command }: { title: string; children?: 
 
 export function Failure({ error, retry }: { error: unknown; retry?: () => void }) {
   const missing = error instanceof Problem && error.status === 404;
+  // The server was started again: its old sessions are worth nothing.
+  const signedOut = error instanceof Problem && error.status === 401;
   return (
     <div className="problem" role="alert">
-      <strong>{missing ? "Not here" : "This could not be loaded"}</strong>
-      <p>{error instanceof Error ? error.message : String(error)}</p>
+      <strong>{missing ? "Not here" : signedOut ? "Signed out" : "This could not be loaded"}</strong>
+      <p>{signedOut ? "Open the address that `evsys dashboard` printed when it was last started." : error instanceof Error ? error.message : String(error)}</p>
       <div className="row">
         {retry && (
           <button type="button" onClick={retry}>
