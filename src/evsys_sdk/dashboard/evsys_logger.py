@@ -17,6 +17,7 @@ from typing import Any
 from ..config.base import Strict
 from ..protocols import RunResult
 from ..record.jsonable import jsonable
+from ..record.layout import RunFiles
 from ..redact import redact, redact_text
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
 from .client import DashboardClient
@@ -97,12 +98,12 @@ class EvsysLogger(Callback):
             self._run_id,
             status=result.status,
             error=redact_text(result.error or ""),
-            unscored=str(result.extras.get("unscored") or ""),
+            unscored=result.notes.unscored or "",
             metrics=result.metrics,
             artifacts=result.artifacts,
-            spend=result.extras.get("spend") or {},
-            datasets=read_list(self._run_dir / "datasets.json"),
-            benchmarks=read_list(self._run_dir / "benchmarks.json"),
+            spend=result.notes.spend or {},
+            datasets=read_list(RunFiles(self._run_dir).datasets),
+            benchmarks=read_list(RunFiles(self._run_dir).benchmarks),
             ended=time.time(),
         )
 

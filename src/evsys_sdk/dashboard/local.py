@@ -19,7 +19,7 @@ from ..history.index import HistoryIndex
 from ..history.notes import add_note
 from ..history.outcome import is_score
 from ..record.events import Journal, Kind
-from ..record.layout import ExperimentFiles, RunFiles
+from ..record.layout import ExperimentFiles, LogFiles, RunFiles
 from ..record.runs import RunRecord, add_spend
 from ..record.values import (
     Object,
@@ -62,8 +62,9 @@ from .source import (
     RolloutQuery,
 )
 
-_METRICS = ("logs/metrics.jsonl", "metrics.jsonl", "logs/training/metrics.jsonl")
-_TIMING = ("logs/timing.jsonl", "logs/training/timing.jsonl")
+_LOGS, _TRAINING = RunFiles(Path()).logs, RunFiles(Path()).logs.below(LogFiles.training.name)
+_METRICS = tuple(path.as_posix() for path in (_LOGS.metrics, LogFiles(Path()).metrics, _TRAINING.metrics))
+_TIMING = tuple(path.as_posix() for path in (_LOGS.timing, _TRAINING.timing))
 _REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
 _RECENT = 40
 _MOST_FACETS = 200
@@ -139,7 +140,7 @@ class LocalRecords:
     def experiment(self, id: str) -> ExperimentData:
         detail = read_detail(self._folder(id))
         events = list(read_lines(ExperimentFiles(detail.folder).journal))
-        started: Object = next((event for event in events if event.get("kind") == Kind.STARTED), {})
+        started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
         return ExperimentData(
             experiment=experiment_of(detail.summary),
             description=text(detail.config.get("description")),
@@ -158,7 +159,7 @@ class LocalRecords:
         return ArmFiles(
             checkpoints=[checkpoint_of(line) for line in read_lines(RunFiles(folder).checkpoints)],
             examples=read_text(RunFiles(folder).examples),
-            story=read_text(folder / "logs" / "conclusion.md"),
+            story=read_text(RunFiles(folder).logs.conclusion),
         )
 
     def metric_names(self, id: str) -> list[str]:
@@ -203,7 +204,7 @@ class LocalRecords:
         return Events(items=[event_of(line) for line in page], next=write_cursor(end) if end < len(lines) else None)
 
     def spend_lines(self, id: str) -> list[Object]:
-        return list(read_lines(self._folder(id) / "spend.jsonl"))
+        return list(read_lines(ExperimentFiles(self._folder(id)).spend))
 
     # -- changes -------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from ..record.layout import RunFiles
 from ..record.values import number, subfolders, text
 from .cursors import read_cursor, write_cursor
 from .rollouts import Selection, detail_of, page_of, preview_of, select_rollouts
@@ -125,8 +126,8 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
                 if digits.isdecimal():
                     scored.add(split)
                     yield _File(arm, path, split, name, int(digits))
-        for place in sorted(subfolders(folder / arm / "logs")):
-            split, path = _SPLITS.get(place, place), folder / arm / "logs" / place / "rollouts.jsonl"
+        for place in sorted(subfolders(RunFiles(folder / arm).logs.folder)):
+            split, path = _SPLITS.get(place, place), RunFiles(folder / arm).logs.below(place).rollouts
             if split not in scored and path.is_file():
                 yield _File(arm, path, split, "", None)
 

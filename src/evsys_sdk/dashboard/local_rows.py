@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from ..history.summary import ExperimentSummary
-from ..record.layout import ExperimentFiles
+from ..record.events import Kind
+from ..record.layout import ExperimentFiles, RunFiles
 from ..record.reader import ExperimentRecord
 from ..record.values import Object, mtime, number, part, read_lines, text
 from ..redact import redact
 from .curves import default_metric
 from .shapes import ControlRequest, Event, Experiment, Live, Note
 
-_METRICS = "logs/metrics.jsonl"
+_METRICS = RunFiles(Path()).logs.metrics.as_posix()
 _RECENT = 40
 
 
@@ -71,7 +72,7 @@ def note_of(event: Object) -> Note:
 
 def request_of(event: Object) -> ControlRequest:
     """A request in a journal; on this disk it is carried out as it is made."""
-    kinds: Any = {"stop_requested": "stop", "approved": "approve", "rejected": "reject"}
+    kinds: Any = {Kind.STOP_REQUESTED: "stop", Kind.APPROVED: "approve", Kind.REJECTED: "reject"}
     return ControlRequest(
         id=text(event.get("id")),
         kind=kinds[event["kind"]],

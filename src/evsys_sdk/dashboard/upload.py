@@ -48,12 +48,12 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
     told |= {"config": detail.config, "conclusion": detail.conclusion, "commands": commands(detail)}
     told |= {
         "description": text(detail.config.get("description")),
-        "conclusion_text": read_text(folder / "conclusion.md"),
+        "conclusion_text": read_text(ExperimentFiles(folder).conclusion_page),
     }
     client.update_experiment(id, **{name: value for name, value in told.items() if value is not None})
     for event in read_lines(ExperimentFiles(folder).journal):
         client.log_event(id, event)
-    for position, line in enumerate(read_lines(folder / "spend.jsonl")):
+    for position, line in enumerate(read_lines(ExperimentFiles(folder).spend)):
         client.log_spend(id, line, position)
     for arm in detail.arms:
         report_arm(client, id, detail, arm)

@@ -52,8 +52,8 @@ class Kind(StrEnum):
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
     STOP_REQUESTED = "stop_requested"
-    APPROVED = "approved"
-    REJECTED = "rejected"
+    APPROVED = "request_approved"
+    REJECTED = "request_rejected"
 
 
 @dataclass(frozen=True, slots=True)
