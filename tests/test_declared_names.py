@@ -60,6 +60,10 @@ def test_the_keys_of_the_context_are_exactly_the_documented_ones() -> None:
 
 OTHER_PEOPLES = ("backends/local/", "backends/tinker/")
 """Know how torch, transformers and tinker are made where those offer nothing public."""
+OF_PYTHON = {
+    ("eval/test_runner/values.py", "_fields"): "what a named tuple calls its fields, in public",
+    ("redact.py", "_data"): "the environment as a plain dict, asked for every line; without it the environment itself",
+}
 
 
 def private_lookup(node: ast.AST) -> str | None:
@@ -76,4 +80,4 @@ def private_lookup(node: ast.AST) -> str | None:
 
 def test_no_private_name_is_looked_up_from_outside() -> None:
     found = [(where, name) for where, node in nodes() if (name := private_lookup(node)) is not None]
-    assert [one for one in found if not one[0].startswith(OTHER_PEOPLES)] == []
+    assert [one for one in found if not one[0].startswith(OTHER_PEOPLES) and one not in OF_PYTHON] == []

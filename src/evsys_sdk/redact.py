@@ -307,12 +307,19 @@ def _environment_secrets() -> tuple[str, ...]:
     # A variable that is new is the last one, unless another went; one that changed has another value.
     state = (len(raw), next(reversed(raw), None) if isinstance(raw, dict) else None, tuple(map(raw.get, names)))
     if _seen is None or _seen[0] != state:
-        found = {name: value for name, value in os.environ.items() if _is_secret_variable(name)}
+        found = {
+            name: value for name, value in os.environ.items() if _is_secret_variable(name) and not _is_place(value)
+        }
         encode = getattr(os.environ, "encodekey", str)
         names = tuple(encode(name) for name in found)
         forms = {form for value in found.values() if len(value) >= _SHORTEST_SECRET for form in _forms(value)}
         _seen = ((state[0], state[1], tuple(map(raw.get, names))), names, tuple(sorted(forms, key=len, reverse=True)))
     return _seen[2]
+
+
+def _is_place(value: str) -> bool:
+    """Whether a value is a file or a folder: `PWD`, or where a key is kept, and not a key."""
+    return value.startswith(("/", "~", "./", "../")) and len(value) < 4096 and os.path.exists(os.path.expanduser(value))
 
 
 def _forms(value: str) -> set[str]:

@@ -426,15 +426,15 @@ from evsys_sdk import Callback, register_callback
 
 @register_callback("rewrite")
 class Rewrite(Callback):
-    """Give every arm of the candidate full marks."""
+    """Take from the baseline what it has earned."""
 
     def on_run_end(self, result):
         path = Path("outputs/study") / result.run_id / "scores.jsonl"
-        if path.exists() and result.run_id.startswith("long"):
+        if path.exists() and result.run_id == "short__seed42":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             for line in lines:
-                line["samples"] = [[1.0] for _ in line["samples"]]
-                line["metrics"]["pass@1"] |= {"value": 1.0, "per_task": [1.0] * len(line["tasks"])}
+                line["samples"] = [[0.0] for _ in line["samples"]]
+                line["metrics"]["pass@1"] |= {"value": 0.0, "per_task": [0.0] * len(line["tasks"])}
             path.write_text("".join(json.dumps(line) + "\\n" for line in lines))
 '''
     (tmp_path / "rewrite.py").write_text(rewrite, encoding="utf-8")
@@ -449,12 +449,14 @@ def test_a_candidate_that_starts_from_trained_weights_is_invalid_unless_the_clai
 ) -> None:
     make_project(tmp_path)
     shutil.copytree(finished / "outputs/study/long__seed42", tmp_path / "before")
-    write_config(tmp_path, model=", init_from_checkpoint: before")
+    write_config(tmp_path, model=", init_from_checkpoint: before/checkpoints/step000040-final/state")
     done = evsys(tmp_path, "run", "config.yaml", "--quiet")
     assert "identity" in flags(tmp_path), done.stdout + done.stderr
     assert "Supported" not in done.stdout
     shutil.rmtree(tmp_path / "outputs")
-    write_config(tmp_path, model=", init_from_checkpoint: before", about=", about: [weights]")
+    write_config(
+        tmp_path, model=", init_from_checkpoint: before/checkpoints/step000040-final/state", about=", about: [weights]"
+    )
     evsys(tmp_path, "run", "config.yaml", "--quiet")
     assert flags(tmp_path) == set()
 

@@ -149,7 +149,7 @@ def test_what_can_be_run_can_be_added(project: Path, capsys: pytest.CaptureFixtu
         (["letters", "--inference", "parrot", "--metrics", "pas@1"], "not registered"),
         (["letters", "--inference", "parrot", "--engine", "warp"], "no rollout engine 'warp'"),
         (["letters", "--inference", "parrot", "--metrics", "pass@3"], "pass@3 needs at least 3 attempts"),
-        (["letters", "--inference", "parrot", "--params", '{"colour": 1}'], "inference client 'parrot' cannot be made"),
+        (["letters", "--inference", "parrot", "--params", '{"colour": 1}'], "params.colour: unknown key 'colour'"),
         (
             ["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "max_turns=0"],
             "agent.params.max_turns",

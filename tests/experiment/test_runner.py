@@ -78,7 +78,7 @@ def test_a_run_leaves_its_whole_record_and_the_result_comes_last(
     assert written["hparams"]["algorithm"]["params"]["max_steps"] == 6
     assert {path.name for path in (result.path / "r").iterdir()} == {
         ".lock", "config.json", "starts.jsonl", "checkpoints.jsonl", "checkpoints", "datasets.json", "logs",
-        "progress.json", "rendered_examples.md", "run_result.json",
+        "identity.json", "progress.json", "rendered_examples.md", "run_result.json",
     }  # fmt: skip
     for artifact in ("final_checkpoint", "final_sampler", "best_checkpoint", "best_sampler"):
         assert Path(written["artifacts"][artifact]).is_dir()

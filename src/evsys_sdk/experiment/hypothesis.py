@@ -53,6 +53,8 @@ class Claim:
     scale: Literal["linear", "log"] = "linear"
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+    about: tuple[str, ...] = ()
+    """What else may differ between the compared runs, because the claim is about it."""
 
     @property
     def sign(self) -> int:
