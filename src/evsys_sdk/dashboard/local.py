@@ -267,7 +267,7 @@ class LocalRecords:
 
     def _arms(self, folder: Path) -> list[str]:
         """The arms of an experiment; what is started is told by its journal and makes a folder."""
-        stamp = tuple(mtime(path) for path in (folder, folder / JOURNAL, folder / "config.json"))
+        stamp = tuple(mtime(path) for path in (folder, ExperimentFiles(folder).journal, ExperimentFiles(folder).config))
         with self._lock:
             known = self._arm_names.get(folder)
         if known is None or known[0] != stamp:

@@ -28,9 +28,8 @@ _PAGE = 500
 
 def experiment_id_of(folder: Path) -> str:
     """The id an experiment was given when it started; for one without a journal, one that follows from its place."""
-    started = next(
-        (event for event in read_lines(ExperimentFiles(folder).journal) if event.get("kind") == Kind.STARTED), {}
-    )
+    events = read_lines(ExperimentFiles(folder).journal)
+    started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
     given = text(started.get("experiment_id"))
     return given or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 

@@ -12,6 +12,7 @@ from sqlalchemy.engine import RowMapping
 
 from ...history.filters import NO_VERDICT, ORDERS
 from ...history.outcome import is_score
+from ...record.events import Kind
 from ...record.values import number
 from ..connection import new_id
 from ..cursors import read_cursor, write_cursor
@@ -136,10 +137,10 @@ class StoredRecords:
         with self._engine.connect() as connection:
             row = self._row(connection, id)
             arms = self._arms(connection, id)
-            events = self._events(connection, id, ("note", "experiment_started"))
+            events = self._events(connection, id, (Kind.NOTE, Kind.STARTED))
             requests = self._requests(connection, id)
             [experiment] = self._shown(connection, [row])
-        started = next((event for event in events if event.kind == "experiment_started"), None)
+        started = next((event for event in events if event.kind == Kind.STARTED), None)
         return ExperimentData(
             experiment=experiment,
             description=str(row["description"]),
@@ -147,7 +148,7 @@ class StoredRecords:
             conclusion=read_object(row["conclusion"]),
             conclusion_text=str(row["conclusion_text"]),
             arms=arms,
-            notes=[note_of(event) for event in events if event.kind == "note"],
+            notes=[note_of(event) for event in events if event.kind == Kind.NOTE],
             requests=requests,
             commands={key: str(value) for key, value in read_object(row["commands"]).items()},
             registered_at=started.time if started and started.data.get("hypothesis_sha256") else None,
