@@ -175,7 +175,7 @@ def _is_secret_variable(name: str) -> bool:
     """In the environment names are terser: whatever ends in KEY or AUTH is a secret, too."""
     *_, before, last = ("", "", *_words(name))
     terse = last in ("key", "keys", "auth", "tokens") and not _LOOKUPS.fullmatch(before)
-    return terse or is_secret_name(name)
+    return name != "PWD" and (terse or is_secret_name(name))  # the folder one is in
 
 
 def _words(name: str) -> list[str]:

@@ -72,7 +72,9 @@ def serve(
 
     Prints the URL and runs until it is stopped (Ctrl-C or SIGTERM): then it finishes what it has and exits.
     """
+    from ..config.building import check_params
     from ..paths import workspace_dir
+    from ..registry import get_backend
     from ..server.run import serve as run
     from ..server.settings import ServeSettings
 
@@ -80,6 +82,7 @@ def serve(
     settings = ServeSettings(
         state_dir=folder.resolve(), backend_params=_params(params), api_key=_key(api_key_file), **options
     )
+    check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
     run(settings, lambda url: _announce(url, settings, as_json))
     return 0
 
