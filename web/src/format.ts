@@ -12,7 +12,8 @@ export function show(value: number | null | undefined): string {
   if (size !== 0 && size < 1e-3) return minus(value.toExponential(1).replace("e-", "e−"));
   if (size >= 1e4) return compact(value);
   if (Number.isInteger(value)) return minus(String(value));
-  return minus(trim(value.toPrecision(3), size));
+  // From 1000 on, toPrecision writes an exponent.
+  return minus(size >= 100 ? String(Number(value.toPrecision(3))) : trim(value.toPrecision(3), size));
 }
 
 /** A number on an axis: without zeros that say nothing. */

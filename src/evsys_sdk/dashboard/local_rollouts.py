@@ -104,6 +104,8 @@ class _Index:
     last: tuple[int, bytes] = (0, b"")
     """The last line that was read and where it begins: as long as it is there, the file has only grown."""
     rows: dict[tuple[Any, ...], tuple[int, Rollout]] = field(default_factory=dict[tuple[Any, ...], tuple[int, Rollout]])
+    unnamed: dict[tuple[Any, Any], int] = field(default_factory=dict[tuple[Any, Any], int])
+    """The last position among the rows of a scoring that name no task."""
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -141,7 +143,7 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
     try:
         with file.path.open("rb") as lines:
             before = known if known is not None and _has_only_grown(lines, known) else _Index(stamp)
-            rows, offset, last = dict(before.rows), before.end, before.last
+            rows, unnamed, offset, last = dict(before.rows), dict(before.unnamed), before.end, before.last
             lines.seek(offset)
             for line in lines:
                 if not line.endswith(b"\n"):
@@ -150,13 +152,16 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
                 row = _parse(line)
                 if row is None or "scoring" in row:
                     continue
+                if "task_id" not in row:  # rows of a run's own evaluation are known by their position
+                    place = (row.get("step"), row.get("name"))
+                    row["task_id"] = unnamed[place] = unnamed.get(place, -1) + 1
                 rollout = _rollout(file, row, write_cursor(file.arm, relative, begin))
                 key = (rollout.name, rollout.step, rollout.task, rollout.sample)
                 rows.pop(key, None)
                 rows[key] = (begin, rollout)
     except OSError:
         return _Index(stamp)
-    return _Index(stamp, offset, last, rows)
+    return _Index(stamp, offset, last, rows, unnamed)
 
 
 def _has_only_grown(lines: IO[bytes], known: _Index) -> bool:
