@@ -83,7 +83,7 @@ def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_jo
     Experiment(config(callbacks=[{"kind": "local_logger"}])).run()
     [one] = api.read("/experiments")["items"]
     rollouts = api.read(f"/experiments/{one['id']}/rollouts", limit=5)
-    assert (rollouts["total"], rollouts["sets"]) == (12, ["val/eval"])
+    assert (rollouts["total"], rollouts["sets"]) == (12, ["val"])
     whole = api.read(f"/experiments/{one['id']}/rollouts/{rollouts['items'][0]['id']}")
     assert whole["rollout"] == rollouts["items"][0]
     made = api.post(f"/experiments/{one['id']}/notes", json={"text": "look", "author": "ann"}).json()

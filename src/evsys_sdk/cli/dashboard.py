@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import ConfigError
+from ..log import hand_over
 from .output import emit, json_option, table
 from .record_options import root_option
 
@@ -63,7 +65,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
 
     def announce() -> None:
         about = {"url": url, "open": f"{url}/#token={gate.token}", "token": gate.token, "project": str(project)}
-        _announce(about, as_json, f"Open {about['open']}\nCtrl-C stops it.")
+        hand_over(json.dumps(about) if as_json else f"Open {about['open']}\nCtrl-C stops it.")
 
     serve(app, sock, announce)
 
@@ -142,7 +144,7 @@ def key_command(
             id, key = make_key(connection, project, scopes, name=name, expires=expires)
             about = {"project": project, "id": id, "key": key, "scopes": list(scopes)}
             text = f"export EVSYS_PROJECT_ID={project}\nexport EVSYS_API_KEY={key}"
-            emit(about, as_json, lambda: click.echo(text))
+            hand_over(json.dumps(about) if as_json else text)
     engine.dispose()
 
 
@@ -220,8 +222,6 @@ def _need_server() -> None:
 
 
 def _announce(about: dict[str, Any], as_json: bool, text: str) -> None:
-    import json
-
     click.echo(json.dumps(about) if as_json else text)
 
 
