@@ -207,9 +207,10 @@ class DashboardClient:
         self.log_event(experiment_id, note)
         return id
 
-    def anchor(self, chain_head: str, *, experiment_id: str | None = None) -> None:
-        """Let the server witness that the record looked like this now: the hash its journal ends with."""
-        self._report({"kind": "anchor", "experiment": experiment_id, "head": _text("the chain's head", chain_head)})
+    def anchor(self, chain_head: str, *, experiment_id: str | None = None, events: int = 0) -> None:
+        """Let the server witness that the record looked like this now: its journal's length and last hash."""
+        head = _text("the chain's head", chain_head)
+        self._report({"kind": "anchor", "experiment": experiment_id, "events": events, "head": head})
 
     def answer_request(self, request_id: str, state: str, answer: str = "") -> None:
         """Say what came of a request: `taken`, `done` or `refused`."""

@@ -36,6 +36,7 @@ from .local_data import local_entries, local_rows
 from .local_rollouts import LocalRollouts
 from .local_rows import checkpoint_of, event_of, experiment_of, note_of, request_of, version_of
 from .shapes import (
+    Anchor,
     ControlRequest,
     DataEntries,
     DataRows,
@@ -205,6 +206,10 @@ class LocalRecords:
 
     def spend_lines(self, id: str) -> list[Object]:
         return list(read_lines(ExperimentFiles(self._folder(id)).spend))
+
+    def anchors(self, id: str) -> list[Anchor]:
+        self._folder(id)
+        return []  # a project cannot witness for itself
 
     # -- changes -------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@
 | `event` | experiment, event | one line of the journal; counts once by its id |
 | `spend` | experiment, number, line | one line of the ledger; counts once by its number |
 | `benchmark` | id, name, metadata | which benchmark is scored on |
-| `anchor` | experiment, head | the hash that a journal ends with |
+| `anchor` | experiment, events, head | how long a journal was, and the hash that it ended with |
 | `answer` | request, state, answer | what came of a request |
 """
 
@@ -28,7 +28,7 @@ EXPERIMENT_FIELDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(["best_run", "parent_id", "invalidated", "conclusion_text", "recipe_kind", "config_sha256"], str),
     **dict.fromkeys(["best_score", "best_low", "best_high", "started", "ended"], (int, float)),
     **dict.fromkeys(["n_runs", "n_arms", "n_done", "n_failures"], int),
-    **dict.fromkeys(["tags", "models", "algorithms", "backends", "varied"], list),
+    **dict.fromkeys(["tags", "models", "algorithms", "backends", "varied", "flags"], list),
     **dict.fromkeys(["spend", "config", "conclusion", "commands"], dict),
 }
 """Field -> what JSON it is; the server keeps the last value of each."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..history.detail import Detail, checkpoints, commands, read_detail
+from ..record.anchors import make_anchor
 from ..record.events import Kind
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.runs import RunRecord
@@ -20,7 +21,7 @@ from .source import NotFound, RolloutQuery
 
 _SAME = (
     "name status verdict sentence metric mode best_run best_score best_low best_high n_runs n_arms n_done n_failures "
-    "spend tags models algorithms backends parent_id started ended invalidated varied config_sha256 hypothesis"
+    "spend tags models algorithms backends parent_id started ended invalidated flags varied config_sha256 hypothesis"
 )
 """Fields that a summary and the dashboard share."""
 _PAGE = 500
@@ -54,11 +55,18 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
         client.log_event(id, event)
     for position, line in enumerate(read_lines(ExperimentFiles(folder).spend)):
         client.log_spend(id, line, position)
+    anchor_journal(client, folder)
     for arm in detail.arms:
         report_arm(client, id, detail, arm)
     if whole:
         _report_course(client, id, folder, detail)
     return id
+
+
+def anchor_journal(client: DashboardClient, folder: Path) -> None:
+    """Let the dashboard witness the journal as it is now; whoever edits it later is contradicted by the audit."""
+    anchor = make_anchor(folder)
+    client.anchor(anchor["head"], experiment_id=experiment_id_of(folder), events=anchor["events"])
 
 
 def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord) -> None:

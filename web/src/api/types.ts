@@ -47,6 +47,7 @@ export interface Experiment {
   started: number | null;
   ended: number | null;
   invalidated: string;
+  flags: string[];
   n_notes: number;
   version: number;
   live: Live | null;

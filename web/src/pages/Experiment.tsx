@@ -83,6 +83,11 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
           Do not trust this: {one.invalidated}
         </p>
       )}
+      {one.flags.length > 0 && (
+        <p className="notice" style={toneOf("invalid")}>
+          Flagged by its last audit: {one.flags.join(", ")}. <code>evsys audit {one.id}</code> says why.
+        </p>
+      )}
     </header>
   );
 }

@@ -136,7 +136,7 @@ class Ingest:
                 store.put_spend(connection, project, record.experiment, record.number, record.line)
                 work.touch(record.experiment)
             case wire.Anchor():
-                store.put_anchor(connection, project, record.experiment, record.head)
+                store.put_anchor(connection, project, record.experiment, record.events, record.head)
                 work.touch(record.experiment)
             case wire.Answer():
                 work.touch(store.answer_request(connection, project, record.request, record.state, record.answer))

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from .. import answers, curves, items
 from ..shapes import (
+    Anchor,
     ArmDetail,
     Comparison,
     ControlRequest,
@@ -211,6 +212,11 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
     def read_notes(request: Request, id: str) -> list[Note]:
         """What was noted about an experiment."""
         return list(source(request).experiment(id).notes)
+
+    @routes.add("GET", "/experiments/{id}/anchors", "read", response_model=list[Anchor])
+    def read_anchors(request: Request, id: str) -> list[Anchor]:
+        """What was witnessed about the journal of an experiment; `evsys audit` compares it with what is there."""
+        return source(request).anchors(id)
 
     @routes.add("POST", "/experiments/{id}/notes", "write", response_model=Note)
     def add_note(request: Request, id: str, note: NewNote) -> Note:

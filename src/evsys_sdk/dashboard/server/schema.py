@@ -110,7 +110,7 @@ experiment = Table(
     Column("n_notes", Integer, nullable=False, default=0),
     *(
         Column(name, Text, nullable=False, default="[]")
-        for name in ("tags", "models", "algorithms", "backends", "varied")
+        for name in ("tags", "models", "algorithms", "backends", "varied", "flags")
     ),
     *(Column(name, Text, nullable=False, default="{}") for name in ("spend", "config", "conclusion", "commands")),
     Column("words", Text, nullable=False, default=""),
@@ -228,6 +228,7 @@ anchor = Table(
     Column("no", Number, primary_key=True, autoincrement=True),
     Column("project_id", Id, nullable=False),
     Column("experiment_id", Id),
+    Column("events", BigInteger, nullable=False, default=0),
     Column("head", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index(None, "project_id", "experiment_id"),

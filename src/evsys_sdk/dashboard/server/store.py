@@ -13,6 +13,8 @@ from sqlalchemy.dialects.postgresql import insert as insert_postgres
 from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
 from ...errors import DataError, show
+from ...record.events import Kind
+from ...record.values import items
 from ..records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields
 from ..rollouts import preview_of
 from . import schema
@@ -164,10 +166,11 @@ def put_benchmark(connection: Connection, project: str, id: str, name: str, meta
     insert_new(connection, table, values, ("project_id", "id"))
 
 
-def put_anchor(connection: Connection, project: str, experiment: str | None, head: str) -> None:
-    """Witness what a journal ends with."""
+def put_anchor(connection: Connection, project: str, experiment: str | None, events: int, head: str) -> None:
+    """Witness how long a journal is and what it ends with; the time is this machine's, not its writer's."""
     check_ids(experiment)
-    values = {"project_id": project, "experiment_id": experiment, "head": head[:500], "at": time.time()}
+    values: Object = {"project_id": project, "experiment_id": experiment, "at": time.time()}
+    values |= {"events": max(0, min(events, 2**53)), "head": head[:500]}
     connection.execute(insert(schema.anchor).values(**values))
 
 
@@ -236,13 +239,16 @@ def metric_name(split: str, name: str, metric: str) -> str:
 def _after_event(connection: Connection, project: str, experiment: str, kind: str, data: Object) -> None:
     """What an event changes in the experiment's own line."""
     table, where = schema.experiment, _same_experiment(project, experiment)
-    if kind == "note":
+    if kind == Kind.NOTE:
         words = str(data.get("text", "")).casefold()[:20_000]
         changed = {"n_notes": table.c.n_notes + 1, "words": table.c.words + " " + words}
         connection.execute(update(table).where(*where).values(**changed))
-    elif kind in ("invalidated", "reinstated"):
-        reason = str(data.get("reason") or "no reason was given")[:2000] if kind == "invalidated" else ""
+    elif kind in (Kind.INVALIDATED, Kind.REINSTATED):
+        reason = str(data.get("reason") or "no reason was given")[:2000] if kind == Kind.INVALIDATED else ""
         connection.execute(update(table).where(*where).values(invalidated=reason))
+    elif kind == Kind.AUDITED:
+        flags = [str(flag)[:200] for flag in items(data.get("flags"))[:100]]
+        connection.execute(update(table).where(*where).values(flags=_json(flags)))
 
 
 def _insert(connection: Connection, table: Table) -> Any:

@@ -18,6 +18,7 @@ from ..connection import new_id
 from ..cursors import read_cursor, write_cursor
 from ..curves import default_metric
 from ..shapes import (
+    Anchor,
     ControlRequest,
     DataEntries,
     DataRows,
@@ -225,6 +226,14 @@ class StoredRecords:
         with self._engine.connect() as connection:
             return [read_object(line) for line in connection.execute(select(table.c.line).where(*mine)).scalars()]
 
+    def anchors(self, id: str) -> list[Anchor]:
+        table = schema.anchor
+        mine = (table.c.project_id == self.project, table.c.experiment_id == id)
+        asked = select(table.c.events, table.c.head, table.c.at).where(*mine).order_by(table.c.no)
+        with self._engine.connect() as connection:
+            found = connection.execute(asked).all()
+        return [Anchor(experiment=id, events=events, head=head, time=at) for events, head, at in found]
+
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def add_note(self, id: str, note: NewNote) -> Note:
@@ -320,7 +329,7 @@ class StoredRecords:
         spend = {name: value for name, raw in read_object(row["spend"]).items() if (value := number(raw)) is not None}
         values: Object = {name: row[name] for name in plain}
         values |= {name: counted[name] if value is None else value for name, value in told.items()}
-        values |= {name: read_texts(row[name]) for name in ("tags", "models", "algorithms", "backends")}
+        values |= {name: read_texts(row[name]) for name in ("tags", "models", "algorithms", "backends", "flags")}
         live = self._live(connection, str(row["id"])) if running else None
         mode = "min" if row["mode"] == "min" else "max"
         return Experiment(**values, status=status, mode=mode, spend=spend, live=live)

@@ -103,9 +103,10 @@ class BenchmarkRecord(_Record, tag="benchmark", frozen=True):
 
 
 class Anchor(_Record, tag="anchor", frozen=True):
-    """What a journal ends with."""
+    """How long a journal is and what it ends with."""
 
     head: str
+    events: int = 0
     experiment: str | None = None
 
 

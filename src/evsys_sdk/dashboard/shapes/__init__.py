@@ -28,6 +28,7 @@ from .experiment import (
     Session,
 )
 from .record import (
+    Anchor,
     ArmDetail,
     Comparison,
     ConfigDifference,
@@ -49,6 +50,7 @@ from .record import (
 from .shape import Problem, Scope, Shape
 
 __all__ = [
+    "Anchor",
     "Arm",
     "ArmDetail",
     "Claim",

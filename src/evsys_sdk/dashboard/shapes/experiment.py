@@ -68,6 +68,8 @@ class Experiment(Shape):
     ended: float | None
     invalidated: str
     """Why it must not be believed; empty when nobody said so."""
+    flags: list[str]
+    """The checks of its last audit that its record did not pass."""
     n_notes: int
     version: int
     """Grows with every change; two answers with the same version are equal."""

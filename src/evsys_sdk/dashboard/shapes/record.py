@@ -136,6 +136,17 @@ class Events(Shape):
     next: str | None
 
 
+class Anchor(Shape):
+    """What a journal was at a moment, witnessed by the server."""
+
+    experiment: str
+    events: int
+    """How many lines it had."""
+    head: str
+    """The hash of the last of them."""
+    time: float
+
+
 class MetricDifference(Shape):
     """One metric of two experiments, `b` minus `a`."""
 
