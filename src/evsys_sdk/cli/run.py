@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,6 +63,8 @@ def run(
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
         result = experiment.run(resume=resume, fresh=fresh)
     emit(result.to_dict(), as_json, lambda: _render(result))
+    if not (quiet or as_json):
+        _say_what_next(result)
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
@@ -107,6 +110,8 @@ def _progress(config: ExperimentConfig) -> list[type]:
 
 
 def _render(result: ExperimentResult) -> None:
+    from .score_plot import draw_scores
+
     rows = [(run.run_id, _status(run), _shown(run.metrics)) for run in result.runs]
     click.echo(table(("run", "status", "metrics"), rows))
     click.echo(f"record: {result.path}")
@@ -115,11 +120,32 @@ def _render(result: ExperimentResult) -> None:
         if problem:
             click.echo(f"{run.run_id}: {problem}", err=True)
     if result.conclusion is not None:
+        if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
+            click.echo(f"\n{plot}\n")
         click.echo(result.conclusion["summary"])
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
     if result.status == "budget":
         click.echo("Stopped by the budget. Raise it in the config and run the same command again to go on.", err=True)
+
+
+def _say_what_next(result: ExperimentResult) -> None:
+    """The commands that show more, for whoever does not know them yet."""
+    from shlex import quote
+
+    from ..record.layout import ExperimentFiles
+
+    if result.conclusion is None or result.exit_code:
+        return
+    page = ExperimentFiles(result.path).conclusion_page
+    commands = {
+        f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to go on",
+        f"cat {quote(str(page))}": "the whole conclusion",
+        "evsys context": "what is known so far, for the next experiment",
+    }
+    longest = max(map(len, commands))
+    for command, what in commands.items():
+        click.echo(f"next: {command:{longest}}  {what}", err=True)
 
 
 def _status(run: RunResult) -> str:
