@@ -16,8 +16,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO, cast
 
 REDACTED = "[redacted]"
 
@@ -154,6 +155,33 @@ def _holds(text: str, fragments: tuple[str, ...]) -> bool:
         if fragment in text:
             return True
     return False
+
+
+class RedactedStream:
+    """An output stream that passes on what is written, without its secrets."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact_text(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_output() -> tuple[TextIO, TextIO]:
+    """Keep secrets out of everything this program prints; returns the streams as they were."""
+    before = (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = (
+        stream if isinstance(stream, RedactedStream) else cast(TextIO, RedactedStream(stream)) for stream in before
+    )
+    return before
 
 
 def hide(text: str, *secrets: str | None) -> str:
