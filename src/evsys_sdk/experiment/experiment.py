@@ -33,6 +33,7 @@ from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from .arms import Arm, expand_arms, folder_problems
 from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
+from .experiment_end import tell_experiment_end
 from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .record_dir import ExperimentDir, open_experiment_dir
@@ -80,6 +81,7 @@ class Experiment:
             status = self._status(arms, ledger, interrupt)
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
+        tell_experiment_end(self.config, folder.path)
         known = experiment_id(folder.path) or folder.path.name
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
 
