@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by bu
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ import click
 
 from .._version import __version__
 from ..errors import EvsysError
-from ..log import redact_output
+from ..redact import redact_output
 
 COMMANDS = {
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
@@ -117,7 +116,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
-    gc.set_threshold(50_000)  # start-up makes many objects and hardly any garbage: looking for it costs a tenth of it
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments
     try:
