@@ -143,7 +143,7 @@ class TrainingLoop:
             batch = await self.builder.build_batch(step)
         except AllFailedError as error:
             self.observers.on_rollouts(number, error.rollouts)  # there is nothing else to look at
-            raise
+            raise TrainingError(str(error)) from None
         build_s = time.perf_counter() - began
         if batch.rollouts:
             self.observers.on_rollouts(number, batch.rollouts)
