@@ -1,7 +1,7 @@
 """The attempts that a run learned from: one line each, in the order in which its steps used them.
 
-    {"step": 3, "task_id": "add-4", "group": 0, "sample": 1, "status": "ok", "reward": 1.0, "tokens": 12, "turns": 1,
-     "messages": [...], "info": {...}}
+    {"step": 3, "group": 0, "sample": 1, "status": "ok", "reward": 1.0, "tokens": 12, "turns": 1,
+     "task_id": "add-4", "messages": [...], "info": {...}}
 
 Every attempt has its line, and with it its reward, so that the lines of a step reproduce the mean reward of that step
 exactly. Conversation and info may have been left out to save room; `dropped` then says for which reason. What differs
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from .jsonable import encode_line
+from .jsonable import dump_json, encode_line
 from .jsonl_file import JsonlFile, read_records
 from .layout import LogFiles, RunFiles
 from .values import Object, number
@@ -28,6 +28,7 @@ class RolloutLog:
 
     def __init__(self, run: RunFiles) -> None:
         self._files = run.logs.below(LogFiles.training.name)
+        self._where = str(self._files.rollouts)
         self._lines: JsonlFile | None = None
         self._timing: JsonlFile | None = None
 
@@ -44,9 +45,9 @@ class RolloutLog:
                 with JsonlFile(path) as file:
                     file.rewind(next_step)
 
-    def encode(self, line: Object) -> bytes:
-        """A line as it will be written, without its secrets."""
-        return encode_line(line, str(self._files.rollouts))
+    def encode(self, numbers: Object, said: Object) -> bytes:
+        """A line as it will be written; only what was said may hold secrets, and is looked through for them."""
+        return dump_json(numbers, self._where)[:-1] + b", " + encode_line(said, self._where)[1:]
 
     def add(self, lines: Iterable[bytes], timing: Object) -> None:
         """Record the attempts of one step, and how long they took."""

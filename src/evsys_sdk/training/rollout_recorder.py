@@ -45,16 +45,17 @@ class RolloutRecorder(Callback):
         lines: list[bytes] = []
         for at, rollout in enumerate(rollouts):
             group = groups.setdefault(rollout.task_id, len(groups))
-            line = _numbers(step, group, rollout)
-            if at in extremes or rollout.reward is None:
-                line |= _conversation(rollout, self._settings.tokens) if room > 0 else _beginning(rollout)
-            elif self._draw(step, rollout.task_id) >= self._settings.share:
-                line[DROPPED] = "share"
-            elif room <= 0:
-                line[DROPPED] = "size"
+            numbers, said = _numbers(step, group, rollout), _name(rollout)
+            is_special = at in extremes or rollout.reward is None
+            if not is_special and self._draw(step, rollout.task_id) >= self._settings.share:
+                said[DROPPED] = "share"
+            elif not is_special and room <= 0:
+                said[DROPPED] = "size"
             else:
-                line |= _conversation(rollout, self._settings.tokens)
-            lines.append(self._log.encode(line))
+                said |= _conversation(rollout, whole=room > 0)
+                if self._settings.tokens and room > 0:
+                    numbers["sampled"] = _sampled(rollout)
+            lines.append(self._log.encode(numbers, said))
             room -= len(lines[-1])
         seconds, attempts = [round(one.seconds, 4) for one in rollouts], [one.attempts for one in rollouts]
         self._log.add(lines, {"step": step, "seconds": seconds, "attempts": attempts})
@@ -82,34 +83,33 @@ def _numbers(step: int, group: int, rollout: Rollout) -> dict[str, Any]:
     """What is recorded of every attempt."""
     return {
         "step": step,
-        "task_id": rollout.task_id,
         "group": group,
         "sample": rollout.sample,
         "status": rollout.status,
         "reward": rollout.reward,
         "tokens": _output_tokens(rollout),
         "turns": len(rollout.turns),
-    } | ({"error": rollout.error} if rollout.error else {})
+    }
 
 
-def _conversation(rollout: Rollout, with_tokens: bool) -> dict[str, Any]:
-    """What was said, and what was made of it."""
-    found: dict[str, Any] = {"messages": rollout.messages}
-    if rollout.info:
-        found["info"] = rollout.info
-    if rollout.error_at:
-        found["error_at"] = rollout.error_at
-    if with_tokens:
-        found["sampled"] = [
-            {"prompt": turn.prompt_tokens, "completion": turn.completion_tokens, "logprobs": turn.logprobs}
-            for turn in rollout.turns
-        ]
-    return found
+def _name(rollout: Rollout) -> dict[str, Any]:
+    """Of which task it is, and why it failed or was cut off."""
+    return {"task_id": rollout.task_id} | ({"error": rollout.error} if rollout.error else {})
 
 
-def _beginning(rollout: Rollout) -> dict[str, Any]:
-    """The same, shortened."""
-    return {**_conversation(rollout, False), "messages": [_shorten(message) for message in rollout.messages]}
+def _conversation(rollout: Rollout, *, whole: bool) -> dict[str, Any]:
+    """What was said, and what was made of it; where there is little room, the beginning of each message."""
+    found: dict[str, Any] = {"error_at": rollout.error_at} if rollout.error_at else {}
+    found["messages"] = rollout.messages if whole else [_shorten(message) for message in rollout.messages]
+    return found | ({"info": rollout.info} if rollout.info else {})
+
+
+def _sampled(rollout: Rollout) -> list[dict[str, Any]]:
+    """The tokens of each turn, as they can be trained on."""
+    return [
+        {"prompt": turn.prompt_tokens, "completion": turn.completion_tokens, "logprobs": turn.logprobs}
+        for turn in rollout.turns
+    ]
 
 
 def _shorten(message: Message) -> Message:
