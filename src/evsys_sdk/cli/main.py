@@ -35,6 +35,7 @@ COMMANDS = {
     "audit": ("audit", "Check whether an experiment's record agrees with itself."),
     "history": ("history", "List the experiments on this machine."),
     "show": ("show", "Show what came of one experiment, and how to go on."),
+    "rollouts": ("rollouts", "Show the attempts that a run learned from."),
     "compare": ("compare", "Compare experiments: config, scores task by task, curves."),
     "context": ("context", "Sum up all experiments for an agent, within a budget."),
     "note": ("note", "Add a note to the record of an experiment."),

@@ -46,6 +46,7 @@ class Kind(StrEnum):
     SEARCH_DECISION = "search_decision"
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
+    DIAGNOSED = "diagnosed"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
@@ -120,6 +121,17 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
+    """Write into the experiment's journal what was noticed about one of its arms, once; a resumed arm says it again."""
+    folder = run_dir.parent
+    known = (event for event in read_events(folder) if event.kind == Kind.DIAGNOSED)
+    if ExperimentFiles(folder).journal.exists() and not any(
+        (event.text("arm"), event.text("finding")) == (run_dir.name, finding) for event in known
+    ):
+        with Journal.of(folder) as journal:
+            journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
 
 
 def read_events(experiment_dir: Path) -> Iterator[Event]:

@@ -44,7 +44,9 @@ class LogFiles:
     timing = Place("timing.jsonl")
     """What differs each time the same run is repeated."""
     rollouts = Place("rollouts.jsonl")
-    """The single predictions behind the scores of a split."""
+    """The single predictions behind the scores of a split; in the folder of training, what was learned from."""
+    rollout_timing = Place("rollout_timing.jsonl")
+    """How long the attempts of each step took, in the same order."""
     hyperparams = Place("hyperparams.json")
     artifacts = Place("artifacts.jsonl")
     hypothesis = Place("hypothesis.md")
