@@ -19,6 +19,8 @@ from ..errors import EvsysError
 from ..log import redact_output
 
 COMMANDS = {
+    "init-project": ("init_project", "Write a research project that works as it is."),
+    "new-experiment": ("new_experiment", "Write the next experiment of a project."),
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
     "contamination": ("contamination", "Look for tasks of benchmarks in training rows."),
     "plan": ("plan", "Estimate steps, tokens, cost and time beforehand."),
@@ -61,7 +63,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
-        return getattr(module, cmd_name if cmd_name != "list" else "list_")
+        return getattr(module, "list_" if cmd_name == "list" else cmd_name.replace("-", "_"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
