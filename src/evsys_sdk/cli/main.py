@@ -44,6 +44,7 @@ COMMANDS = {
     "invalidate": ("note", "Mark an experiment as not to be believed."),
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
+    "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
