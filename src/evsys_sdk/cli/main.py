@@ -28,6 +28,7 @@ COMMANDS = {
     "status": ("jobs", "Show how an experiment gets on, or which ones are running."),
     "attach": ("jobs", "Follow an experiment in the background until it has ended."),
     "cancel": ("jobs", "Stop a running experiment, with checkpoints to go on from."),
+    "logs": ("logs", "Show the end of what it prints, measures and answers."),
     "mutate": ("mutate", "Propose valid neighbours of a config."),
     "list": ("registry", "List what can be named in a config."),
     "schema": ("registry", "Print the JSON schema of one extension's params."),
@@ -44,6 +45,7 @@ COMMANDS = {
     "invalidate": ("note", "Mark an experiment as not to be believed."),
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
+    "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
     "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }

@@ -22,9 +22,11 @@ def plan(path: str, as_json: bool) -> None:
     """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
     from ..config import validate_yaml
     from ..experiment.plan import plan_experiment
+    from ..experiment.plan_hash import hash_plan
 
-    found = plan_experiment(validate_yaml(path, deep=True))
-    emit(found.to_dict(), as_json, lambda: _render(found))
+    config = validate_yaml(path, deep=True)
+    found = plan_experiment(config)
+    emit({**found.to_dict(), "hash": hash_plan(config)}, as_json, lambda: _render(found))
 
 
 def _render(plan: Plan) -> None:
