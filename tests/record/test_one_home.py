@@ -45,6 +45,7 @@ DOORS = {"JsonlFile", "read_records", "complete_lines", "last_records", "read_li
 
 WORDS_THAT_ARE_NO_KINDS = {
     ("cli/main.py", "note"): "the command, and the module it is in",
+    ("cli/mcp/tools.py", "note"): "the tool, and the command it runs",
     ("history/cache.py", "invalidated"): "a column of the cache",
     ("dashboard/client.py", "note"): "a route",
     ("dashboard/records.py", "invalidated"): "a field of an experiment",
