@@ -172,4 +172,11 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
+    "deployer": {
+        "peft_dir": Builtin("deploy.deployers.peft_dir:PeftDir"),
+        "merged_safetensors": Builtin("deploy.deployers.merged_safetensors:MergedSafetensors"),
+        "gguf": Builtin("deploy.deployers.gguf:GGUF"),
+        "vllm": Builtin("deploy.deployers.vllm:VLLM"),
+        "openai_server": Builtin("deploy.deployers.openai_server:OpenAIServer"),
+    },
 }

@@ -34,7 +34,7 @@ _OWN = ("format", "id", "time", "kind", "prev")
 
 
 class Kind(StrEnum):
-    """Everything that can happen to an experiment."""
+    """Everything that can happen to an experiment, and to what is shipped of it."""
 
     STARTED = "experiment_started"
     RESUMED = "experiment_resumed"
@@ -51,6 +51,9 @@ class Kind(StrEnum):
     NOTE = "note"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    GATED = "gated"
+    DEPLOYED = "deployed"
+    ROLLED_BACK = "rolled_back"
 
 
 @dataclass(frozen=True, slots=True)
