@@ -23,7 +23,7 @@ from evsys_sdk.record.promotions import promotions_file, read_promotions
 def test_an_experiment_means_the_first_seed_of_its_best_run(trained: Path) -> None:
     source = find_source("routing")
     assert (source.arm.name, source.backend, source.base_model) == ("sft__seed1", "mock", "tiny")
-    assert find_source("routing/sft__seed2", checkpoint="final").arm.name == "sft__seed2"
+    assert find_source("routing/sft__seed2", checkpoint="best").arm.name == "sft__seed2"
     assert find_source("outputs/routing/sft__seed2").weights.is_dir()
 
 

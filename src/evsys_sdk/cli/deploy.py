@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.option("--to", "kind", required=True, metavar="KIND", help="Deployer; evsys list --kind deployer shows all.")
 @click.option("--name", help="Name under which it goes live.  [default: the name of the experiment]")
-@click.option("--checkpoint", default="best", show_default=True, help="best, final, or the name of a checkpoint.")
+@click.option("--checkpoint", default="final", show_default=True, help="final, best, or the name of a checkpoint.")
 @click.option("--out", type=click.Path(), help="Folder to write to.  [default: .evsys/deployments/NAME/NUMBER]")
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the deployer. May be repeated.")
+@click.option("--gated", is_flag=True, help="Only if the gate let these weights pass against what is live.")
 @click.option("--despite-audit", is_flag=True, help="Ship it although its record does not hold.")
 @json_option
 @import_option
@@ -30,6 +31,7 @@ def deploy(
     checkpoint: str,
     out: str | None,
     params: tuple[str, ...],
+    gated: bool,
     despite_audit: bool,
     as_json: bool,
 ) -> None:
@@ -46,6 +48,7 @@ def deploy(
         source,
         kind,
         name=name or default_name(source.detail.summary.name),
+        gated=gated,
         params=read_params(params, "--param"),
         folder=Path(out) if out else None,
         despite_audit=despite_audit,

@@ -41,6 +41,7 @@ COMMANDS = {
     "note": ("note", "Add a note to the record of an experiment."),
     "invalidate": ("note", "Mark an experiment as not to be believed."),
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
     "deployments": ("deployments", "List, show and take back what was shipped."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DataError, closest, show
 from ..record.events import Event, Kind
-from ..record.promotions import read_promotions
+from ..record.promotions import broken_promotions, promotions_file, read_promotions
 from ..record.values import Object, text
 
 
@@ -130,3 +130,12 @@ class Deployments:
         taken_back = {one.replaced for one in self.rollbacks}
         earlier = [one for one in self.of(deployment.name) if one.number < deployment.number]
         return next((one for one in reversed(earlier) if one.id not in taken_back), None)
+
+
+def check_promotions() -> None:
+    """Refuse to go on from a list of promotions that somebody changed."""
+    if problems := broken_promotions():
+        raise DataError(
+            f"{problems[0]} The list of promotions was changed by hand. Restore {promotions_file()} from a copy, or "
+            "move it away to begin anew."
+        )

@@ -20,10 +20,11 @@ from ..experiment.audit import AuditReport, audit_experiment
 from ..files import write_text
 from ..paths import workspace_dir
 from ..record.events import Kind
-from ..record.promotions import PromotionLog, broken_promotions, promoting, promotions_file
+from ..record.promotions import PromotionLog, promoting
 from ..registry import get_deployer
 from .deployer import Built, Deployer
-from .deployments import Deployment, Deployments
+from .deployments import Deployment, Deployments, check_promotions
+from .gate import find_pass
 from .model_card import write_card
 from .source import Source, hash_file
 
@@ -50,10 +51,13 @@ def ship(
     name: str,
     params: Mapping[str, Any] | None = None,
     folder: Path | None = None,
-    gate: str = "",
+    gated: bool = False,
     despite_audit: bool = False,
 ) -> Deployment:
-    """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live."""
+    """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
+
+    With `gated`, only weights that passed the gate against what is live at this moment.
+    """
     given = dict(params or {})
     deployer: Deployer = build_extension(get_deployer(kind), given, what=f"deployer '{kind}'", path="--param")
     check_name(name)
@@ -65,6 +69,7 @@ def ship(
             "or ship it all the same with --despite-audit."
         )
     with promoting():
+        gate = find_pass(source, name) if gated else ""
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
         built = _build(deployer, source, place, audit)
@@ -120,15 +125,6 @@ def check_whole(deployment: Deployment) -> None:
         if not file.is_file() or hash_file(file) != sha256:
             state = "was changed" if file.is_file() else "is gone"
             raise DataError(f"{file}: this file of {deployment.id} {state} since it was shipped. Ship it again.")
-
-
-def check_promotions() -> None:
-    """Refuse to go on from a list of promotions that somebody changed."""
-    if problems := broken_promotions():
-        raise DataError(
-            f"{problems[0]} The list of promotions was changed by hand. Restore {promotions_file()} from a copy, or "
-            "move it away to begin anew."
-        )
 
 
 def _clear(shelf: Path, number: int) -> Path:

@@ -89,7 +89,7 @@ class Source:
         }
 
 
-def find_source(reference: str, *, checkpoint: str = "best", roots: Sequence[Path] | None = None) -> Source:
+def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Path] | None = None) -> Source:
     """The weights that `reference` names: an experiment, or one of its arms as EXPERIMENT/ARM or by its folder."""
     experiment, arm_name = _split(reference, roots)
     detail = read_detail(experiment)
