@@ -64,6 +64,7 @@ MAY_OPEN = {
 }
 MAY_IMPORT_A_DOOR = {
     "dashboard": "its outbox is an append-only file of its own",
+    "loop": "traces, rounds and the loop's own journal are append-only files of their own",
     "eval": "predictions are an append-only file of their own",
     "spend": "the ledger is written there; its format is record/ledger.py",
 }

@@ -41,6 +41,7 @@ COMMANDS = {
     "note": ("note", "Add a note to the record of an experiment."),
     "invalidate": ("note", "Mark an experiment as not to be believed."),
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "traces": ("traces", "Make data of the conversations of systems in use."),
     "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
     "deployments": ("deployments", "List, show and take back what was shipped."),
