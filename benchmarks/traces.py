@@ -11,10 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from evsys_sdk.loop.traces.store import import_traces
 from measure import machine
 
-WORDS = "the quick brown fox jumps over lazy dogs while seven wizards measure great castles of light and water".split()
+from evsys_sdk.loop.traces.store import import_traces
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "seven", "wizards", "measure", "great", "castles", "of", "light", "and", "water"]
 
 
 def main() -> None:
