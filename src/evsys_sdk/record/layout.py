@@ -157,6 +157,8 @@ OUTPUT_ROOTS = "output_roots.txt"
 """In the project's `.evsys/`: which other folders hold experiments."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
+PROMOTIONS = "promotions.jsonl"
+"""In the project's `.evsys/`: which weights were judged, shipped and taken back."""
 
 
 def lock_beside(file: Path) -> Path:
