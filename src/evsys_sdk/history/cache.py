@@ -118,8 +118,11 @@ _INDEXES = {
     "distrusted": "experiments (invalidated) WHERE invalidated != ''",
     "run_folders": "runs (folder)",
     "combinations": "runs (model, metric, mode, tasks, algorithm, params, counts, rank, first, arms, usd, wall_s)",
-    "best_runs": "runs (model, metric, tasks, counts, rank)",
+    "best_runs": "runs (model, metric, mode, tasks, counts, rank, verdict, seeds)",
     "effect_folders": "effects (folder)",
+    "changes": f"effects ({', '.join(EFFECT_COLUMNS)})",
+    "names": "experiments (name, status)",
+    "tagged": "experiments (tags, status)",
 }
 """So that the questions of a digest look at little more than their answers."""
 

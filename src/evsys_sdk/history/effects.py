@@ -271,4 +271,5 @@ def _quantile(df: float | None) -> float:
         return _Z
     from ..experiment.statistics.student_t import t_quantile
 
-    return t_quantile(0.975, df)
+    # Many degrees of freedom differ in nothing that is shown, and the quantile is worked out once for each number.
+    return t_quantile(0.975, df if df < 30 else float(f"{min(df, 1000.0):.1e}"))

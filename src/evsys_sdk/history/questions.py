@@ -113,11 +113,11 @@ def list_questions(index: HistoryIndex, filters: Filters) -> list[Question]:
 def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, str, str], list[Effect]]:
     """Every change that was made alone, by question; the same change in several experiments is one effect."""
     within, values = _within(filters, "counts")
-    names = ("model", "metric", "tasks", "axis", "before", "after", "algorithm")
+    names = ("model", "metric", "tasks", "algorithm", "axis", "before", "after")
     merged: dict[tuple[Any, ...], Effect] = {}
     for row in index.rows_of("effects", (*names, *_EFFECT_SUMS), within, values, f"GROUP BY {','.join(names)}"):
         sums = row[7:]
-        one = merged.setdefault(row[:7], Effect(*row[3:7], seeds=sums[9]))
+        one = merged.setdefault(row[:7], Effect(*row[4:7], algorithm=row[3], seeds=sums[9]))
         one.n += sums[0]
         one.total += sums[1]
         one.weight, one.weighted, one.squares = (
@@ -150,9 +150,12 @@ def _top_runs(
 ) -> list[tuple[ExperimentSummary, RunResult]]:
     condition = f"counts AND rank IS NOT NULL AND model = ? AND metric = ? AND mode = ? AND tasks = ? AND {which}"
     within, values = _within(filters, condition, one.model, one.metric, one.mode, one.tasks)
-    columns = ("rank", "folder", "id", "run")
-    rows = index.rows_of("runs", columns, within, values, "ORDER BY rank DESC, seeds DESC, folder, run LIMIT 1")
-    for _, folder, name, run in sorted(rows, key=lambda row: (-row[0], row[1]))[:1]:
+    # Two questions, because an index answers the first at once, and few rows share the best score.
+    best = max(
+        (row[0] for row in index.rows_of("runs", ("rank",), within, values, "ORDER BY rank DESC LIMIT 1")), default=0
+    )
+    rows = index.rows_of("runs", ("-seeds", "folder", "id", "run"), f"{within} AND rank = ?", [*values, best])
+    for _, folder, name, run in sorted(rows)[:1]:
         for summary in index.summaries("folder = ? AND id = ?", [folder, name]):
             return [(summary, result) for result in summary.results if result.run == run][:1]
     return []

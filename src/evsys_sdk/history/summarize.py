@@ -24,7 +24,8 @@ _LONGEST_TEXT = 600
 def summarize(record: ExperimentRecord) -> ExperimentSummary:
     """One experiment in a few fields; `unfinished` is left to whoever asks when to tell running from killed."""
     config, arms, start = record.config or {}, record.runs, record.start
-    metadata, runs = part(config, "metadata"), config_runs(config)
+    plain = redact(config)
+    metadata, runs = part(config, "metadata"), config_runs(plain)
     outcome = outcome_of(record.conclusion, config, arms)
     best, problems = outcome.best, [arm for arm in arms if arm.problem]
     return ExperimentSummary(
@@ -49,8 +50,8 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         best_tasks=best.n_tasks if best else None,
         best_covers=best.covers if best else "",
         best_step=best.step if best else None,
-        results=run_results(record, config, outcome),
-        contrasts=find_contrasts(redact(config), record.conclusion, outcome, arms) if outcome.metric else [],
+        results=run_results(record, runs, outcome),
+        contrasts=find_contrasts(plain, record.conclusion, outcome, arms) if outcome.metric else [],
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
         n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
@@ -72,9 +73,9 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
     )
 
 
-def run_results(record: ExperimentRecord, config: Object, outcome: Outcome) -> list[RunResult]:
+def run_results(record: ExperimentRecord, configs: Sequence[Object], outcome: Outcome) -> list[RunResult]:
     """Every run that was scored; the best one of each model tells where its weights are."""
-    settings = {text(run.get("name")): settings_of(run) for run in config_runs(redact(config))}
+    settings = {text(run.get("name")): settings_of(run) for run in configs}
     scored = [run for run in outcome.runs if run.score is not None]
     of_model: dict[str, list[RunScore]] = {}
     for run in scored:
@@ -151,7 +152,7 @@ def hypothesis_of(config: Object) -> str:
 def best_params(runs: Sequence[Object], outcome: Outcome) -> dict[str, Any]:
     """The params of the best run's algorithm, flat; of the first run's where none is best."""
     chosen = next((run for run in runs if run.get("name") == outcome.best_run), runs[0] if runs else {})
-    return scalars(redact(part(chosen, "algorithm", "params")))
+    return scalars(part(chosen, "algorithm", "params"))
 
 
 def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
