@@ -216,7 +216,7 @@ class _Measured:
         step = None
         if first.step is not None or second.step is not None:
             common = [self._steps(arm) for arms in pair for arm in arms if self._steps(arm)]
-            shared = set.intersection(*common) if common else set[float]()
+            shared = common[0].intersection(*common[1:]) if common else set[float]()
             if not shared:
                 return None
             step = max(shared)

@@ -126,7 +126,7 @@ def _tasks_of(record: ExperimentRecord, run: RunScore, arms: Sequence[RunRecord]
     sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
     if not sha256:
         lines = (line for arm in arms for name, _, line, _ in arm.scores if name == metric)
-        line = next(lines, {})
+        line = next(lines, dict[str, Any]())
         sha256, n_tasks = text(line.get("sha256")), n_tasks or len(items(line.get("tasks"))) or None
     return " ".join([*([f"{n_tasks} tasks"] if n_tasks else []), *([sha256[:6]] if sha256 else [])])
 

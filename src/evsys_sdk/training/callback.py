@@ -144,7 +144,16 @@ class Callback:
         """Go on from a saved state."""
 
 
-HOOKS = ("on_run_start", "on_data", "on_step", "on_eval", "on_checkpoint", "on_run_end", "on_experiment_end")
+HOOKS = (
+    "on_run_start",
+    "on_data",
+    "on_step",
+    "on_rollouts",
+    "on_eval",
+    "on_checkpoint",
+    "on_run_end",
+    "on_experiment_end",
+)
 """The moments of a run, as methods of a callback."""
 
 
