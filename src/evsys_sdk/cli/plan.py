@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 def plan(path: str, fit_minutes: float | None, as_json: bool) -> None:
     """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
     from ..experiment.plan import plan_experiment
+    from ..experiment.plan_hash import hash_plan
     from ..experiment.preflight import check_file
 
-    found = plan_experiment(check_file(path).config, checked=True, fit_minutes=fit_minutes)
-    emit(found.to_dict(), as_json, lambda: _render(found))
+    config = check_file(path).config
+    found = plan_experiment(config, checked=True, fit_minutes=fit_minutes)
+    emit({**found.to_dict(), "hash": hash_plan(config)}, as_json, lambda: _render(found))
 
 
 def _render(plan: Plan) -> None:

@@ -4,6 +4,8 @@ result = Experiment.from_yaml("config.yaml").run()
 for arm in result.arms:
     print(arm.name, arm.status, arm.metrics)
 print(result.best_arm, result.conclusion)
+
+What only a run needs is imported when it starts: checking a config is done far more often.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..config import ExperimentConfig, LauncherSpec, load_yaml
@@ -30,21 +32,18 @@ from ..registry import get_launcher
 from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
-from ..training.callback import Callback
 from .arms import Arm, expand_arms
-from .audit import audit_experiment
-from .claims import register_claim
-from .contamination import contamination_warnings
 from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
-from .launcher import Launch, Launcher
-from .preflight import check_config
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
-from .scheduler import ArmScheduler
 from .search import allocation_for, mark_stopped
 from .sweep import Sweep
+
+if TYPE_CHECKING:
+    from ..training.callback import Callback
+    from .launcher import Launcher
 
 
 class Experiment:
@@ -119,6 +118,8 @@ class Experiment:
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
+        from .preflight import check_config
+
         if not self._checked:
             if problems := check_config(self.config).problems:
                 raise ConfigError(problems)
@@ -136,6 +137,9 @@ class Experiment:
             get_logger(__name__).info("going on with %s", folder.path)
             journal.append(Kind.RESUMED, experiment_id=known)
             return
+        from .claims import register_claim
+        from .contamination import contamination_warnings
+
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         journal.append(
             Kind.STARTED,
@@ -155,6 +159,9 @@ class Experiment:
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
     ) -> list[ArmResult]:
+        from .launcher import Launch
+        from .scheduler import ArmScheduler
+
         allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
@@ -200,6 +207,8 @@ class Experiment:
 
     def _audit(self, folder: ExperimentDir, journal: Journal) -> None:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
+        from .audit import audit_experiment
+
         report = audit_experiment(folder.path, before_conclusion=True)
         for check in report.flags:
             get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])
