@@ -26,6 +26,7 @@ COMMANDS = {
     "run": ("run", "Train and score every arm of an experiment."),
     "status": ("jobs", "Show how an experiment gets on, or which ones are running."),
     "attach": ("jobs", "Follow an experiment in the background until it has ended."),
+    "approve": ("jobs", "Let an experiment start that waits for approval."),
     "cancel": ("jobs", "Stop a running experiment, with checkpoints to go on from."),
     "logs": ("logs", "Show the end of what it prints, measures and answers."),
     "mutate": ("mutate", "Propose valid neighbours of a config."),

@@ -32,6 +32,7 @@ from ..registry import get_launcher
 from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
+from .approval import wait_for_approval
 from .arms import Arm, expand_arms
 from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
@@ -84,8 +85,11 @@ class Experiment:
         ):
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
-            arms = self._train(folder, journal, ledger, interrupt)
-            status = self._status(arms, ledger, interrupt)
+            refusal = wait_for_approval(self.config, folder.path, journal, lambda: interrupt.asked)
+            if refusal is not None:
+                get_logger(__name__).error("nothing was run: %s", refusal)
+            arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []
+            status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
         tell_experiment_end(self.config, folder.path)

@@ -53,6 +53,7 @@ class Kind(StrEnum):
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
     STOP_REQUESTED = "stop_requested"
+    APPROVAL_AWAITED = "approval_awaited"
     APPROVED = "request_approved"
     REJECTED = "request_rejected"
     GATED = "gated"

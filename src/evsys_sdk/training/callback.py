@@ -133,6 +133,13 @@ class Callback:
         """What it noticed about the run, in sentences; they go into the result."""
         return ()
 
+    def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
+        """What somebody elsewhere said to an experiment that waits for an approval: yes or no, why, and who.
+
+        The callback is made anew for this, and asked every few seconds until there is an answer.
+        """
+        return None
+
     def close(self) -> None:
         """Release files and connections."""
 
