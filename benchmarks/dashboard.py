@@ -208,7 +208,7 @@ def import_cpu() -> float:
 
 
 def report_peers(address: str, peers: list[str]) -> None:
-    """The same work with every tracker, one after the other: five runs of 2,000 steps, one client, read back at the end."""
+    """The same work with every tracker, one after the other: one client, and everything is read back at the end."""
     if not peers:
         return
     runs, steps = 5, 2000
