@@ -195,6 +195,13 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "evsys_logger": Builtin("dashboard.evsys_logger:EvsysLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
+    "deployer": {
+        "peft_dir": Builtin("deploy.deployers.peft_dir:PeftDir"),
+        "merged_safetensors": Builtin("deploy.deployers.merged_safetensors:MergedSafetensors"),
+        "gguf": Builtin("deploy.deployers.gguf:GGUF"),
+        "vllm": Builtin("deploy.deployers.vllm:VLLM"),
+        "openai_server": Builtin("deploy.deployers.openai_server:OpenAIServer"),
+    },
 }
 
 REMOTE_DATA = Builtin("dashboard.remote_data:DashboardSource")
