@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from .._version import __version__
-from ..errors import EvsysError
 from ..redact import redact_output
 
 COMMANDS = {
@@ -132,11 +131,6 @@ def _run(argv: list[str] | None) -> int:
     try:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except EvsysError as error:
-        for line in str(error).split("\n"):
-            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
-        _answer(error.to_dict(), as_json)
-        return error.exit_code
     except click.ClickException as error:
         error.show()
         _answer({"error": type(error).__name__, "message": error.format_message()}, as_json)
@@ -144,13 +138,30 @@ def _run(argv: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
-    except OSError as error:  # a full disk, a folder that may not be written: not a bug, so no traceback
+    except Exception as error:
+        code = _explain(error, as_json)
+        if code is None:
+            raise
+        return code
+
+
+def _explain(error: Exception, as_json: bool) -> int | None:
+    """Say what an expected error says, and return its exit code; None for one that is a bug."""
+    from ..errors import EvsysError  # here, because the help needs nothing of it
+
+    if isinstance(error, EvsysError):
+        for line in str(error).split("\n"):
+            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
+        _answer(error.to_dict(), as_json)
+        return error.exit_code
+    if isinstance(error, OSError):  # a full disk, a folder that may not be written: not a bug, so no traceback
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
         click.echo(str(error), err=True)
         _answer({"error": type(error).__name__, "message": str(error)}, as_json)
         return 1
+    return None
 
 
 def _answer(error: dict[str, Any], as_json: bool) -> None:

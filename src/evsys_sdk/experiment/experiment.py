@@ -44,6 +44,7 @@ from .sweep import Sweep
 
 if TYPE_CHECKING:
     from ..training.callback import Callback
+    from .audit import AuditReport
     from .launcher import Launcher
 
 
@@ -209,7 +210,7 @@ class Experiment:
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
-    def _audit(self, folder: ExperimentDir, journal: Journal) -> None:
+    def _audit(self, folder: ExperimentDir, journal: Journal) -> AuditReport:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
         from .audit import audit_experiment
 
@@ -218,14 +219,14 @@ class Experiment:
             get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])
         if report.flags:
             journal.append(Kind.AUDITED, flags=[check.name for check in report.flags], invalid=report.invalid)
+        return report
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
         """Write what follows from the record; whatever goes wrong with that undoes no training."""
         from .conclusion import write_conclusion
 
         try:
-            self._audit(folder, journal)
-            found = write_conclusion(folder.path)
+            found = write_conclusion(folder.path, self._audit(folder, journal))
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None

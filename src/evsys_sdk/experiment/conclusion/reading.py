@@ -18,7 +18,7 @@ from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord, config_runs
 from ...record.scores import load_score_lines
 from ...record.values import number
-from ..audit import audit_experiment
+from ..audit import AuditReport, audit_experiment
 from ..results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
 from .looks import count_looks
@@ -26,8 +26,8 @@ from .looks import count_looks
 _NOTHING: dict[str, Any] = {}
 
 
-def read_evidence(path: Path) -> Evidence:
-    """The evidence in the folder of an experiment."""
+def read_evidence(path: Path, audit: AuditReport | None = None) -> Evidence:
+    """The evidence in the folder of an experiment; `audit`, if it has just been made, is not made again."""
     record = ExperimentRecord(path)
     config, start = record.load(), record.start
     metadata = _metadata(path, config)
@@ -45,7 +45,7 @@ def read_evidence(path: Path) -> Evidence:
         registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
         invalidated=record.invalidated or None,
-        contradicted=audit_experiment(path, quick=True).invalid,
+        contradicted=(audit or audit_experiment(path, quick=True)).contradiction,
         stopped=record.budget_stop or None,
         searched=searched,
         attempt=_attempt(start),
