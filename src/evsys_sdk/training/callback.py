@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import EvsysError, TrainingError
 from ..log import get_logger
@@ -43,6 +43,10 @@ class RunInfo:
     steps_done: int = 0
     """Above 0 the run resumes after this step: drop whatever you recorded for later ones."""
     hypothesis: str | None = None
+    measure: str = "loss"
+    """What the recipe says it is getting on by, logged with each step ..."""
+    measure_mode: Literal["min", "max"] = "min"
+    """... and whether less or more of it is better."""
     repeats: tuple[EvalRecord, ...] = ()
     """Scorings of steps already done that will be recorded again, without their scores: drop what you have of them.
 
