@@ -52,6 +52,9 @@ class Kind(StrEnum):
     NOTE = "note"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    STOP_REQUESTED = "stop_requested"
+    APPROVED = "request_approved"
+    REJECTED = "request_rejected"
 
 
 @dataclass(frozen=True, slots=True)
