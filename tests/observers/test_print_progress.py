@@ -115,6 +115,20 @@ def test_no_scoring_is_left_out_however_fast_they_follow(
     assert capsys.readouterr().err.count(" eval val/") == 100
 
 
+def test_a_score_that_was_shown_early_is_not_shown_again(
+    make_info: MakeInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback, _ = plain_progress()
+    callback.on_run_start(make_info(), RunControl())
+    for step, value in ((4, 0.25), (8, 0.5)):
+        callback.on_scored(EvalRecord("a", "val", step, {"pass@1": value, "tasks": 4.0}))
+        callback.on_eval(EvalRecord("a", "val", step, {"pass@1": value, "tasks": 4.0}))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "[arm-a] step 4  eval val/a  pass@1 0.2500  4 tasks",
+        "[arm-a] step 8  eval val/a  pass@1 0.5000 (+0.2500)  4 tasks",
+    ]
+
+
 def test_the_headline_is_what_the_recipe_gets_on_by(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
     callback, clock = plain_progress(every_steps=1)
     callback.on_run_start(replace(make_info(), measure="reward/mean", measure_mode="max"), RunControl())

@@ -118,6 +118,12 @@ class Callback:
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """After each optimiser step; the first one is step 1."""
 
+    def on_scored(self, record: EvalRecord) -> None:
+        """As soon as a scoring that overlaps training is done, from the thread that made it; for displays.
+
+        `on_eval` hears of it at a fixed step, however fast the machine is.
+        """
+
     def on_eval(self, record: EvalRecord) -> None:
         """After a scoring, during training or at its end."""
 
@@ -181,6 +187,9 @@ class Observers(Callback):
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         # Copies, here and below: what one of them does to its own reaches neither the run nor the others.
         self._tell(lambda callback: callback.on_step(step, dict(metrics)))
+
+    def on_scored(self, record: EvalRecord) -> None:
+        self._tell(lambda callback: callback.on_scored(replace(record, metrics=dict(record.metrics))))
 
     def on_eval(self, record: EvalRecord) -> None:
         self._tell(lambda callback: callback.on_eval(replace(record, metrics=dict(record.metrics))))

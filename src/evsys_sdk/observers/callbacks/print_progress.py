@@ -48,6 +48,8 @@ class PrintProgress(Callback):
         self._snapshot = Snapshot()
         self._began = 0.0
         self._scores: dict[str, Mapping[str, float]] = {}
+        self._shown: set[tuple[str, int]] = set()
+        """Scorings by label and step."""
         self._saved_at = -1e9
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
@@ -66,11 +68,17 @@ class PrintProgress(Callback):
         if self._display is not None:
             self._display.update(self._snapshot, now)
 
-    def on_eval(self, record: EvalRecord) -> None:
+    def on_scored(self, record: EvalRecord) -> None:
+        """Show a score when it is there; the run itself hears of it at a fixed step."""
         label = story.eval_label(record)
         before, self._scores[label] = self._scores.get(label, {}), record.metrics
+        self._shown.add((label, record.step))
         if self._display is not None:
             self._display.event("eval", label, story.scores(record, before), record.step)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        if (story.eval_label(record), record.step) not in self._shown:
+            self.on_scored(record)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         step, now = int(checkpoint.get("step", self._snapshot.done)), self._clock()
