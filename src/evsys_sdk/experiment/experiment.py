@@ -14,7 +14,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +57,18 @@ class Experiment:
         *,
         sweep: Sweep | None = None,
         callbacks: Sequence[Callable[[], Callback]] = (),
+        watch: Callable[[Path], AbstractContextManager[None]] | None = None,
         checked: bool = False,
     ) -> None:
-        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display.
+        """`callbacks` makes observers of each arm beside the config's own, e.g. the command line's progress display.
 
+        `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
         `checked`: the config comes from `check_file`, which has found nothing wrong with it.
         """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
+        self._watch = watch or (lambda _: nullcontext())
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -182,7 +185,7 @@ class Experiment:
                 stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
             )
             interrupt.tell = scheduler.interrupt
-            with ledger.running():
+            with ledger.running(), self._watch(folder.path):
                 arms = scheduler.run()
         finally:
             launcher.close()
