@@ -91,6 +91,10 @@ class RunFiles:
     identity = Place("identity.json")
     """What it is made of: starting weights, code, package versions."""
     checkpoints = Place("checkpoints.jsonl")
+    dropped_checkpoints = Place("dropped_checkpoints.json")
+    """Names of those whose weights were removed to save room."""
+    stored = Place("checkpoints")
+    """Where backends on this machine store weights."""
     late_scores = Place("scores.json")
     """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
     scores = Place("scores.jsonl")
