@@ -48,6 +48,7 @@ COMMANDS = {
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
     "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
+    "campaign": ("campaign", "Give agents a question with a budget, and follow it."),
     "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }

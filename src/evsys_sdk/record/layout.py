@@ -153,6 +153,8 @@ HISTORY_CACHE = ".history.sqlite3"
 """In each root: what `evsys history` read there."""
 OUTPUT_ROOTS = "output_roots.txt"
 """In the project's `.evsys/`: which other folders hold experiments."""
+CAMPAIGNS = "campaigns"
+"""In the project's `.evsys/`: a folder with a journal for each campaign."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
 
