@@ -52,6 +52,7 @@ COMMANDS = {
     "deployments": ("deployments", "List, show and take back what was shipped."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
     "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
+    "campaign": ("campaign", "Give agents a question with a budget, and follow it."),
     "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }

@@ -51,6 +51,7 @@ def run(
     from ..experiment import Experiment
     from ..experiment.preflight import check_file
     from ..files import write_json
+    from ..loop.campaign import campaign_of
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
@@ -62,6 +63,10 @@ def run(
         from ..experiment.plan_hash import refuse_other_plan
 
         refuse_other_plan(config, plan_hash)
+    if not dry and campaign_of(config) is not None:
+        from ..loop.admission import admit
+
+        admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, checked=True) if quiet else _watched(config)
