@@ -15,7 +15,21 @@ from measure import machine
 
 from evsys_sdk.loop.traces.store import import_traces
 
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "seven", "wizards", "measure", "great", "castles", "of", "light", "and", "water"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "lazy",
+    "dogs",
+    "while",
+    "seven",
+    "wizards",
+    "measure",
+    "castles",
+]
 
 
 def main() -> None:

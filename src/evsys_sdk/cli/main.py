@@ -40,7 +40,7 @@ COMMANDS = {
     "context": ("context", "Sum up all experiments for an agent, within a budget."),
     "note": ("note", "Add a note to the record of an experiment."),
     "invalidate": ("note", "Mark an experiment as not to be believed."),
-    "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "serve": ("serve", "Serve models: the Tinker protocol and OpenAI's API."),
     "traces": ("traces", "Make data of the conversations of systems in use."),
     "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
