@@ -45,7 +45,7 @@ COMMANDS = {
     "invalidate": ("note", "Mark an experiment as not to be believed."),
     "dashboard": ("dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("sync", "Send what a dashboard has not received yet."),
-    "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "serve": ("serve", "Serve models: the Tinker protocol and OpenAI's API."),
     "traces": ("traces", "Make data of the conversations of systems in use."),
     "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
