@@ -47,8 +47,6 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("cli/main.py", "note"): "the command, and the module it is in",
     ("history/cache.py", "invalidated"): "a column of the cache",
     ("eval/scores.py", "note"): "what a scoring says about itself",
-    ("history/context.py", "invalidated"): "a section of the digest",
-    ("history/tried.py", "scored"): "how many experiments have a score",
 }
 NAMES_ELSEWHERE = {
     ("data/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
