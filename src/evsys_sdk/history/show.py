@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..record.events import Kind
-from ..record.runs import config_runs
+from ..record.runs import RunRecord, config_runs
 from ..record.values import items, matching, number, part
 from .detail import Detail, checkpoints, commands, failures, run_spend
-from .outcome import RunScore
+from .lineage import Gain
+from .outcome import RunScore, latest_score
 from .roots import shortest
 from .summarize import scalars
 from .text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
@@ -20,8 +21,8 @@ _MOST_FAILURES = 10
 _MOST_CHECKPOINTS = 5
 
 
-def show_data(detail: Detail) -> dict[str, Any]:
-    """The JSON form."""
+def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
+    """The JSON form; `gain` is what it gained over its parent."""
     best = detail.best_arm
     return {
         **detail.summary.to_dict(),
@@ -29,8 +30,10 @@ def show_data(detail: Detail) -> dict[str, Any]:
         "runs": [_run_data(detail, run) for run in detail.outcome.runs],
         "arms": [
             {"arm": arm.name, "run": arm.run, "seed": arm.seed, "status": arm.status, "metrics": arm.metrics}
+            | _arm_score(detail, arm)
             for arm in detail.arms
         ],
+        "gain_over_parent": gain.to_dict() if gain else None,
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
         "checkpoints": checkpoints(best) if best else [],
@@ -41,7 +44,7 @@ def show_data(detail: Detail) -> dict[str, Any]:
     }
 
 
-def show_page(detail: Detail, *, markdown: bool = False) -> str:
+def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = False) -> str:
     """The page, for a terminal or as Markdown."""
     page, summary = Page(markdown=markdown), detail.summary
     page.title(f"{summary.id}: {summary.status}{_when(detail)}")
@@ -55,10 +58,13 @@ def show_page(detail: Detail, *, markdown: bool = False) -> str:
         page.paragraph(summary.description)
     said = summary.sentence or summary.verdict
     page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
+    if gain is not None:
+        page.paragraph(gain.tell())
     page.heading("Runs")
     page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
     if detail.outcome.metric:
         page.add(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
+    _list(page, "Arms that did not come to their ends", _unfinished_lines(detail))
     _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
     _list(page, "Decisions", [_decision(event) for event in detail.decisions])
     _list(page, "Next", _next_steps(detail))
@@ -68,6 +74,22 @@ def show_page(detail: Detail, *, markdown: bool = False) -> str:
     page.heading("Record")
     page.add(*_facts(detail))
     return str(page)
+
+
+def _arm_score(detail: Detail, arm: RunRecord) -> dict[str, Any]:
+    """The latest score of an arm, and the step of it where it was not the end."""
+    found = latest_score(arm, detail.outcome.metric)
+    return {"score": found[0] if found else None, "score_step": found[1] if found else None}
+
+
+def _unfinished_lines(detail: Detail) -> list[str]:
+    lines: list[str] = []
+    for arm in detail.arms:
+        if arm.status not in ("completed", "failed"):
+            found = latest_score(arm, detail.outcome.metric)
+            told = "no score yet" if found is None else f"{score_text(found[0])} at step {found[1]}"
+            lines.append(f"{arm.name}: {arm.status}, {told}")
+    return lines
 
 
 def _when(detail: Detail) -> str:
@@ -85,7 +107,7 @@ def _run_row(detail: Detail, run: RunScore) -> list[str]:
     return [
         f"{mark}{run.run}",
         str(run.n_seeds or "-"),
-        score_text(run.score),
+        score_text(run.score) + ("" if run.step is None else f" (step {run.step})"),
         interval_text(run.low, run.high, run.covers) or "-",
         run.role or _difference(detail, run.run),
         str(run.failures or "-"),
@@ -111,6 +133,7 @@ def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
         "low": run.low,
         "high": run.high,
         "covers": run.covers,
+        "step": run.step,
         "n_seeds": run.n_seeds,
         "n_tasks": run.n_tasks,
         "failures": run.failures,
