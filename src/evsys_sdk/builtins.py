@@ -13,6 +13,7 @@ from typing import Any
 
 EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "claude": (),
+    "dashboard": ("fastapi", "sqlalchemy"),
     "e2b": ("e2b",),
     "fireworks": ("fireworks", "transformers"),
     "frontier": (),
@@ -23,6 +24,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "openai": (),
     "ray": ("ray",),
     "plot": ("matplotlib",),
+    "postgres": ("psycopg",),
     "server": ("starlette", "tinker", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
@@ -170,6 +172,10 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "csv_metrics": Builtin("observers.callbacks.csv_metrics:CsvMetrics"),
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
+        "evsys_logger": Builtin("dashboard.evsys_logger:EvsysLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
 }
+
+REMOTE_DATA = Builtin("dashboard.remote_data:DashboardSource")
+"""Where the workspace looks for datasets and benchmarks that the project itself does not have."""

@@ -10,7 +10,8 @@
     ├── BackendError           (RuntimeError)  a backend refused or failed an operation
     ├── TrainingError          (RuntimeError)  a run stopped itself, with a diagnosis
     ├── EvalError              (ValueError)    a verifier or a metric that has no score to give
-    └── EvsysAuthError         (RuntimeError)  credentials are missing or refused
+    ├── EvsysAuthError         (RuntimeError)  credentials are missing or refused
+    └── DashboardClientError   (RuntimeError)  a dashboard refused a record or cannot be reached
 
 Each message names the place, the value and the remedy. The command line prints it without a traceback and exits
 with `exit_code`. All of them survive pickling, because arms run in other processes.
@@ -182,6 +183,15 @@ class EvalError(EvsysError, ValueError):
 
 class EvsysAuthError(EvsysError, RuntimeError):
     """Credentials are missing or were refused."""
+
+
+class DashboardClientError(EvsysError, RuntimeError):
+    """A dashboard refused what it was sent, or did not answer a question."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message, status)
+        self.status = status
+        """The HTTP status; None when there was no answer."""
 
 
 def install_hint(extra: str) -> str:

@@ -26,6 +26,10 @@ class RedactedStream:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
+    @property
+    def unredacted(self) -> TextIO:
+        return self._stream
+
     def write(self, text: str) -> int:
         self._stream.write(redact_text(text))
         return len(text)
@@ -70,6 +74,15 @@ def redact_output() -> tuple[TextIO, TextIO]:
         stream if isinstance(stream, RedactedStream) else cast(TextIO, RedactedStream(stream)) for stream in before
     )
     return before
+
+
+def hand_over(secret_text: str) -> None:
+    """Print a key that was made for the person who asked for it: the one thing that may pass unredacted."""
+    stream = sys.stdout
+    if isinstance(stream, RedactedStream):
+        stream = stream.unredacted
+    stream.write(secret_text + "\n")
+    stream.flush()
 
 
 def set_level(level: str | int) -> None:

@@ -35,6 +35,7 @@ from .audit import audit_experiment
 from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from .claims import register_claim
 from .contamination import contamination_warnings
+from .experiment_end import tell_experiment_end
 from .hypothesis import claim_problems, hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
 from .launcher import Launch, Launcher
@@ -80,6 +81,7 @@ class Experiment:
             status = self._status(arms, ledger, interrupt)
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
+        tell_experiment_end(self.config, folder.path)
         known = experiment_id(folder.path) or folder.path.name
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
 

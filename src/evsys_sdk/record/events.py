@@ -51,6 +51,9 @@ class Kind(StrEnum):
     NOTE = "note"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    STOP_REQUESTED = "stop_requested"
+    APPROVED = "request_approved"
+    REJECTED = "request_rejected"
 
 
 @dataclass(frozen=True, slots=True)

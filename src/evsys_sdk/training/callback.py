@@ -117,6 +117,12 @@ class Callback:
     def on_run_end(self, result: RunResult) -> None:
         """Once, however the run ended."""
 
+    def on_experiment_end(self, folder: Path) -> None:
+        """Once, where the experiment was started: it has ended, and `folder` holds all of its record.
+
+        The callback is made anew for this, so it knows nothing of the runs but what is on disk.
+        """
+
     def close(self) -> None:
         """Release files and connections."""
 
