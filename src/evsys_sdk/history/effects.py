@@ -215,8 +215,8 @@ class _Measured:
         pair = [[arm for arm in self._arms if arm.run == run.run and not arm.problem] for run in (first, second)]
         step = None
         if first.step is not None or second.step is not None:
-            taken = [steps for arms in pair for arm in arms if (steps := self._steps(arm))]
-            shared = [step for step in (taken[0] if taken else ()) if all(step in steps for steps in taken)]
+            common = [self._steps(arm) for arms in pair for arm in arms if self._steps(arm)]
+            shared = common[0].intersection(*common[1:]) if common else set[float]()
             if not shared:
                 return None
             step = max(shared)

@@ -125,8 +125,8 @@ def _tasks_of(record: ExperimentRecord, run: RunScore, arms: Sequence[RunRecord]
     """Which tasks a score is about: two sets of the same name are two questions."""
     sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
     if not sha256:
-        nothing: Object = {}
-        line = next((line for arm in arms for name, _, line, _ in arm.scores if name == metric), nothing)
+        lines = (line for arm in arms for name, _, line, _ in arm.scores if name == metric)
+        line = next(lines, dict[str, Any]())
         sha256, n_tasks = text(line.get("sha256")), n_tasks or len(items(line.get("tasks"))) or None
     return " ".join([*([f"{n_tasks} tasks"] if n_tasks else []), *([sha256[:6]] if sha256 else [])])
 

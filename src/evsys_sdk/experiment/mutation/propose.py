@@ -25,8 +25,8 @@ from ...config.yaml_text import read_yaml
 from ...errors import ConfigError, Problem, closest
 from ...files import write_text
 from ...record.reader import ExperimentRecord, experiment_id
-from ..experiment import Experiment
 from ..parents import latest_attempt
+from ..preflight import PulledRows, check_config
 from .idle import IdleChanges
 from .moves import move
 from .space import MutableField, mutation_space, run_paths
@@ -97,7 +97,10 @@ def propose(
     if parent is None and folder is not None:
         _refuse_invalid(folder, file)
         parent = experiment_id(folder)
-    maker = _Maker(text, config, parent or config.name, IdleChanges(config, data, folder))
+    pulled: dict[str, PulledRows] = {}
+    fits = not check_config(config, kinds=False, pulled=pulled).problems  # else its rows say nothing about a child's
+    idle = IdleChanges(config, data, folder)
+    maker = _Maker(text, config, parent or config.name, idle, pulled if fits else None)
     rng = Random(seed)
     tried: dict[str, Child | None] = {}
     found: list[Child] = []
@@ -116,10 +119,11 @@ def propose(
     return found
 
 
-def _runnable(text: str, file: str | None) -> ExperimentConfig:
-    """The config, if `evsys run` would take it."""
+def _runnable(text: str, file: str | None, pulled: dict[str, PulledRows] | None = None) -> ExperimentConfig:
+    """The config, if `evsys run` would take it; with `pulled`, its rows included."""
     config = load_document(read_yaml(text, file=file), deep=True)
-    Experiment(config).validate()
+    if problems := check_config(config, kinds=False, rows=pulled is not None, pulled=pulled).problems:
+        raise ConfigError(problems)
     return config
 
 
@@ -139,6 +143,8 @@ class _Maker:
     config: ExperimentConfig
     parent: str
     idle: IdleChanges
+    pulled: dict[str, PulledRows] | None
+    """The rows of the parent, which children share."""
 
     def child(self, run: Path, moved: Mapping[MutableField, Any]) -> Child | None:
         """The config with some values changed; None where that is no valid config, or a change does nothing."""
@@ -150,7 +156,7 @@ class _Maker:
         changes |= {("name",): name, ("parent_experiment_id",): self.parent, ("metadata", "mutation"): noted}
         text = edited(self.text, changes)
         try:
-            config = _runnable(text, f"{name}.yaml")
+            config = _runnable(text, f"{name}.yaml", self.pulled)
         except ConfigError:
             return None
         return Child(name, text, config, {path: (pair[0], pair[1]) for path, pair in noted.items()})
