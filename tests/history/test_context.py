@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.history.context import make_digest
-from evsys_sdk.history.digest import Digest, Item, Section, count_tokens
+from evsys_sdk.history.context.digest import Digest, Item, Section, count_tokens
+from evsys_sdk.history.context.reasons import grouped_reasons
+from evsys_sdk.history.context.sections import make_digest
 from evsys_sdk.history.filters import Filters
 from evsys_sdk.history.index import HistoryIndex
-from evsys_sdk.history.reasons import grouped_reasons
 
 from .recorded import BEGAN, write_experiment
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from evsys_sdk.cli.main import evsys
-from evsys_sdk.history.digest import count_tokens
+from evsys_sdk.history.context.digest import count_tokens
 
 from .prepared import PLAN, prepare
 

@@ -16,9 +16,8 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ..history.detail import read_detail
     from ..history.find import find_experiment
-    from ..history.lineage import find_gain
     from ..history.roots import experiment_roots
-    from ..history.show import show_data, show_page
+    from ..history.show import find_gain, show_data, show_page
 
     searched = experiment_roots(roots)
     detail = read_detail(find_experiment(experiment, searched))

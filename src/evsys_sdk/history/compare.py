@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .answers import Flips, find_flips
 from .config_diff import Difference, config_differences
 from .curves import Curve, score_curve, training_curve
 from .detail import Detail
-from .flips import Flips, find_flips
 from .listing import verdict_text
 from .pairing import PairedDifference, paired_differences
 from .terminal_plot import draw
