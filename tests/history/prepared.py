@@ -264,7 +264,7 @@ def write_data(folder: Path) -> None:
             {"task_id": f"{topic}-{n}", "instruction": text, "verifier": verifier} for n, text in enumerate(texts)
         ]
         write(topic, tasks[topic])
-    rows = [{"query": sentence("training", number), "tool_slug": "yes"} for number in range(30)]
+    rows = [{"query": sentence("training", number), "tool_slug": "yes"} for number in range(80)]
     write("train", rows)
     leaked = [{"query": task["instruction"], "tool_slug": "yes"} for task in tasks["routing"][:10]]
     write("dirty", [*rows, *leaked])
