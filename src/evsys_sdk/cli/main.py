@@ -40,6 +40,8 @@ COMMANDS = {
     "show": ("show", "Show what came of one experiment, and how to go on."),
     "rollouts": ("rollouts", "Show the attempts that a run learned from."),
     "compare": ("compare", "Compare experiments: config, scores task by task, curves."),
+    "errors": ("errors", "Show the answers that an experiment got wrong."),
+    "export": ("export", "Write the best weights of an experiment to a folder."),
     "context": ("context", "Sum up all experiments for an agent, within a budget."),
     "note": ("note", "Add a note to the record of an experiment."),
     "invalidate": ("note", "Mark an experiment as not to be believed."),
