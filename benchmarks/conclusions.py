@@ -95,7 +95,8 @@ class World:
 
     def _luck_of(self, random: np.random.Generator, name: str, common: np.ndarray | None) -> np.ndarray:
         seeds = self.baseline_seeds or self.seeds if name == "baseline" else self.seeds
-        times = self.erratic if name == "baseline" else self.erratic_run if name == "run02" else 1.0
+        unstable = "run02" if self.arms > 2 else "run01"
+        times = self.erratic if name == "baseline" else self.erratic_run if name == unstable else 1.0
         return common if common is not None else self._luck(random, seeds) * times
 
     def _luck(self, random: np.random.Generator, seeds: int) -> np.ndarray:
@@ -207,7 +208,7 @@ def main_grid() -> Iterator[Cell]:
 
 
 def other_factors() -> Iterator[Cell]:
-    shapes = [(2, 3, 100), (7, 2, 100), (7, 3, 100), (7, 3, 30), (7, 5, 1000), (20, 3, 100)]
+    shapes = [(2, 2, 100), (2, 3, 30), (2, 3, 100), (7, 2, 100), (7, 3, 100), (7, 3, 30), (7, 5, 1000), (20, 3, 100)]
     for (arms, seeds, tasks), (name, changes) in itertools.product(shapes, FACTORS.items()):
         yield Cell(f"{name}: arms {arms}, seeds {seeds}, tasks {tasks}", World(arms, seeds, None, tasks, **changes))
 
