@@ -228,6 +228,7 @@ FACTORS: dict[str, dict] = {
     "rates near 0": {"ease": -3.0},
     "validation chooses": {"validated": True},
     "history": {"pool": 4},
+    "history, erratic baseline": {"pool": 4, "erratic": 5.0},
 }
 
 
@@ -343,7 +344,7 @@ def main() -> None:
     seed = secrets.randbits(32) if given.seed is None else given.seed
     print(f"{machine()}, numpy {version('numpy')}")
     print(f"seed {seed}, {given.worlds} worlds a cell")
-    cells = [*powers(), *attempts(), *main_grid(), *other_factors(), *(whole_product() if given.full else ())]
+    cells = [*powers(), *attempts(), *other_factors(), *main_grid(), *(whole_product() if given.full else ())]
     wanted = [cell for cell in cells if given.cells in cell.name]
     missed = 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")

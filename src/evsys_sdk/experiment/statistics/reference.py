@@ -31,8 +31,6 @@ ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
 _ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.021
 """How often it may pass where a run is erratic; two seeds hide that so well that less must be aimed at."""
-_ERROR_IF_ERRATIC_WITH_HISTORY, _ENOUGH_HISTORY = 0.05, 4
-"""Who lends the noise of earlier runs to these says that the baseline is one of their kind: less need be feared."""
 _ERRATIC = 25.0
 """Seed variance of an erratic run, in those of the others."""
 _PREFERRED = 0.8
@@ -119,8 +117,6 @@ class Reference:
         most, design = _ERROR_IF_ERRATIC, self.erratic or self.design
         if _HIDING_SEEDS in (self.design.baseline_seeds, self.design.seeds[-1]):
             most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS
-        if self.design.lent_df >= _ENOUGH_HISTORY:
-            most = _ERROR_IF_ERRATIC_WITH_HISTORY
         usual, feared = self.error * share, self.error * share * most / ERROR
         worlds = [(_worlds(self.design), usual), (_worlds(design, 1.0, _ERRATIC), feared)]
         if self.design.baseline_seeds:
