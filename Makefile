@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-local test-harbor test-ray test-tinker test-fireworks test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,17 @@ test-harbor: ## Run the tests of the Harbor engine, in an environment of their o
 
 test-ray: ## Run the tests of the Ray launcher, in an environment of their own
 	$$(bash scripts/env.sh ray dev ray)/bin/python -m pytest -q -m ray tests/experiment
+
+page: dev ## Build the dashboard's page for this checkout (a wheel builds its own)
+	$(BIN)/python hatch_build.py
+
+test-dashboard: ## Run the tests of the dashboard: server on SQLite and PostgreSQL, page in Chromium; in an environment of their own
+	python=$$(bash scripts/env.sh dashboard dev dashboard postgres)/bin/python && $$python hatch_build.py && \
+		$$python -m pytest -n auto --dist loadfile -q -m dashboard tests/dashboard
+
+screenshots: ## Take the pictures of the documentation anew, after the page has changed
+	python=$$(bash scripts/env.sh dashboard dev dashboard postgres)/bin/python && $$python hatch_build.py && \
+		$$python -m tests.dashboard.page.screenshots docs/images/dashboard
 
 test-tinker: ## Run the tests against the tinker package, in an environment of their own
 	$$(bash scripts/env.sh tinker dev tinker server)/bin/python -m pytest -n auto --dist loadfile -q -m tinker tests/server tests/backends/tinker
@@ -84,6 +95,9 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-cookbook.txt
+	uv pip compile -q pyproject.toml tests/dashboard/requirements.in --extra dev --extra dashboard --extra postgres \
+		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
+		--output-file constraints-dashboard.txt
 	{ printf "%s; sys_platform == 'never'\n" asyncpg datasets hf-transfer peft psycopg2-binary torch; echo fastapi; } \
 		| uv pip compile -q tests/skyrl/requirements.in --override - --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" | grep -v "'never'" > constraints-skyrl.txt

@@ -34,7 +34,8 @@ EXTENDING = """
     BaseAlgorithm TrainingConfig SFT RL
 """
 EXPERIMENT = "Experiment ExperimentResult ArmResult EvalResult Benchmark Sweep run_experiment"
-ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError"
+DASHBOARD = "DashboardClient ExperimentRun"
+ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError DashboardClientError"
 LOGGING = "configure_logger get_logger set_level"
 REGISTRY = [
     "Registry",
@@ -49,7 +50,7 @@ REGISTRY = [
 ]
 PROMISED = {
     "__version__",
-    *f"{CONFIG} {DATA} {PROTOCOLS} {EXTENDING} {EXPERIMENT} {ERRORS} {LOGGING}".split(),
+    *f"{CONFIG} {DATA} {PROTOCOLS} {EXTENDING} {EXPERIMENT} {DASHBOARD} {ERRORS} {LOGGING}".split(),
     *REGISTRY,
 }
 

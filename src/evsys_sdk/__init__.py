@@ -46,6 +46,10 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         load_yaml as load_yaml,
         validate_yaml as validate_yaml,
     )
+    from .dashboard import (
+        DashboardClient as DashboardClient,
+        ExperimentRun as ExperimentRun,
+    )
     from .config.base import Strict as Strict
     from .data import (
         ChatMessagesRow as ChatMessagesRow,
@@ -70,6 +74,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
     )
     from .errors import (
         ConfigError as ConfigError,
+        DashboardClientError as DashboardClientError,
         DataError as DataError,
         EvsysAuthError as EvsysAuthError,
         EvsysError as EvsysError,
@@ -257,6 +262,10 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "Sweep",
         "run_experiment",
     ),
+    "dashboard": (
+        "DashboardClient",
+        "ExperimentRun",
+    ),
     "protocols": (
         "Transform",
         "DataStore",
@@ -322,6 +331,7 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "DataError",
         "WorkspaceError",
         "EvsysAuthError",
+        "DashboardClientError",
     ),
     "log": (
         "configure_logger",

@@ -10,7 +10,8 @@
     ├── BackendError           (RuntimeError)  a backend refused or failed an operation
     ├── TrainingError          (RuntimeError)  a run stopped itself, with a diagnosis
     ├── EvalError              (ValueError)    a verifier or a metric that has no score to give
-    └── EvsysAuthError         (RuntimeError)  credentials are missing or refused
+    ├── EvsysAuthError         (RuntimeError)  credentials are missing or refused
+    └── DashboardClientError   (RuntimeError)  a dashboard refused a record or cannot be reached
 
 Each message names the place, the value and the remedy. The command line prints it without a traceback and exits
 with `exit_code`. All of them survive pickling, because arms run in other processes.
@@ -184,6 +185,37 @@ class EvsysAuthError(EvsysError, RuntimeError):
     """Credentials are missing or were refused."""
 
 
+class DashboardClientError(EvsysError, RuntimeError):
+    """A dashboard refused what it was sent, or did not answer a question."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message, status)
+        self.status = status
+        """The HTTP status; None when there was no answer."""
+
+
 def install_hint(extra: str) -> str:
     """How to install an optional dependency, as a sentence."""
     return f"Install it with: pip install 'evsys-sdk[{extra}]'"
+
+
+def problems_of(error: EvsysError, path: str, remedy: str = "") -> list[Problem]:
+    """An error as problems at `path`: its last sentence is the remedy, or `remedy` where it is the only one."""
+    if isinstance(error, ConfigError):
+        return [replace(one, path=_below(path, one.path), hint=one.hint or remedy) for one in error.problems]
+    text = str(error).rstrip(".")
+    if isinstance(error, UnknownNameError) or "; did you mean" in text:
+        message, _, hint = text.partition("; " if "; did you mean" in text else ". ")
+    else:
+        message, _, hint = text.rpartition(". ")
+    if not message:
+        message, hint = hint, remedy
+    ends = "" if not hint or hint.endswith(("?", "!", ".")) else "."
+    return [Problem(message, path=path, hint=f"{hint[:1].upper()}{hint[1:]}{ends}")]
+
+
+def _below(path: str, inner: str) -> str:
+    """The place of a problem whose own path is relative to `path`, or repeats the end of it."""
+    if not inner or path == inner or path.endswith(f".{inner}"):
+        return path
+    return f"{path}.{inner}" if path else inner

@@ -45,16 +45,29 @@ DOORS = {"JsonlFile", "read_records", "complete_lines", "last_records", "read_li
 
 WORDS_THAT_ARE_NO_KINDS = {
     ("cli/main.py", "note"): "the command, and the module it is in",
+    ("cli/mcp/tools.py", "note"): "the tool, and the command it runs",
     ("history/cache.py", "invalidated"): "a column of the cache",
+    ("dashboard/client.py", "note"): "a route",
+    ("dashboard/records.py", "invalidated"): "a field of an experiment",
+    ("dashboard/server/migrations/versions/0001_first.py", "invalidated"): "a column",
+    ("dashboard/server/schema.py", "invalidated"): "the same column",
+    ("dashboard/server/store.py", "invalidated"): "the same column",
+    ("dashboard/server/store.py", "note"): "a kind of record that clients send",
+    ("dashboard/server/store.py", "reinstated"): "a kind of record that clients send",
+    ("dashboard/server/stored.py", "invalidated"): "the same column",
+    ("dashboard/server/stored.py", "note"): "a kind of record that clients send",
     ("eval/scores.py", "note"): "what a scoring says about itself",
     ("history/context.py", "invalidated"): "a section of the digest",
     ("history/tried.py", "scored"): "how many experiments have a score",
 }
 NAMES_ELSEWHERE = {
+    ("deploy/base_model.py", "config.json"): "of a model, in the layout of transformers",
     ("data/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
     ("eval/model_eval.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
 }
 MAY_OPEN = {
+    "dashboard/local.py": "pages for people are shown as text",
+    "dashboard/upload.py": "pages for people are sent as text",
     "experiment/background.py": "console.log is written by the process in the background, and followed as text",
     "experiment/launchers/ray.py": "the token is made by the launcher, and means nothing to a reader",
     "experiment/rows.py": "datasets.json is a note for people; no reader",
@@ -63,6 +76,7 @@ MAY_OPEN = {
 }
 MAY_IMPORT_A_DOOR = {
     "dashboard": "its outbox is an append-only file of its own",
+    "loop": "traces, rounds and the loop's own journal are append-only files of their own",
     "eval": "predictions are an append-only file of their own",
     "spend": "the ledger is written there; its format is record/ledger.py",
 }

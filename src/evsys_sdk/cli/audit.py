@@ -18,25 +18,33 @@ _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·",
 
 @click.command()
 @click.argument("experiment", required=False)
-@click.option("--anchor", metavar="git|FILE", help="Check what was noted there, then note the head of the journal.")
+@click.option(
+    "--anchor", metavar="git|dashboard|FILE", help="Check what was noted there, then note the head of the journal."
+)
 @json_option
 @import_option
 def audit(experiment: str | None, anchor: str | None, as_json: bool) -> None:
     """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
 
-    Your own verifiers are needed to judge answers again: name them with --import. Exits with 2 if anything is flagged.
+    Your own verifiers are needed to judge answers again: name them with --import. Where the environment names a
+    dashboard (EVSYS_API_KEY), its anchors are compared as well. Exits with 2 if anything is flagged.
     """
     from pathlib import Path
 
+    from ..dashboard import witness
     from ..experiment.audit import audit_experiment
 
     folders = _find(experiment)
-    file = Path(anchor) if anchor not in (None, "git") else None
-    reports = [audit_experiment(folder, anchors=file) for folder in folders]
+    file = Path(anchor) if anchor is not None and anchor not in ("git", "dashboard") else None
+    ask = anchor == "dashboard" or witness.is_named()
+    reports = [
+        audit_experiment(folder, anchors=file, witnessed=witness.read_anchors(folder) if ask else ())
+        for folder in folders
+    ]
     for report in reports:
         _journal(report)
         if anchor is not None and report.clean:
-            _anchor(report.path, file)
+            _anchor(report.path, anchor)
     emit([report.to_dict() for report in reports], as_json, lambda: _render(reports, whole=experiment is not None))
     if any(not report.clean for report in reports):
         click.get_current_context().exit(2)
@@ -67,13 +75,18 @@ def _journal(report: AuditReport) -> None:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
 
 
-def _anchor(folder: Path, file: Path | None) -> None:
+def _anchor(folder: Path, place: str) -> None:
+    from pathlib import Path
+
+    from ..dashboard.witness import note_anchor
     from ..record.anchors import anchor_in_file, anchor_in_git
 
-    if file is None:
+    if place == "git":
         anchor_in_git(folder)
+    elif place == "dashboard":
+        note_anchor(folder)
     else:
-        anchor_in_file(folder, file)
+        anchor_in_file(folder, Path(place))
 
 
 def _render(reports: list[AuditReport], *, whole: bool) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..builtins import REMOTE_DATA
 from ..config.base import KindSpec
 from ..errors import WorkspaceError
 from ..paths import WORKSPACE_DIR, project_root
@@ -122,6 +123,18 @@ class Workspace:
         return verify_rows(self._caches[kind], ref)
 
     def _pull(
+        self, kind: Kind, id: str | None, name: str | None, path: Path | str | None, split: str | None
+    ) -> CachedRows:
+        """What the project itself knows; what it does not know is looked for on its dashboard, and then kept."""
+        try:
+            return self._pull_here(kind, id, name, path, split)
+        except UnknownDataError:
+            remote = REMOTE_DATA.load().from_environment() if self._source is self._local else None
+            if remote is None:
+                raise
+            return Workspace(self.root, source=remote)._pull_here(kind, id, name, path, split)
+
+    def _pull_here(
         self, kind: Kind, id: str | None, name: str | None, path: Path | str | None, split: str | None
     ) -> CachedRows:
         given = {key: value for key, value in {"id": id, "name": name, "path": path}.items() if value is not None}

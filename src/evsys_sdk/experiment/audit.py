@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -86,9 +86,17 @@ class AuditReport:
 
 
 def audit_experiment(
-    path: Path, *, quick: bool = False, before_conclusion: bool = False, anchors: Path | None = None
+    path: Path,
+    *,
+    quick: bool = False,
+    before_conclusion: bool = False,
+    anchors: Path | None = None,
+    witnessed: Sequence[dict[str, Any]] = (),
 ) -> AuditReport:
-    """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments."""
+    """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
+
+    Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`.
+    """
     auditor = _Auditor(ExperimentRecord(path))
     checks: list[Callable[[], Check]] = [
         auditor.check_chain,
@@ -104,7 +112,7 @@ def audit_experiment(
     if not quick:
         checks += [auditor.check_answers, auditor.check_origin]
     if not quick and not before_conclusion:
-        checks += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors)]
+        checks += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
     return AuditReport(path, [_guard(check) for check in checks])
 
 
@@ -376,9 +384,9 @@ class _Auditor:
                 found.append(f"{name} has the same events, so that one of the two is a copy")
         return _judge("origin", found)
 
-    def check_anchors(self, place: Path | None) -> Check:
+    def check_anchors(self, place: Path | None, witnessed: Sequence[dict[str, Any]]) -> Check:
         """What was noted outside about its journal still holds."""
-        known, problems = check_anchors(self.path, place)
+        known, problems = check_anchors(self.path, place, witnessed)
         if not known:
             return Check("anchor", "unchecked", ["its journal was not anchored anywhere; see evsys audit --anchor"])
         return _judge("anchor", problems, said=f"{known} anchors hold")

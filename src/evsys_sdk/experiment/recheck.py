@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..eval.metric import build_metric
 from ..eval.samples import TaskSamples
 from ..eval.verifier import VerifierInput, build_verifier
 from ..registry import list_verifiers
+from ..training.blocking import run_blocking
 
 _RECHECKED = 24
 """Answers of each scoring that are judged again."""
@@ -46,7 +46,7 @@ def judge_again(task: HarborTask, answer: Mapping[str, Any]) -> float | None:
         return None
     given = VerifierInput(prompt=text_of(task.instruction), completion=str(answer.get("text") or ""), task=task)
     try:
-        return asyncio.run(_reward(what, given))
+        return run_blocking(lambda: _reward(what, given))
     except EvsysError:
         return None
 

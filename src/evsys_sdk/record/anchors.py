@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,18 @@ def anchor_in_git(experiment_dir: Path) -> dict[str, Any]:
     return anchor
 
 
-def check_anchors(experiment_dir: Path, file: Path | None = None) -> tuple[int, list[str]]:
-    """How many anchors of an experiment are known, and what in its journal contradicts them."""
+def check_anchors(
+    experiment_dir: Path, file: Path | None = None, witnessed: Iterable[dict[str, Any]] = ()
+) -> tuple[int, list[str]]:
+    """How many anchors of an experiment are known, and what in its journal contradicts them.
+
+    They are in git, in `file`, and what somebody else `witnessed`.
+    """
     mine = experiment_id(experiment_dir)
     lines = [line[:-1] for _, line in complete_lines(ExperimentFiles(experiment_dir).journal)]
     known, problems = 0, list[str]()
-    for anchor in (*_in_git(experiment_dir), *(read_records(file) if file is not None and file.exists() else ())):
+    in_file = read_records(file) if file is not None and file.exists() else ()
+    for anchor in (*_in_git(experiment_dir), *in_file, *witnessed):
         if anchor.get("experiment") != mine or mine is None:
             continue
         known += 1

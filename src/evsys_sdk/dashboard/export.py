@@ -1,0 +1,141 @@
+"""One experiment as a folder that a browser opens without a server: the page, and its answers in a script beside it.
+
+A page that is opened as a file may fetch nothing, so the answers are a script that sets one variable. What the page can
+ask for is answered in advance; where that would be too much, `remarks` says what was left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from .._version import __version__
+from ..errors import DataError
+from ..files import write_text
+from .answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
+from .curves import AXES, CurveQuery, draw_curves
+from .items import list_items
+from .local import LocalRecords
+from .shapes import ExperimentDetail, Rollout, Session
+from .source import LARGEST_PAGE, RolloutQuery
+from .upload import experiment_id_of
+
+PAGE = Path(__file__).parent / "page"
+MOST_ARMS = 200
+MOST_RUNS_DRAWN = 24
+"""As many as the page draws at once."""
+MOST_METRICS = 60
+MOST_ROLLOUTS = 2000
+_POINTS = 300
+_INDEX, _SCRIPT = "index.html", "data.js"
+
+
+def export_experiment(folder: Path, target: Path, page: Path | None = None) -> list[str]:
+    """Write an experiment below `target` so that `index.html` there shows it; returns the files."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{target}: there is something already. Name a new folder with --output.")
+    page = page or PAGE
+    index = page / _INDEX
+    if not index.is_file():
+        hint = "Install a released wheel, or build it in a checkout with: make page"
+        raise DataError(f"this copy of evsys-sdk was installed without the page, which an export consists of. {hint}")
+    data = collect_answers(LocalRecords([folder.parent], folder.parent), experiment_id_of(folder))
+    shutil.copytree(page, target, dirs_exist_ok=True)
+    html = index.read_text(encoding="utf-8")
+    # Scripts with `defer` run in the order in which they are named: the data first.
+    write_text(
+        target / _INDEX,
+        html.replace("<script defer", f'<script defer src="./{_SCRIPT}"></script>\n    <script defer', 1),
+    )
+    write_text(target / _SCRIPT, f"globalThis.EVSYS_EXPORT = {_as_script(data)};\n")
+    return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+
+
+def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
+    """Every answer that the page can ask for about one experiment, by the question as the page words it."""
+    detail, data = describe_experiment(records, id), records.experiment(id)
+    own = f"/experiments/{quote(id, safe='')}"
+    answers: dict[str, Any] = {
+        own: detail,
+        f"{own}/spend": sum_spend(records, id),
+        f"{own}/lineage": trace_lineage(records, id),
+    }
+    remarks: list[str] = []
+    journal = records.events(id, "", LARGEST_PAGE)
+    if journal.next is not None:
+        remarks.append(f"the first {LARGEST_PAGE} events")
+    answers[f"{own}/journal"] = journal.model_copy(update={"next": None})
+    arms = [arm.arm for run in detail.runs for arm in run.arms]
+    for arm in arms[:MOST_ARMS]:
+        answers[f"{own}/arms/{quote(arm, safe='')}"] = detail_of_arm(records, data, arm)
+    if len(arms) > MOST_ARMS:
+        remarks.append(f"{MOST_ARMS} of {len(arms)} arms")
+    answers |= dict(_curves(records, detail, own))
+    answers |= dict(_items(records, detail, own))
+    answers |= _rollouts(records, id, own, remarks)
+    session = Session(
+        mode="local",
+        project="",
+        project_name=detail.experiment.name,
+        scopes=["read"],
+        version=__version__,
+        can_stop=False,
+    )
+    dumped = {name: answer.model_dump() for name, answer in answers.items()}
+    return {"session": session.model_dump(), "experiment": id, "remarks": remarks, "answers": dumped}
+
+
+def _curves(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
+    """The default metric over every axis, the others over steps."""
+    id, runs = detail.experiment.id, [run.run for run in detail.runs[:MOST_RUNS_DRAWN]]
+    first = draw_curves(records, id, CurveQuery(points=_POINTS, runs=runs))
+    yield f"{own}/curves", first
+    for metric in first.metrics[:MOST_METRICS]:
+        axes = first.axes if metric == first.metric else ["step"]
+        for axis in (name for name in AXES if name in axes):
+            drawn = draw_curves(records, id, CurveQuery(metric, axis, _POINTS, runs=runs))
+            asked = f"metric={quote_plus(metric)}&x={axis}"
+            yield (
+                f"{own}/curves?{asked}",
+                drawn.model_copy(update={"axes": axes, "metrics": first.metrics[:MOST_METRICS]}),
+            )
+
+
+def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
+    """Every run against the baseline, on every benchmark that both were scored on."""
+    id = detail.experiment.id
+    first = list_items(records, id, limit=LARGEST_PAGE)
+    yield f"{own}/items", first
+    for run in detail.runs[:MOST_RUNS_DRAWN]:
+        for metric in first.metrics:
+            found = list_items(records, id, metric=metric, a=first.a, b=run.run, limit=LARGEST_PAGE)
+            yield f"{own}/items?a={quote_plus(first.a)}&b={quote_plus(run.run)}&metric={quote_plus(metric)}", found
+
+
+def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> dict[str, Any]:
+    """The list and each rollout of it, the last step first."""
+    found: list[Rollout] = []
+    page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE))
+    first = page
+    found += page.items
+    while page.next is not None and len(found) < MOST_ROLLOUTS:
+        page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE, cursor=page.next))
+        found += page.items
+    if first.total > len(found):
+        remarks.append(f"{len(found)} of {first.total} rollouts")
+    answers: dict[str, Any] = {f"{own}/rollouts": first.model_copy(update={"items": found, "next": None})}
+    for rollout in found:
+        answers[f"{own}/rollouts/{quote(rollout.id, safe='')}"] = records.rollout(id, rollout.id)
+    return answers
+
+
+def _as_script(data: dict[str, Any]) -> str:
+    """JSON that means the same as a script, whatever a model wrote into it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for unsafe in ("<", "\u2028", "\u2029"):
+        text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
+    return text

@@ -1,0 +1,375 @@
+"""The record of one project on this disk, as the read API asks for it: nothing is uploaded, everything is followed.
+
+All reading of files for the dashboard is here and in `local_rollouts.py`, through the readers of the history room.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import EvsysError
+from ..history.detail import Detail, checkpoints, commands, read_detail
+from ..history.filters import NO_VERDICT, ORDERS, Filters, select
+from ..history.filters import count as count_experiments
+from ..history.index import HistoryIndex
+from ..history.notes import add_note
+from ..history.outcome import is_score
+from ..record.events import Journal, Kind
+from ..record.layout import ExperimentFiles, LogFiles, RunFiles
+from ..record.runs import RunRecord, add_spend
+from ..record.values import (
+    Object,
+    items,
+    mtime,
+    number,
+    part,
+    read_lines,
+    text,
+)
+from ..redact import redact, redact_text
+from .cursors import read_cursor, write_cursor
+from .local_data import local_entries, local_rows
+from .local_rollouts import LocalRollouts
+from .local_rows import checkpoint_of, event_of, experiment_of, note_of, request_of, version_of
+from .shapes import (
+    Anchor,
+    ControlRequest,
+    DataEntries,
+    DataRows,
+    Events,
+    Experiment,
+    Experiments,
+    NewControlRequest,
+    NewNote,
+    Note,
+    Overview,
+    RolloutDetail,
+    Rollouts,
+)
+from .source import (
+    ArmData,
+    ArmFiles,
+    BadQuery,
+    Change,
+    DataKind,
+    ExperimentData,
+    ExperimentQuery,
+    NotFound,
+    Points,
+    RolloutQuery,
+)
+
+_LOGS, _TRAINING = RunFiles(Path()).logs, RunFiles(Path()).logs.below(LogFiles.training.name)
+_METRICS = tuple(path.as_posix() for path in (_LOGS.metrics, LogFiles(Path()).metrics, _TRAINING.metrics))
+_TIMING = tuple(path.as_posix() for path in (_LOGS.timing, _TRAINING.timing))
+_REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
+_RECENT = 40
+_MOST_FACETS = 200
+
+type Metrics = dict[str, dict[float, float | None]]
+
+
+class LocalRecords:
+    """The experiments below some folders; safe to ask from several threads."""
+
+    def __init__(self, roots: Sequence[Path], project: Path) -> None:
+        self.roots, self.project = list(roots), project
+        self._rollouts = LocalRollouts()
+        self._metrics: dict[Path, tuple[tuple[int, ...], Metrics]] = {}
+        self._arm_names: dict[Path, tuple[tuple[float | None, ...], list[str]]] = {}
+        self._lock = threading.Lock()
+
+    # -- lists ---------------------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        with HistoryIndex(self.roots) as index:
+            rows = index.rows(("status", "verdict", "tags", "models", "algorithms", "usd", "tokens", "wall_s"))
+            running = select(index, Filters(statuses=("running",)), limit=_RECENT)
+        total: dict[str, float] = {}
+        for row in rows:
+            spend = {"usd": row[5], "tokens_trained": row[6], "wall_s": row[7]}
+            total = add_spend(total, {name: value for name, value in spend.items() if value is not None})
+        return Overview(
+            total=len(rows),
+            by_status=_counts(str(row[0]) for row in rows),
+            by_verdict=_counts(str(row[1]) or NO_VERDICT for row in rows),
+            spend=total,
+            tags=_facets(row[2] for row in rows),
+            models=_facets(row[3] for row in rows),
+            algorithms=_facets(row[4] for row in rows),
+            running=[experiment_of(one) for one in running],
+            version=self.version(),
+        )
+
+    def list_experiments(self, query: ExperimentQuery) -> Experiments:
+        if query.sort not in ORDERS:
+            raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
+        filters = Filters(
+            statuses=query.statuses,
+            verdicts=query.verdicts,
+            tags=query.tags,
+            algorithm=query.algorithm,
+            model=query.model,
+            search=query.search,
+        )
+        position, last = read_cursor(query.cursor, int, str) if query.cursor else (query.offset, "")
+        with HistoryIndex(self.roots) as index:
+            if query.parent:
+                found = [one for one in select(index, filters, sort=query.sort) if one.parent_id == query.parent]
+                total = len(found)
+            else:
+                found = select(index, filters, sort=query.sort, limit=max(position, 0) + query.limit + 1)
+                total = count_experiments(index, filters)
+        # What came in since the last page moves everything: go on after the experiment that ended it.
+        begin = next((at + 1 for at, one in enumerate(found) if one.id == last), max(position, 0)) if last else position
+        page = found[begin : begin + query.limit]
+        more = begin + query.limit < len(found)
+        following = write_cursor(begin + len(page), page[-1].id) if more and page else None
+        return Experiments(items=[experiment_of(one) for one in page], next=following, total=total)
+
+    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
+        with HistoryIndex(self.roots) as index:
+            marks = ",".join("?" * len(ids))
+            return [experiment_of(one) for one in index.summaries(f"id IN ({marks})", list(ids))]
+
+    # -- one experiment ------------------------------------------------------------------------------------------------
+
+    def experiment(self, id: str) -> ExperimentData:
+        detail = read_detail(self._folder(id))
+        events = list(read_lines(ExperimentFiles(detail.folder).journal))
+        started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
+        return ExperimentData(
+            experiment=experiment_of(detail.summary),
+            description=text(detail.config.get("description")),
+            config=detail.config,
+            conclusion=redact(detail.conclusion),
+            conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
+            arms=[self._arm(detail, arm) for arm in detail.arms],
+            notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
+            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
+            commands=commands(detail),
+            registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
+        )
+
+    def arm_files(self, id: str, arm: str) -> ArmFiles:
+        folder = self._folder(id) / arm
+        return ArmFiles(
+            checkpoints=[checkpoint_of(line) for line in read_lines(RunFiles(folder).checkpoints)],
+            examples=read_text(RunFiles(folder).examples),
+            story=read_text(RunFiles(folder).logs.conclusion),
+        )
+
+    def metric_names(self, id: str) -> list[str]:
+        folder = self._folder(id)
+        names = {name for arm in self._arms(folder) for name in self._logged(folder / arm)}
+        return sorted(names, key=lambda name: (is_score(name), name))
+
+    def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
+        folder = self._folder(id)
+        known = set(self._arms(folder))
+        found: dict[str, Points] = {}
+        for arm in arms:
+            values = self._logged(folder / arm).get(metric) if arm in known else None
+            if values:
+                steps = sorted(values)
+                found[arm] = Points(steps, [values[step] for step in steps])
+        return found
+
+    def scores(self, id: str) -> dict[str, list[Object]]:
+        folder = self._folder(id)
+        found: dict[str, list[Object]] = {}
+        for arm in self._arms(folder):
+            latest: dict[tuple[float, str, str], Object] = {}
+            for line in read_lines(ExperimentFiles(folder).run(arm).scores):
+                latest[number(line.get("step")) or 0.0, text(line.get("split")), text(line.get("name"))] = line
+            found[arm] = [latest[key] for key in sorted(latest)]
+        return found
+
+    def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
+        folder = self._folder(id)
+        return self._rollouts.list(folder, self._arms(folder), query)
+
+    def rollout(self, id: str, rollout: str) -> RolloutDetail:
+        folder = self._folder(id)
+        return self._rollouts.read(folder, self._arms(folder), rollout)
+
+    def events(self, id: str, cursor: str, limit: int) -> Events:
+        begin = int(read_cursor(cursor, int)[0]) if cursor else 0
+        lines = list(read_lines(ExperimentFiles(self._folder(id)).journal))
+        page = lines[max(begin, 0) : max(begin, 0) + limit]
+        end = max(begin, 0) + len(page)
+        return Events(items=[event_of(line) for line in page], next=write_cursor(end) if end < len(lines) else None)
+
+    def spend_lines(self, id: str) -> list[Object]:
+        return list(read_lines(ExperimentFiles(self._folder(id)).spend))
+
+    def anchors(self, id: str) -> list[Anchor]:
+        self._folder(id)
+        return []  # a project cannot witness for itself
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def add_note(self, id: str, note: NewNote) -> Note:
+        folder = self._folder(id)
+        event_id = add_note(folder, note.text, author=note.author)
+        return next(
+            note_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+        )
+
+    def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
+        from ..experiment.background import cancel
+
+        folder = self._folder(id)
+        kind = _REQUESTS[request.kind]
+        answer = ""
+        if request.kind == "stop":
+            try:
+                outcome = cancel(folder, patience_s=0.0)
+            except EvsysError as error:
+                raise BadQuery(str(error)) from None
+            answer = "it finishes its steps and stops" if outcome["was_running"] else "it was not running"
+        about = {"subject": request.subject, "reason": request.reason, "author": request.author}
+        with Journal.of(folder) as journal:
+            event_id = journal.append(kind, **redact(about), answer=answer)
+        return next(
+            request_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+        )
+
+    def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
+        return local_entries(self.project, kind, name, limit, cursor)
+
+    def data_rows(self, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
+        return local_rows(self.project, kind, id, limit, cursor)
+
+    def version(self) -> int:
+        return max((change.version for change in self.changes(0)), default=0)
+
+    def changes(self, since: int) -> list[Change]:
+        """Experiments whose files changed after a moment (in milliseconds)."""
+        with HistoryIndex(self.roots) as index:
+            rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
+        found = [
+            Change("experiment", id, version_of(root / folder, fingerprint, unfinished))
+            for root, several in rows
+            for id, folder, fingerprint, unfinished in several
+        ]
+        return sorted((one for one in found if one.version > since), key=lambda one: one.version)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _folder(self, id: str) -> Path:
+        """The folder of an experiment that the index knows; an id never becomes a path."""
+        with HistoryIndex(self.roots) as index:
+            known = index.rows_by_root(("folder",), "id = ?", [id])
+        folders = [root / row[0] for root, rows in known for row in rows]
+        if not folders:
+            raise NotFound("experiment", id)
+        return max(folders, key=lambda folder: mtime(folder) or 0.0)
+
+    def _arms(self, folder: Path) -> list[str]:
+        """The arms of an experiment; what is started is told by its journal and makes a folder."""
+        stamp = tuple(mtime(path) for path in (folder, ExperimentFiles(folder).journal, ExperimentFiles(folder).config))
+        with self._lock:
+            known = self._arm_names.get(folder)
+        if known is None or known[0] != stamp:
+            known = (stamp, [arm.name for arm in read_detail(folder).arms])
+            with self._lock:
+                self._arm_names[folder] = known
+        return known[1]
+
+    def _arm(self, detail: Detail, arm: RunRecord) -> ArmData:
+        folder = arm.folder
+        return ArmData(
+            arm=arm.name,
+            run=arm.run,
+            seed=arm.seed,
+            status=arm.status,
+            problem=redact_text(arm.problem),
+            metrics=dict(arm.metrics) or {name: last for name, last in self._last(folder) if last is not None},
+            spend=dict(arm.spend),
+            step=self._furthest(folder),
+            total_steps=arm.total_steps,
+            checkpoints=checkpoints(arm),
+            datasets=read_list(arm.files.datasets),
+            benchmarks=read_list(arm.files.benchmarks),
+        )
+
+    def steps_of(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
+        """What an arm logged, step by step, with NaN where it was no finite number."""
+        by_step: dict[int, dict[str, float]] = {}
+        for name, values in self._logged(folder).items():
+            for step, value in values.items():
+                by_step.setdefault(int(step), {})[name] = math.nan if value is None else value
+        return sorted(by_step.items())
+
+    def _last(self, folder: Path) -> list[tuple[str, float | None]]:
+        return [(name, values[max(values)]) for name, values in self._logged(folder).items() if values]
+
+    def _furthest(self, folder: Path) -> int | None:
+        steps = [max(values) for name, values in self._logged(folder).items() if values and not is_score(name)]
+        return int(max(steps)) if steps else None
+
+    def _logged(self, folder: Path) -> Metrics:
+        """Every metric that was logged by step; of a step that was done twice, the later one counts."""
+        present = [file for names in (_METRICS, _TIMING) if (file := _first_file(folder, names)) is not None]
+        stamp = tuple(part for file in present for part in _stamp(file))
+        with self._lock:
+            known = self._metrics.get(folder)
+            if known is not None and known[0] == stamp:
+                return known[1]
+        found: Metrics = {}
+        for file in present:
+            for line in read_lines(file):
+                step = number(line.get("step"))
+                for name, raw in line.items() if step is not None else ():
+                    if name not in ("step", "_nonfinite") and (raw is None or number(raw) is not None):
+                        found.setdefault(name, {})[step or 0.0] = number(raw)
+        with self._lock:
+            if len(self._metrics) >= _MOST_FACETS:
+                self._metrics.pop(next(iter(self._metrics)))
+            self._metrics[folder] = (stamp, found)
+        return found
+
+
+def _counts(words: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for word in words:
+        found[word] = found.get(word, 0) + 1
+    return found
+
+
+def _facets(columns: Any) -> list[str]:
+    """The words of columns that hold lists between bars."""
+    return sorted({word for column in columns for word in str(column or "").split("|") if word})[:_MOST_FACETS]
+
+
+def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_list(path: Path) -> list[Object]:
+    """The objects of a JSON file that holds a list; none where it cannot be read."""
+    from json import loads
+
+    try:
+        found: Any = loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [part({"it": one}, "it") for one in items(found)]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file without its secrets; none where it cannot be read."""
+    try:
+        return redact_text(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size

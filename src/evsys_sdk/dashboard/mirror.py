@@ -1,0 +1,164 @@
+"""The mirror: everything a process reports, in one append-only file, before any of it is sent.
+
+    <mirror>/<stream>.jsonl     the records; the first line says what the stream is
+    <mirror>/<stream>.sent      how far a server has acknowledged them; only saves asking
+
+A record's identity is its stream and its line number, so sending it again never makes a second one. A process writes
+its own stream and never one that is already there, so a copied folder can be sent from anywhere, in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from .._version import __version__
+from ..errors import DataError, show
+from ..files import write_json
+from ..record.jsonable import encode_line
+from ..record.jsonl_file import JsonlFile, cannot_write
+from .connection import new_id
+
+FORMAT = 1
+LARGEST_RECORD = 4 << 20
+"""Bytes of one record; servers take batches of at least this size."""
+BATCH_BYTES = 1 << 20
+_SUFFIX = ".jsonl"
+
+
+class Mirror:
+    """The stream of this process."""
+
+    def __init__(self, folder: Path, project: str) -> None:
+        self.stream = new_id()
+        self.path = folder / f"{self.stream}{_SUFFIX}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # for nobody else's eyes
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self._file = JsonlFile(self.path)
+        self._lock = threading.Lock()
+        self.length = 0
+        """How many records the stream has."""
+        header = {"kind": "stream", "format": FORMAT, "stream": self.stream, "project": project, "sdk": __version__}
+        self.append({**header, "at": time.time()})
+
+    def append(self, record: dict[str, Any]) -> int:
+        """Add a record; it is on disk when this returns. Returns its number."""
+        with self._lock:
+            self._file.append(record)
+            self.length += 1
+            return self.length - 1
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def check_size(record: dict[str, Any], what: str) -> None:
+    """Refuse a record that no server would take."""
+    size = len(encode_line(record, what))
+    if size > LARGEST_RECORD:
+        raise DataError(
+            f"{what} has {size} bytes, and one record of the dashboard has at most {LARGEST_RECORD}. Log less at once."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some consecutive records, as they are in the file."""
+
+    first: int
+    lines: list[bytes]
+    end: int
+    """Where the next record begins in the file."""
+
+    @property
+    def next(self) -> int:
+        return self.first + len(self.lines)
+
+
+class StreamReader:
+    """Reads a stream from where it was left, while it may still be growing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset, self._number = 0, 0
+        self._file: IO[bytes] | None = None
+
+    @property
+    def stream(self) -> str:
+        return self.path.name.removesuffix(_SUFFIX)
+
+    def read(self, most: int = BATCH_BYTES) -> Batch | None:
+        """The next whole records, about `most` bytes of them; None when there are none yet."""
+        if self._file is None:
+            self._file = self.path.open("rb")
+        self._file.seek(self.offset)
+        data = self._file.read(most)
+        if b"\n" not in data:
+            data += self._file.readline()  # one record longer than a batch
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            return None
+        return Batch(self._number, data[: cut - 1].split(b"\n"), self.offset + cut)
+
+    def advance(self, batch: Batch) -> None:
+        """Go on after a batch."""
+        self.offset, self._number = batch.end, batch.next
+
+    def go_to(self, number: int) -> bool:
+        """Go to a record; False when the stream has not so many."""
+        self.offset = self._number = 0
+        while self._number < number and (batch := self.read()) is not None:
+            wanted = batch.lines[: number - batch.first]
+            self.offset += sum(len(line) + 1 for line in wanted)
+            self._number += len(wanted)
+        return self._number == number
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def streams(folder: Path) -> Iterator[Path]:
+    """The files of all streams in a mirror, oldest first."""
+    yield from sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What the first line of a stream says of it."""
+    with path.open("rb") as file:
+        line = file.readline(LARGEST_RECORD)
+    try:
+        header: Any = json.loads(line)
+        if header["kind"] != "stream" or header["stream"] != path.name.removesuffix(_SUFFIX):
+            raise KeyError("kind")
+        if header["format"] != FORMAT:
+            raise DataError(f"{path}: it is of format {show(header['format'])}, which a newer version wrote. Upgrade.")
+    except (ValueError, KeyError, TypeError):
+        raise DataError(
+            f"{path}: this is no stream of the dashboard's mirror (it begins with {show(line[:60])}). Move it away."
+        ) from None
+    return header
+
+
+def note_sent(path: Path, target: str, number: int, size: int) -> None:
+    """Remember that a server has everything before record `number`, which begins at byte `size`."""
+    write_json(path.with_suffix(".sent"), {"target": target, "next": number, "bytes": size})
+
+
+def is_all_sent(path: Path, target: str) -> bool:
+    """Whether a server is known to have the whole stream."""
+    try:
+        noted: Any = json.loads(path.with_suffix(".sent").read_text(encoding="utf-8"))
+        return noted["target"] == target and noted["bytes"] == path.stat().st_size
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

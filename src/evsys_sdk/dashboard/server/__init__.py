@@ -1,0 +1,1 @@
+"""The dashboard's server: takes what clients send, keeps it, and answers the read API of `dashboard/API.md`."""

@@ -1,0 +1,162 @@
+"""The application: routes, the guard around them, and how errors become answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import DataError as DatabaseDataError
+from starlette.exceptions import HTTPException
+
+from ..._version import __version__
+from ...errors import DataError, EvsysAuthError, EvsysError
+from ...log import get_logger
+from ...redact import redact_text
+from ..shapes import Scope, Session
+from ..source import BadQuery, NotFound, RecordSource
+from . import schema
+from .auth import SCOPES, Gate, KeyGate, LocalGate
+from .ingest import GapError, Ingest
+from .live import Signal
+from .page import Page
+from .routes_admin import add_key_routes, add_session_routes
+from .routes_read import add_read_routes
+from .routes_sdk import add_sdk_routes
+from .routing import GuardedRouter, guarded_routes, identity_of
+from .security import Guard
+from .stored import StoredRecords
+from .writer import Busy, Writer
+
+
+def local_app(source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, name: str) -> Guard:
+    """What `evsys dashboard` serves: the record of one project on this disk."""
+
+    def describe(request: Request) -> Session:
+        return _session(request, "local", name)
+
+    signal = Signal()
+    app = _application(signal, None)
+    add_session_routes(app, gate, describe)
+    add_read_routes(app, lambda _: source, describe, signal, polled=True)
+    return _guarded(app, gate, hosts)
+
+
+def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
+    """What `evsys dashboard serve` serves: what clients sent, by project."""
+    writer, ingest, signal = Writer(engine), Ingest(), Signal()
+    gate = KeyGate(engine, writer)
+    writer.after_commit.append(signal.ring)
+    writer.after_rollback.append(ingest.forget)
+
+    def source(request: Request) -> StoredRecords:
+        return StoredRecords(engine, writer, identity_of(request).project)
+
+    def describe(request: Request) -> Session:
+        table = schema.project
+        with engine.connect() as connection:
+            name = connection.execute(select(table.c.name).where(table.c.id == identity_of(request).project)).scalar()
+        return _session(request, "server", str(name or ""))
+
+    app = _application(signal, writer)
+    add_session_routes(app, gate, describe)
+    add_read_routes(app, source, describe, signal, polled=False)
+    add_sdk_routes(app, engine, writer, ingest)
+    add_key_routes(app, gate, writer)
+    return _guarded(app, gate, hosts)
+
+
+def _session(request: Request, mode: Any, name: str) -> Session:
+    identity = identity_of(request)
+    scopes: list[Scope] = [scope for scope in SCOPES if scope in identity.scopes]
+    return Session(
+        mode=mode, project=identity.project, project_name=name, scopes=scopes, version=__version__, can_stop=True
+    )
+
+
+def _application(signal: Signal, writer: Writer | None) -> FastAPI:
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncGenerator[None]:
+        signal.bind(asyncio.get_running_loop())
+        yield
+        signal.close()
+        if writer is not None:
+            await asyncio.to_thread(writer.close)
+
+    # The schema is served as a route of its own, so that it needs a key like everything else.
+    app = FastAPI(
+        title="evsys dashboard",
+        version=__version__,
+        lifespan=life,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for kind, answer in _ANSWERS.items():
+        app.add_exception_handler(kind, answer)
+    return app
+
+
+def _guarded(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
+    routes = GuardedRouter(app, "schema")
+
+    @routes.add("GET", "/openapi.json", "read", include_in_schema=False)
+    def read_schema() -> dict[str, Any]:
+        """The whole API as an OpenAPI schema."""
+        return app.openapi()
+
+    guarded_routes(app)  # raises for a route that declares no scope
+    app.add_route("/{path:path}", Page().answer, methods=["GET", "HEAD"], include_in_schema=False)
+    return Guard(app, gate, hosts)
+
+
+def _problem(status: int, error: str, message: str, **more: Any) -> JSONResponse:
+    return JSONResponse({"error": error, "message": message, **more}, status)
+
+
+def _answer(status: int, error: str) -> Callable[[Request, Exception], JSONResponse]:
+    return lambda _, problem: _problem(status, error, redact_text(str(problem)))
+
+
+def _http_answer(_: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, HTTPException)
+    names = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+    return _problem(problem.status_code, names.get(problem.status_code, "bad_request"), str(problem.detail))
+
+
+def _invalid(_: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, RequestValidationError)
+    told = [f"{'.'.join(str(step) for step in error['loc'])}: {error['msg']}" for error in problem.errors()[:5]]
+    return _problem(422, "bad_request", f"{'; '.join(told)}.")
+
+
+def _gap(_: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, GapError)
+    return _problem(409, "gap", str(problem), next=problem.next_seq)
+
+
+def _unexpected(_: Request, problem: Exception) -> JSONResponse:
+    get_logger(__name__).error("a request failed: %s: %s", type(problem).__name__, redact_text(str(problem)))
+    return _problem(500, "internal", "something went wrong on the server; its log says what.")
+
+
+_ANSWERS: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
+    NotFound: _answer(404, "not_found"),
+    BadQuery: _answer(400, "bad_request"),
+    DataError: _answer(422, "bad_request"),
+    EvsysAuthError: _answer(401, "unauthorized"),
+    PermissionError: _answer(403, "forbidden"),
+    Busy: _answer(503, "busy"),
+    DatabaseDataError: lambda _, __: _problem(422, "bad_request", "the database cannot hold this text or number."),
+    GapError: _gap,
+    EvsysError: _answer(422, "bad_request"),
+    HTTPException: _http_answer,
+    RequestValidationError: _invalid,
+    Exception: _unexpected,
+}

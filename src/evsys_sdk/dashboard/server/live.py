@@ -1,0 +1,84 @@
+"""Telling pages what changed: server-sent events that say which experiment to fetch again, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+
+from ..source import Change, RecordSource
+
+KEEP_ALIVE_S = 15.0
+_POLL_S = 1.0
+_LULL_S = 0.2
+"""Changes of so long are told together: a busy project commits many times a second."""
+_MOST_OF_THE_TIME = 10
+"""Looking for changes on a disk takes time; at most one part in so many of it."""
+
+
+class Signal:
+    """Wakes every stream when something was committed; may be rung from any thread."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Event] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.closed = False
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def ring(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """End all streams."""
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), timeout_s)
+        finally:
+            self._waiting.discard(event)
+
+
+async def stream_changes(
+    source: RecordSource, signal: Signal, since: int | None, *, polled: bool
+) -> AsyncIterator[bytes]:
+    """Every change of a project after a version, as it happens; `polled` where nothing tells of changes."""
+    version = await asyncio.to_thread(source.version) if since is None else since
+    yield b"retry: 2000\n" + _message("hello", version, {"version": version})
+    spoken, pause = time.monotonic(), _POLL_S if polled else KEEP_ALIVE_S
+    while not signal.closed:
+        began = time.monotonic()
+        changes = await asyncio.to_thread(source.changes, version)
+        for change in changes:
+            version = max(version, change.version)
+            yield _message("change", change.version, _data(change))
+            spoken = time.monotonic()
+        if time.monotonic() - spoken >= KEEP_ALIVE_S:
+            yield b": still here\n\n"
+            spoken = time.monotonic()
+        if polled:
+            pause = max(_POLL_S, (time.monotonic() - began) * _MOST_OF_THE_TIME)
+        await signal.wait(pause)
+        await asyncio.sleep(_LULL_S)
+
+
+def _data(change: Change) -> dict[str, str | int]:
+    return {"kind": change.kind, "id": change.id, "version": change.version}
+
+
+def _message(event: str, version: int, data: dict[str, str | int]) -> bytes:
+    return f"id: {version}\nevent: {event}\ndata: {json.dumps(data)}\n\n".encode()

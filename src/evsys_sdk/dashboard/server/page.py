@@ -1,0 +1,45 @@
+"""The page's own files: what was built into the package, or a sentence that says how to get it."""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from ..connection import API_PREFIX
+
+PAGE = Path(__file__).parents[1] / "page"
+_MISSING = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>evsys dashboard</title></head>
+<body><h1>The page is not built</h1>
+<p>The server runs and its API answers, but this copy of evsys-sdk was installed without the page. Install a released
+wheel of evsys-sdk, which carries it.</p></body></html>
+"""
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json"}
+
+
+class Page:
+    """Serves the files that exist, by name; an address of the page itself gets the page."""
+
+    def __init__(self, folder: Path = PAGE) -> None:
+        self._folder = folder.resolve()
+        found = [path for path in folder.rglob("*") if path.is_file()] if (folder / "index.html").is_file() else []
+        self._files = {f"/{path.relative_to(folder).as_posix()}": path for path in found}
+        """Decided once: no part of an address ever becomes a path."""
+
+    async def answer(self, request: Request) -> Response:
+        """A file of the page, or the page itself for an address that it makes sense of."""
+        if request.url.path.startswith(f"{API_PREFIX}/"):
+            raise HTTPException(404, f"there is no {request.url.path[:200]} here.")
+        if not self._files:
+            return HTMLResponse(_MISSING, 200)
+        path = self._files.get(request.url.path)
+        if path is None:
+            return FileResponse(self._files["/index.html"], media_type="text/html")
+        kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        hashed = request.url.path.startswith("/assets/")
+        cache = "public, max-age=31536000, immutable" if hashed else "no-cache"
+        return FileResponse(path, media_type=kind, headers={"cache-control": cache})

@@ -1,0 +1,77 @@
+"""Starting and stopping the dashboard's server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ...errors import ConfigError
+
+_GRACE_S = 5
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that nobody else has; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}. Choose another --port or --host.") from None
+    return sock
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_hosts(host: str, port: int, more: Sequence[str] = ()) -> set[str]:
+    """What the Host header of a request may say."""
+    names = {f"[{host}]" if ":" in host else host}
+    if is_loopback(host) or host in ("0.0.0.0", "::"):
+        names |= {"localhost", "127.0.0.1", "[::1]"}
+    return {f"{name}:{port}" for name in names} | {*more, *(f"{name}:{port}" for name in more)}
+
+
+def serve(app: ASGIApp, sock: socket.socket, announce: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; what is running is finished first."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_GRACE_S,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        ws="none",
+    )
+    server = _Server(config, announce)
+    with contextlib.closing(sock), contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(server.serve(sockets=[sock]))
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce()

@@ -1,0 +1,158 @@
+"""What every request passes before any route sees it: host, size, identity, origin; and the headers of every answer.
+
+Nothing is allowed unless it is said to be: outside the page's own files and the sign-in, a request without a valid key
+or session ends here. Which scope a route needs is declared with the route (`routing.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..connection import API_PREFIX, PROJECT_HEADER
+from .auth import Gate, Identity
+
+COOKIE = "evsys_session"
+REQUEST_HEADER = "x-evsys-request"
+LARGEST_BODY = 16 << 20
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; style-src 'self'; "
+    "style-src-attr 'unsafe-inline'; font-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_SESSION_PATH = f"{API_PREFIX}/session"
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str]) -> None:
+        self.app, self._gate = app, gate
+        self._hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return None  # there are no websockets here
+        is_api = scope["path"].startswith(f"{API_PREFIX}/")
+        send = _with_headers(send, is_api)
+        headers = _headers(scope)
+        refused = self._refuse(scope, headers, is_api)
+        if refused is not None:
+            return await _answer(send, *refused)
+        await self.app(scope, _limited(receive), send)
+
+    def _refuse(self, scope: Scope, headers: dict[str, str], is_api: bool) -> tuple[int, str, str] | None:
+        """Why a request goes no further; None when it does, and then it is known who asks."""
+        if headers.get("host", "").lower() not in self._hosts:
+            message = "this server does not answer to that name. Start it with --allow-host to change that."
+            return 421, "wrong_host", message
+        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > LARGEST_BODY:
+            return 413, "too_large", f"a request may have {LARGEST_BODY} bytes."
+        if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+            return 400, "bad_request", "an address has no NUL character."
+        method = scope["method"]
+        if not is_api:
+            fine = method in ("GET", "HEAD")
+            return None if fine else (405, "method_not_allowed", "this can only be read.")
+        if method not in _SAFE and not self._is_own_origin(headers):
+            return 403, "foreign_origin", "requests of other pages are refused."
+        if scope["path"].rstrip("/") == _SESSION_PATH and method == "POST":
+            return None
+        identity = self._identify(headers)
+        if identity is None:
+            return 401, "unauthorized", "send a valid API key as 'Authorization: Bearer ...', or sign in."
+        if headers.get(PROJECT_HEADER.lower(), identity.project) != identity.project:
+            return 403, "forbidden", "this key belongs to another project. Check EVSYS_PROJECT_ID."
+        if identity.by_cookie and method not in _SAFE and REQUEST_HEADER not in headers:
+            return 403, "forbidden", "a change that is made with a session must send X-Evsys-Request."
+        scope["evsys.identity"] = identity
+        return None
+
+    def _identify(self, headers: dict[str, str]) -> Identity | None:
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and key.strip():
+            return self._gate.identify_key(key.strip())
+        cookie = session_cookie(headers.get("cookie", ""))
+        return self._gate.identify_session(cookie) if cookie else None
+
+    def _is_own_origin(self, headers: dict[str, str]) -> bool:
+        site = headers.get("sec-fetch-site")
+        if site is not None and site not in ("same-origin", "none"):
+            return False
+        origin = headers.get("origin")
+        if origin is None:
+            return True  # no browser sent it
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+
+def session_cookie(header: str) -> str:
+    """The session of a Cookie header; empty when there is none."""
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+class TooLarge(HTTPException):
+    """A body that is longer than it may be, found out while it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(413, f"a request may have {LARGEST_BODY} bytes.")
+
+
+def _limited(receive: Receive) -> Receive:
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > LARGEST_BODY:
+            raise TooLarge
+        return message
+
+    return counted
+
+
+def _with_headers(send: Send, is_api: bool) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message.get("headers", [])}
+            more = [*_HEADERS, (b"cache-control", b"no-store" if is_api else b"no-cache")]
+            message["headers"] = [*message.get("headers", []), *(one for one in more if one[0] not in present)]
+        await send(message)
+
+    return sending
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    return found
+
+
+async def _answer(send: Send, status: int, error: str, message: str) -> None:
+    body = json.dumps({"error": error, "message": message}).encode()
+    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,289 @@
+"""Experiments: lists of them, and everything their own page shows at once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .shape import Scope, Shape
+
+
+class Session(Shape):
+    """Who is asking, and what the server can do for them."""
+
+    mode: Literal["local", "server"]
+    """`local`: the record of one project on this disk; `server`: what clients sent."""
+    project: str
+    project_name: str
+    scopes: list[Scope]
+    version: str
+    can_stop: bool
+    """Whether a stop request reaches running experiments."""
+
+
+class Live(Shape):
+    """How an experiment that is running is getting on."""
+
+    arms_running: int
+    step: int | None
+    """The furthest step of any running arm."""
+    total_steps: int | None
+    metric: str
+    """What `recent` shows; empty when nothing was logged yet."""
+    recent: list[float]
+    """The last values of `metric`, at most 40, oldest first."""
+
+
+class Experiment(Shape):
+    """One line of the list of experiments."""
+
+    id: str
+    name: str
+    status: str
+    """running, killed, completed, failed, interrupted, budget, damaged."""
+    verdict: str
+    """supported, promising_unconfirmed, inconclusive, refuted, invalid; empty without a conclusion."""
+    hypothesis: str
+    sentence: str
+    """Why that is the verdict, in one sentence."""
+    metric: str
+    mode: Literal["max", "min"]
+    best_run: str
+    best_score: float | None
+    best_low: float | None
+    best_high: float | None
+    n_runs: int
+    n_arms: int
+    n_done: int
+    n_failures: int
+    spend: dict[str, float]
+    """usd, tokens_trained, tokens_sampled, wall_s, gpu_s; a key is missing where it is not known."""
+    tags: list[str]
+    models: list[str]
+    algorithms: list[str]
+    backends: list[str]
+    parent_id: str
+    started: float | None
+    ended: float | None
+    invalidated: str
+    """Why it must not be believed; empty when nobody said so."""
+    flags: list[str]
+    """The checks of its last audit that its record did not pass."""
+    n_notes: int
+    version: int
+    """Grows with every change; two answers with the same version are equal."""
+    live: Live | None
+    """Only while it is running."""
+
+
+class Experiments(Shape):
+    """A page of the list."""
+
+    items: list[Experiment]
+    next: str | None
+    """Cursor of the following page; null on the last one."""
+    total: int
+    """How many meet the filters, over all pages."""
+
+
+class Overview(Shape):
+    """The project in one look, and what its experiments can be filtered by."""
+
+    total: int
+    by_status: dict[str, int]
+    by_verdict: dict[str, int]
+    """Experiments without a conclusion are under `none`."""
+    spend: dict[str, float]
+    models: list[str]
+    algorithms: list[str]
+    tags: list[str]
+    running: list[Experiment]
+    version: int
+
+
+class Arm(Shape):
+    """One run with one seed."""
+
+    arm: str
+    run: str
+    seed: int | None
+    status: str
+    """pending, started, completed, failed, cancelled."""
+    problem: str
+    """Why it cannot be counted on; empty when it can."""
+    metrics: dict[str, float]
+    """The last value of each metric."""
+    spend: dict[str, float]
+    step: int | None
+    total_steps: int | None
+    checkpoints: int
+    score: float | None
+    """Its value of the metric that decides."""
+
+
+class Difference(Shape):
+    """A run minus the baseline, with a simultaneous 95 % interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+class Run(Shape):
+    """One run over its seeds: a line of the table of arms."""
+
+    run: str
+    is_baseline: bool
+    is_best: bool
+    varied: dict[str, Any]
+    """Its values of the config paths in which the runs differ (`ExperimentDetail.varied`)."""
+    score: float | None
+    low: float | None
+    high: float | None
+    selection_score: float | None
+    seed_scores: list[float]
+    """One per scored seed, for a dot each."""
+    n_seeds: int
+    n_tasks: int | None
+    n_samples: int | None
+    failures: int
+    spend: dict[str, float]
+    difference: Difference | None
+    arms: list[Arm]
+
+
+class Claim(Shape):
+    """What the experiment was meant to show."""
+
+    text: str
+    metric: str
+    direction: str
+    min_effect: float | None
+    baseline: str
+    registered: bool
+    """Whether it was fixed before the first step."""
+    registered_at: float | None
+    sha256: str
+
+
+class Note(Shape):
+    """Something a person or an agent wrote down."""
+
+    id: str
+    text: str
+    author: str
+    time: float | None
+
+
+class NewNote(Shape):
+    """A note to add."""
+
+    text: str = Field(min_length=1, max_length=20_000)
+    author: str = Field(default="", max_length=200)
+
+
+class ControlRequest(Shape):
+    """Something asked of a running experiment."""
+
+    id: str
+    kind: Literal["stop", "approve", "reject"]
+    subject: str
+    """What is approved or rejected; empty for a stop."""
+    reason: str
+    author: str
+    time: float
+    state: Literal["open", "taken", "done", "refused"]
+    answer: str
+    """What came of it, once it is taken."""
+
+
+class NewControlRequest(Shape):
+    """Something to ask of a running experiment."""
+
+    kind: Literal["stop", "approve", "reject"]
+    subject: str = Field(default="", max_length=200)
+    reason: str = Field(default="", max_length=2_000)
+    author: str = Field(default="", max_length=200)
+
+
+class ExperimentDetail(Shape):
+    """Everything the experiment's own page shows at once."""
+
+    experiment: Experiment
+    description: str
+    claim: Claim
+    runs: list[Run]
+    """The baseline first, then the others as the conclusion ranks them."""
+    varied: list[str]
+    """Dotted config paths in which the runs differ."""
+    baseline: str
+    metrics: list[str]
+    """Every metric that some arm has, scores first."""
+    threats: list[str]
+    next: list[str]
+    not_scored: dict[str, str]
+    looks: dict[str, Any] | None
+    noise_floor: dict[str, Any] | None
+    smallest_detectable: float | None
+    failures: list[dict[str, str]]
+    """`arm` and `reason`."""
+    commands: dict[str, str]
+    """What to type to go on (`resume`) or to do it again (`reproduce`)."""
+    conclusion_text: str
+    """The conclusion as its author wrote it, Markdown."""
+    notes: list[Note]
+    requests: list[ControlRequest]
+    config: dict[str, Any]
+    conclusion: dict[str, Any]
+
+
+class Series(Shape):
+    """One metric of one arm. Where there were more points than asked for, each entry stands for a bucket of them."""
+
+    arm: str
+    run: str
+    seed: int | None
+    n: int
+    """How many points were recorded in the range."""
+    x: list[float]
+    y: list[float | None]
+    """Mean of the finite values; null for a NaN or an infinity."""
+    low: list[float | None]
+    high: list[float | None]
+
+
+class Curves(Shape):
+    """One metric over the course of training."""
+
+    metric: str
+    x: str
+    axes: list[str]
+    """What can be asked for as `x`: step, tokens, minutes."""
+    metrics: list[str]
+    series: list[Series]
+
+
+class Item(Shape):
+    """One task of a benchmark, as two runs did on it: the mean over their seeds."""
+
+    task: str
+    a: float | None
+    b: float | None
+    change: Literal["gained", "lost", "same", "unpaired"]
+
+
+class Items(Shape):
+    """Two runs on one benchmark, task by task; what changed first."""
+
+    metric: str
+    metrics: list[str]
+    a: str
+    b: str
+    gained: int
+    lost: int
+    same: int
+    difference: Difference | None
+    items: list[Item]
+    next: str | None

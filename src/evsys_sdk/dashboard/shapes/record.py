@@ -1,0 +1,210 @@
+"""What lies behind an experiment: rollouts, spend, lineage, journal, comparisons, and the data it used."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .experiment import Arm, Experiment, Items
+from .shape import Shape
+
+
+class ArmDetail(Shape):
+    """One run with one seed, whole."""
+
+    arm: Arm
+    config: dict[str, Any]
+    """Of the run, as resolved."""
+    checkpoints: list[dict[str, Any]]
+    """`step`, `path` and `final` of each, oldest first; where known, also `name` and `metrics`."""
+    datasets: list[dict[str, Any]]
+    benchmarks: list[dict[str, Any]]
+    examples: str
+    """The first rows as the model saw them; lines that begin with + carry loss. Empty where none were kept."""
+    story: str
+    """What happened in it, Markdown; empty where nobody wrote it down."""
+
+
+class Rollout(Shape):
+    """One line of the list of rollouts."""
+
+    id: str
+    arm: str
+    split: str
+    name: str
+    """Of the benchmark; empty for rollouts of training."""
+    step: int
+    task: str
+    sample: int
+    status: str
+    reward: float | None
+    tokens: int | None
+    turns: int | None
+    preview: str
+    """The beginning of what the model wrote."""
+
+
+class Rollouts(Shape):
+    """A page of rollouts, and what the list can be narrowed by."""
+
+    items: list[Rollout]
+    next: str | None
+    total: int
+    arms: list[str]
+    sets: list[str]
+    """`split/name` of every set that was attempted."""
+    steps: list[int]
+    rewards: list[int]
+    """How many rollouts of the selection have a reward in each tenth of `reward_range`."""
+    reward_range: list[float]
+
+
+class RolloutDetail(Shape):
+    """One rollout, whole."""
+
+    rollout: Rollout
+    messages: list[dict[str, Any]]
+    """The conversation where it was recorded; else empty, and `text` is all there is."""
+    text: str
+    info: dict[str, Any]
+    """What the verifier said."""
+    error: str
+    raw: dict[str, Any]
+    """As recorded."""
+    previous: str | None
+    following: str | None
+    """Ids of the neighbours: the other samples of the same task."""
+
+
+class SpendLine(Shape):
+    """What one arm, or one kind of work, took."""
+
+    name: str
+    spend: dict[str, float]
+
+
+class Spend(Shape):
+    """Where the money went."""
+
+    total: dict[str, float]
+    by_arm: list[SpendLine]
+    by_work: list[SpendLine]
+    """train, eval, ..."""
+    times: list[float]
+    usd: list[float]
+    tokens: list[float]
+    """Running totals at `times`."""
+
+
+class Node(Shape):
+    """Something that was used or made."""
+
+    id: str
+    kind: Literal["experiment", "dataset", "benchmark", "model", "checkpoint"]
+    name: str
+    detail: str
+    """Hash, version, verdict: what tells it from others of its name."""
+
+
+class Edge(Shape):
+    """`source` was used for, or led to, `target`."""
+
+    source: str
+    target: str
+    kind: str
+
+
+class Lineage(Shape):
+    """Where an experiment comes from and what came of it."""
+
+    nodes: list[Node]
+    edges: list[Edge]
+
+
+class Event(Shape):
+    """One line of an experiment's journal."""
+
+    id: str
+    time: float | None
+    kind: str
+    data: dict[str, Any]
+
+
+class Events(Shape):
+    """A page of the journal, oldest first."""
+
+    items: list[Event]
+    next: str | None
+
+
+class Anchor(Shape):
+    """What a journal was at a moment, witnessed by the server."""
+
+    experiment: str
+    events: int
+    """How many lines it had."""
+    head: str
+    """The hash of the last of them."""
+    time: float
+
+
+class MetricDifference(Shape):
+    """One metric of two experiments, `b` minus `a`."""
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float | None
+    high: float | None
+    n_tasks: int | None
+    remark: str
+
+
+class ConfigDifference(Shape):
+    """One config path in which two experiments differ."""
+
+    path: str
+    a: Any
+    b: Any
+
+
+class Comparison(Shape):
+    """Two experiments, by their best runs."""
+
+    a: Experiment
+    b: Experiment
+    metrics: list[MetricDifference]
+    config: list[ConfigDifference]
+    items: Items | None
+    """The tasks of the metric that decides, where both were scored on the same set."""
+
+
+class DataEntry(Shape):
+    """A dataset or a benchmark, one version and split of it."""
+
+    id: str
+    kind: Literal["dataset", "benchmark"]
+    name: str
+    version: int
+    split: str
+    rows: int | None
+    bytes: int | None
+    format: str
+    sha256: str
+    created: float | None
+    metadata: dict[str, Any]
+
+
+class DataEntries(Shape):
+    """Datasets or benchmarks, the newest version of each name first."""
+
+    items: list[DataEntry]
+    next: str | None
+
+
+class DataRows(Shape):
+    """Some rows of a dataset or a benchmark."""
+
+    entry: DataEntry
+    rows: list[dict[str, Any]]
+    next: str | None

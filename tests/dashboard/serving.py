@@ -1,0 +1,156 @@
+"""The real server for tests: on a thread of this process, or as a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import httpx
+import uvicorn
+from sqlalchemy import Engine
+
+from evsys_sdk.dashboard.connection import API_PREFIX
+from evsys_sdk.dashboard.server.app import server_app
+from evsys_sdk.dashboard.server.auth import make_key, make_project
+from evsys_sdk.dashboard.server.database import open_database
+from evsys_sdk.dashboard.server.run import allowed_hosts, listen
+
+
+class AppThread:
+    """An application on a free port of this machine, served by a thread."""
+
+    def __init__(self, make_app: Any) -> None:
+        sock = listen("127.0.0.1", 0)
+        self.port: int = sock.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        app = make_app(allowed_hosts("127.0.0.1", self.port))
+        self.app = app
+        config = uvicorn.Config(app, log_level="error", lifespan="on", ws="none", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        started = threading.Event()
+
+        async def run() -> None:
+            startup = self._server.startup
+
+            async def tell(sockets: Any = None) -> None:
+                await startup(sockets)
+                started.set()
+
+            self._server.startup = tell
+            await self._server.serve(sockets=[sock])
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(run()))
+        self._thread.start()
+        assert started.wait(30)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+class ServerThread(AppThread):
+    """The server with a database."""
+
+    def __init__(self, address: str) -> None:
+        self.engine: Engine = open_database(address, upgrade=True)
+        super().__init__(lambda hosts: server_app(self.engine, hosts))
+
+    def new_project(self) -> Project:
+        return Project(self.url, self.engine)
+
+    def stop(self) -> None:
+        super().stop()
+        self.engine.dispose()
+
+
+class Project:
+    """A project of its own, and a client with a key for it."""
+
+    def __init__(self, url: str, engine: Engine) -> None:
+        self.url, self.engine = url, engine
+        self.id = f"project-{secrets.token_hex(4)}"
+        with engine.execution_options(writes=True).begin() as connection:
+            make_project(connection, self.id)
+        self.key = self.new_key("read", "write")
+        self.http = Api(url, self.key)
+
+    def new_key(self, *scopes: str, **options: Any) -> str:
+        with self.engine.execution_options(writes=True).begin() as connection:
+            return make_key(connection, self.id, scopes, **options)[1]
+
+    def client(self, key: str | None) -> Api:
+        return Api(self.url, key)
+
+    def send(self, *records: dict[str, Any], stream: str | None = None, seq: int = 0) -> dict[str, Any]:
+        """Store records by a stream of their own."""
+        return self.http.send_records(stream or secrets.token_hex(8), seq, records)
+
+    def close(self) -> None:
+        self.http.close()
+
+
+class Api(httpx.Client):
+    """HTTP below the API's prefix, with a key."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        super().__init__(base_url=f"{url}{API_PREFIX}", headers=headers, timeout=60, trust_env=False)
+
+    def send_records(self, stream: str, seq: int, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        body = "\n".join(json.dumps(record) for record in records)
+        answer = self.post(f"/sdk/streams/{stream}/", params={"seq": seq}, content=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def read(self, path: str, **query: Any) -> Any:
+        answer = self.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+class ServerProcess:
+    """`evsys dashboard serve` as a process; ended by its own id."""
+
+    def __init__(self, database: str, port: int = 0) -> None:
+        command = [sys.executable, "-m", "evsys_sdk", "dashboard", "serve", "--json", "--database", database]
+        self.process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=_env())
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the server did not start and ended with {self.process.wait()}"
+        self.url: str = json.loads(line)["url"]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert self.process.stdout
+        self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+@contextmanager
+def running_app(make_app: Any) -> Iterator[AppThread]:
+    server = AppThread(make_app)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _env() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -1,0 +1,529 @@
+"""What clients send can be read again, on both databases."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+pytestmark = pytest.mark.dashboard
+
+
+def experiment(id: str = "e1", **fields: Any) -> dict[str, Any]:
+    return {"kind": "experiment", "id": id, "set": {"name": id, **fields}}
+
+
+def run(id: str = "r1", of: str = "e1", **fields: Any) -> dict[str, Any]:
+    return {"kind": "run", "id": id, "experiment": of, "set": {"name": id, **fields}}
+
+
+def step(number: int, of: str = "r1", **metrics: Any) -> dict[str, Any]:
+    return {"kind": "step", "run": of, "at": 1.0, "line": {"step": number, **metrics}}
+
+
+def test_an_experiment_is_listed_with_what_was_said_of_it(dashboard: Any) -> None:
+    dashboard.send(
+        experiment(
+            hypothesis="Longer helps", tags=["routing"], best_score=0.5, spend={"usd": 1.5}, models=["Tiny/One"]
+        ),
+        run("a", seed=1, status="completed"),
+        run("b", seed=2, status="failed", error="it broke"),
+    )
+    [found] = dashboard.http.read("/experiments")["items"]
+    assert (found["id"], found["hypothesis"], found["tags"], found["best_score"]) == (
+        "e1",
+        "Longer helps",
+        ["routing"],
+        0.5,
+    )
+    assert (found["n_arms"], found["n_done"], found["n_failures"], found["spend"]) == (2, 1, 1, {"usd": 1.5})
+    overview = dashboard.http.read("/overview")
+    assert (overview["total"], overview["by_status"], overview["models"]) == (1, {"running": 1}, ["Tiny/One"])
+
+
+def test_a_field_that_is_sent_again_replaces_only_itself(dashboard: Any) -> None:
+    dashboard.send(experiment(description="first", best_score=1.0))
+    dashboard.send({"kind": "experiment", "id": "e1", "set": {"status": "completed", "best_score": None}})
+    detail = dashboard.http.read("/experiments/e1")
+    assert detail["description"] == "first"
+    assert (detail["experiment"]["status"], detail["experiment"]["best_score"]) == ("completed", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ({"q": "longer ROUTING"}, ["b"]),
+        ({"q": "50%"}, ["c"]),
+        ({"q": "5_%"}, []),
+        ({"status": "completed"}, ["a"]),
+        ({"status": ["completed", "failed"]}, ["a", "b"]),
+        ({"verdict": "none"}, ["b", "c"]),
+        ({"verdict": "supported"}, ["a"]),
+        ({"tag": "x"}, ["a", "b"]),
+        ({"tag": ["x", "y"]}, ["b"]),
+        ({"model": "qwen"}, ["a"]),
+        ({"algorithm": "sft"}, ["b"]),
+        ({"parent": "a"}, ["b"]),
+    ],
+)
+def test_filters_leave_what_meets_all_of_them(dashboard: Any, query: dict[str, Any], wanted: list[str]) -> None:
+    dashboard.send(
+        experiment("a", status="completed", verdict="supported", tags=["x"], models=["Qwen/Q3"], started=3.0),
+        experiment(
+            "b",
+            status="failed",
+            hypothesis="Longer routing",
+            tags=["x", "y"],
+            algorithms=["sft"],
+            started=2.0,
+            parent_id="a",
+        ),
+        experiment("c", description="at 50% of the price", algorithms=["sftx"], started=1.0),
+    )
+    found = dashboard.http.read("/experiments", **query)
+    assert [one["id"] for one in found["items"]] == wanted
+    assert found["total"] == len(wanted)
+
+
+@pytest.mark.parametrize("sort", ["newest", "oldest", "score", "spend", "name"])
+def test_pages_show_every_experiment_once_in_order(dashboard: Any, sort: str) -> None:
+    numbers = [5, 3, 3, 9, 1, 7, 3]
+    dashboard.send(
+        *(
+            experiment(
+                f"e{at}",
+                started=float(number),
+                best_score=None if number == 9 else number / 10,
+                spend={"usd": float(number)},
+            )
+            for at, number in enumerate(numbers)
+        )
+    )
+    whole = [one["id"] for one in dashboard.http.read("/experiments", sort=sort)["items"]]
+    paged: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = dashboard.http.read("/experiments", sort=sort, limit=2, cursor=cursor)
+        paged += [one["id"] for one in page["items"]]
+        cursor = page["next"]
+    assert paged == whole
+    assert sorted(whole) == sorted(f"e{at}" for at in range(len(numbers)))
+    first = {"newest": "e3", "oldest": "e4", "score": "e5", "spend": "e3", "name": "e0"}
+    assert whole[0] == first[sort]
+
+
+def test_a_new_experiment_does_not_move_the_pages_after_it(dashboard: Any) -> None:
+    dashboard.send(*(experiment(f"e{at}", started=float(at)) for at in range(4)))
+    page = dashboard.http.read("/experiments", limit=2)
+    dashboard.send(experiment("new", started=99.0))
+    following = dashboard.http.read("/experiments", limit=2, cursor=page["next"])
+    assert [one["id"] for one in following["items"]] == ["e1", "e0"]
+
+
+def test_curves_keep_every_spike_however_few_points_are_asked_for(dashboard: Any) -> None:
+    values = [math.sin(at / 50) for at in range(3000)]
+    values[1234], values[2345] = 99.0, -99.0
+    dashboard.send(experiment(), run(), *(step(at, loss=value, tokens=10.0) for at, value in enumerate(values)))
+    [whole] = dashboard.http.read("/experiments/e1/curves", points=50)["series"]
+    assert (whole["n"], len(whole["x"])) == (3000, 50)
+    assert (max(whole["high"]), min(whole["low"])) == (99.0, -99.0)
+    assert all(low <= mean <= high for low, mean, high in zip(whole["low"], whole["y"], whole["high"], strict=True))
+    [part] = dashboard.http.read("/experiments/e1/curves", start=1230, end=1239)["series"]
+    assert part["y"] == values[1230:1240]
+    assert part["low"] == part["high"] == part["y"]
+    [tokens] = dashboard.http.read("/experiments/e1/curves", x="tokens", points=2000, end=30)["series"]
+    assert tokens["x"] == [10.0, 20.0, 30.0]
+
+
+def test_a_nan_is_a_gap_and_the_last_finite_value_still_counts(dashboard: Any) -> None:
+    line = {"step": 2, "loss": None, "_nonfinite": {"loss": "NaN"}}
+    dashboard.send(experiment(), run(), step(1, loss=0.5), {"kind": "step", "run": "r1", "line": line})
+    [series] = dashboard.http.read("/experiments/e1/curves")["series"]
+    assert series["y"] == [0.5, None]
+    [arm] = dashboard.http.read("/experiments/e1")["runs"][0]["arms"]
+    assert arm["step"] == 2
+    assert "loss" not in arm["metrics"]
+
+
+def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(dashboard: Any) -> None:
+    stream = "s-rewind"
+    first = [experiment(), run(), *(step(at, loss=float(at)) for at in range(1, 11))]
+    dashboard.send(
+        *first, {"kind": "score", "id": "s", "run": "r1", "line": {"step": 9, "metrics": {"p": 1.0}}}, stream=stream
+    )
+    dashboard.send({"kind": "rewind", "run": "r1", "next_step": 6}, step(5, loss=50.0), step(6, loss=60.0))
+    found = dashboard.http.read("/experiments/e1/curves", metric="loss")
+    assert found["series"][0]["x"] == [1, 2, 3, 4, 5, 6]
+    assert found["series"][0]["y"][-2:] == [50.0, 60.0]
+    assert found["metrics"] == ["loss"]
+    [arm] = dashboard.http.read("/experiments/e1")["runs"][0]["arms"]
+    assert arm["metrics"] == {"loss": 60.0}
+
+
+def test_a_batch_that_is_sent_twice_or_overlaps_is_stored_once(dashboard: Any) -> None:
+    records = [experiment(), run(), *(step(at, loss=1.0) for at in range(10))]
+    assert dashboard.send(*records, stream="s")["next"] == 12
+    assert dashboard.send(*records, stream="s")["next"] == 12
+    assert dashboard.send(*records[5:], step(10, loss=1.0), stream="s", seq=5)["next"] == 13
+    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["n"] == 11
+    assert [event["kind"] for event in dashboard.http.read("/experiments/e1/journal")["items"]] == []
+
+
+def test_a_gap_is_told_with_the_record_that_is_missing(dashboard: Any) -> None:
+    dashboard.send(experiment(), stream="s")
+    answer = dashboard.http.post("/sdk/streams/s/", params={"seq": 7}, content="{}")
+    assert (answer.status_code, answer.json()["next"]) == (409, 1)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"kind": "nonsense"}',
+        "not json",
+        '{"kind": "step", "run": "r1", "line": {"step": "one"}}',
+        '{"kind": "step", "run": "r1", "line": {"step": 1, "loss": "low"}}',
+        '{"kind": "step", "run": "r1", "line": {"step": 99999999999999999999}}',
+        '{"kind": "step", "run": "r1", "line": {"step": 1, "loss": 1' + "0" * 400 + "}}",
+        '{"kind": "experiment", "id": "e1", "set": {"nmae": "x"}}',
+        '{"kind": "experiment", "id": "../x", "set": {}}',
+        '{"kind": "experiment", "id": "e1", "set": {"n_runs": 99999999999}}',
+        '{"kind": "run", "id": "r1", "experiment": "other", "set": {}}',
+        '{"kind": "run", "id": "' + "r" * 300 + '", "experiment": "e1", "set": {}}',
+        '{"kind": "score", "id": "s", "run": "r1", "line": {"split": 5, "metrics": {}}}',
+        '{"kind": "event", "experiment": "e1", "event": {"kind": "note"}}',
+        '{"kind": "answer", "request": "q", "state": "maybe"}',
+        '{"kind": "step", "run": "r1", "line": ' + "[" * 5000 + "]" * 5000 + "}",
+    ],
+)
+def test_a_record_that_cannot_be_stored_is_put_aside_alone(dashboard: Any, bad: str) -> None:
+    import json
+
+    good = [experiment(), run(), step(1, loss=1.0)]
+    body = "\n".join([*map(json.dumps, good), bad, json.dumps(step(2, loss=2.0))])
+    answer = dashboard.http.post("/sdk/streams/s/", params={"seq": 0}, content=body)
+    assert answer.status_code == 200
+    told = answer.json()
+    assert told["next"] == 5
+    assert [one["seq"] for one in told["rejected"]] == [3]
+    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
+
+
+def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
+    early = dashboard.send(step(1, of="later", loss=1.0), step(2, of="later", loss=2.0), stream="child")
+    assert early["rejected"] == []
+    dashboard.send(experiment(), run("later"), stream="parent")
+    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
+
+
+def test_text_that_a_database_cannot_hold_is_made_holdable(dashboard: Any) -> None:
+    dashboard.send(experiment(hypothesis="a\x00b \U0001f600 \u202e"), run(), stream="s")
+    assert dashboard.http.read("/experiments/e1")["experiment"]["hypothesis"] == "a\ufffdb \U0001f600 \u202e"
+
+
+def test_scores_become_items_curves_and_differences(dashboard: Any) -> None:
+    tasks = [f"t{at}" for at in range(8)]
+
+    def score(of: str, values: list[float]) -> dict[str, Any]:
+        metric = {"value": sum(values) / 8, "per_task": values, "n_tasks": 8}
+        line = {
+            "split": "test",
+            "name": "bench",
+            "step": 5,
+            "tasks": tasks,
+            "metrics": {"pass@1": metric},
+            "sha256": "x",
+        }
+        return {"kind": "score", "id": f"s-{of}", "run": of, "line": line}
+
+    dashboard.send(
+        experiment(metric="test/bench/pass@1", best_run="new"),
+        *(run(f"{name}{seed}", run=name, seed=seed) for name in ("old", "new") for seed in (1, 2)),
+        score("old1", [1, 0, 0, 0, 0, 0, 0, 1]),
+        score("old2", [1, 0, 0, 0, 0, 0, 0, 1]),
+        score("new1", [1, 1, 1, 0, 0, 0, 0, 0]),
+        score("new2", [1, 1, 1, 0, 0, 0, 0, 0]),
+    )
+    items = dashboard.http.read("/experiments/e1/items", a="old", b="new", limit=3)
+    assert (items["gained"], items["lost"], items["same"]) == (2, 1, 5)
+    assert [(one["task"], one["change"]) for one in items["items"]] == [
+        ("t7", "lost"),
+        ("t1", "gained"),
+        ("t2", "gained"),
+    ]
+    assert items["difference"]["value"] == pytest.approx(0.125)
+    rest = dashboard.http.read("/experiments/e1/items", a="old", b="new", cursor=items["next"])
+    assert len(rest["items"]) == 5
+    assert dashboard.http.read("/experiments/e1/curves", metric="test/bench/pass@1")["series"][0]["y"] == [0.25]
+    runs = {one["run"]: one for one in dashboard.http.read("/experiments/e1")["runs"]}
+    assert runs["new"]["seed_scores"] == [0.375, 0.375]
+    assert runs["new"]["is_best"]
+
+
+def test_two_experiments_are_compared_by_their_best_runs(dashboard: Any) -> None:
+    for id, value in (("a", 0.0), ("b", 1.0)):
+        line = {"split": "test", "name": "n", "step": 1, "tasks": ["t1", "t2"]}
+        line["metrics"] = {"p": {"value": value, "per_task": [value, value]}}
+        dashboard.send(
+            experiment(id, metric="test/n/p", best_run=f"run-{id}", config={"lr": value, "same": 1}),
+            run(f"run-{id}", of=id),
+            {"kind": "score", "id": id, "run": f"run-{id}", "line": line},
+        )
+    found = dashboard.http.read("/compare", a="a", b="b")
+    assert found["config"] == [{"path": "lr", "a": 0.0, "b": 1.0}]
+    assert found["metrics"][0]["difference"] == 1.0
+    assert (found["items"]["gained"], found["items"]["lost"]) == (2, 0)
+
+
+def test_rollouts_are_paged_filtered_and_read_whole(dashboard: Any) -> None:
+    rows = [
+        {
+            "task_id": f"t{at % 5}",
+            "sample": at // 5,
+            "reward": None if at == 7 else float(at % 2),
+            "prediction": f"answer {at} 100%",
+            "messages": [{"role": "user", "content": "hi"}],
+            "info": {"why": at},
+        }
+        for at in range(20)
+    ]
+    dashboard.send(
+        experiment(), run(), {"kind": "rollouts", "run": "r1", "split": "test", "name": "b", "step": 3, "rows": rows}
+    )
+    page = dashboard.http.read("/experiments/e1/rollouts", limit=7)
+    assert (page["total"], page["sets"], page["steps"], page["arms"]) == (20, ["test/b"], [3], ["r1"])
+    assert sum(page["rewards"]) == 19
+    assert page["rewards"][0] == 10
+    assert page["rewards"][-1] == 9
+    seen = [one["id"] for one in page["items"]]
+    while page["next"]:
+        page = dashboard.http.read("/experiments/e1/rollouts", limit=7, cursor=page["next"])
+        seen += [one["id"] for one in page["items"]]
+    assert len(set(seen)) == len(seen) == 20
+
+    def count(**query: Any) -> int:
+        return dashboard.http.read("/experiments/e1/rollouts", **query)["total"]
+
+    assert (count(outcome="passed"), count(outcome="failed"), count(outcome="error")) == (9, 10, 1)
+    assert (count(task="t1"), count(q="answer 19"), count(q="100%"), count(q="1_0%"), count(min_reward=0.5)) == (
+        4,
+        1,
+        20,
+        0,
+        9,
+    )
+    group = dashboard.http.read("/experiments/e1/rollouts", task="t1")["items"]
+    whole = dashboard.http.read(f"/experiments/e1/rollouts/{group[1]['id']}")
+    assert (whole["previous"], whole["following"]) == (group[0]["id"], group[2]["id"])
+    assert whole["messages"] == [{"role": "user", "content": "hi"}]
+    assert whole["info"] == {"why": 6}
+
+
+def test_the_same_rollout_again_replaces_the_first(dashboard: Any) -> None:
+    def rollout(reward: float) -> dict[str, Any]:
+        rows = [{"task_id": "t", "sample": 0, "reward": reward}]
+        return {"kind": "rollouts", "run": "r1", "split": "test", "name": "", "step": 1, "rows": rows}
+
+    dashboard.send(experiment(), run(), rollout(0.0), rollout(1.0))
+    found = dashboard.http.read("/experiments/e1/rollouts")
+    assert [one["reward"] for one in found["items"]] == [1.0]
+
+
+def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
+    events = [
+        {"id": "1", "time": 5.0, "kind": "experiment_started", "hypothesis_sha256": "x"},
+        {"id": "2", "time": 6.0, "kind": "note", "text": "look at the seeds", "author": "me"},
+        {"id": "3", "time": 7.0, "kind": "invalidated", "reason": "wrong data"},
+    ]
+    records = [{"kind": "event", "experiment": "e1", "event": event} for event in events]
+    dashboard.send(experiment(), *records, stream="one")
+    dashboard.send(*records, stream="two")
+    detail = dashboard.http.read("/experiments/e1")
+    assert [note["text"] for note in detail["notes"]] == ["look at the seeds"]
+    assert (detail["experiment"]["invalidated"], detail["experiment"]["n_notes"]) == ("wrong data", 1)
+    assert detail["claim"]["registered_at"] == 5.0
+    assert [one["id"] for one in dashboard.http.read("/experiments", q="seeds")["items"]] == ["e1"]
+    page = dashboard.http.read("/experiments/e1/journal", limit=2)
+    rest = dashboard.http.read("/experiments/e1/journal", cursor=page["next"])
+    assert [one["id"] for one in page["items"] + rest["items"]] == ["1", "2", "3"]
+
+
+def test_a_note_of_the_page_is_part_of_the_record(dashboard: Any) -> None:
+    dashboard.send(experiment())
+    made = dashboard.http.post("/experiments/e1/notes", json={"text": "why?", "author": "ann"}).json()
+    assert dashboard.http.read("/experiments/e1/notes") == [made]
+    assert dashboard.http.post("/experiments/e1/notes", json={"text": ""}).status_code == 422
+    assert dashboard.http.post("/experiments/none/notes", json={"text": "x"}).status_code == 404
+
+
+def test_a_stop_request_reaches_whoever_sends_and_its_answer_comes_back(dashboard: Any) -> None:
+    dashboard.send(experiment(), run(), stream="s")
+    made = dashboard.http.post("/experiments/e1/requests", json={"kind": "stop", "reason": "enough"}).json()
+    assert made["state"] == "open"
+    heard = dashboard.send(stream="s", seq=2)["requests"]
+    assert [(one["id"], one["kind"], one["reason"]) for one in heard] == [(made["id"], "stop", "enough")]
+    assert [one["id"] for one in dashboard.http.read("/sdk/experiments/e1/requests/")] == [made["id"]]
+    answer = {"kind": "answer", "request": made["id"], "state": "taken", "answer": "after this step"}
+    assert dashboard.send(answer, stream="s", seq=2)["requests"] == []
+    [found] = dashboard.http.read("/experiments/e1/requests")
+    assert (found["state"], found["answer"]) == ("taken", "after this step")
+
+
+def test_spend_is_summed_by_work_and_over_time(dashboard: Any) -> None:
+    lines = [{"at": 1.0, "tokens_trained": 10, "usd": 0.5}, {"at": 2.0, "what": "eval", "usd": 0.25}]
+    dashboard.send(
+        experiment(spend={"usd": 0.75}),
+        *({"kind": "spend", "experiment": "e1", "number": at, "line": line} for at, line in enumerate(lines)),
+        {"kind": "spend", "experiment": "e1", "number": 1, "line": lines[1]},
+    )
+    found = dashboard.http.read("/experiments/e1/spend")
+    assert (found["total"], found["usd"], found["tokens"]) == ({"usd": 0.75}, [0.5, 0.75], [10.0, 10.0])
+    assert {one["name"]: one["spend"] for one in found["by_work"]} == {
+        "train": {"tokens_trained": 10.0, "usd": 0.5},
+        "eval": {"usd": 0.25},
+    }
+
+
+def test_lineage_names_parents_children_data_and_what_was_made(dashboard: Any) -> None:
+    dashboard.send(
+        experiment("parent"),
+        experiment("e1", parent_id="parent", models=["tiny"]),
+        experiment("child", parent_id="e1"),
+        run(
+            datasets=[{"source": "train.jsonl", "sha256": "d"}],
+            benchmarks=[{"name": "b", "split": "val", "sha256": "b"}],
+            checkpoints=[{"step": 5, "path": "somewhere", "final": True}],
+        ),
+    )
+    found = dashboard.http.read("/experiments/e1/lineage")
+    names = {node["id"]: (node["kind"], node["name"]) for node in found["nodes"]}
+    assert set(names.values()) == {
+        ("experiment", "parent"),
+        ("experiment", "e1"),
+        ("experiment", "child"),
+        ("dataset", "train.jsonl"),
+        ("benchmark", "val/b"),
+        ("model", "tiny"),
+        ("checkpoint", "r1"),
+    }
+    assert {"source": "experiment:parent", "target": "experiment:e1", "kind": "led to"} in found["edges"]
+
+
+def test_two_runs_of_one_name_stay_apart(dashboard: Any) -> None:
+    dashboard.send(
+        experiment(), run("x", name="run"), run("y", name="run"), step(1, of="x", loss=1.0), step(1, of="y", loss=2.0)
+    )
+    found = dashboard.http.read("/experiments/e1/curves")["series"]
+    assert [(one["arm"], one["y"]) for one in found] == [("run", [1.0]), ("run#2", [2.0])]
+
+
+@pytest.mark.parametrize("noun", ["runs", "generations"])
+def test_the_routes_of_the_reference_do_the_same_as_a_stream(dashboard: Any, noun: str) -> None:
+    http = dashboard.http
+    id = http.post("/sdk/experiments/", json={"fields": {"name": "by hand"}}).json()["id"]
+    run_id = http.post(f"/sdk/{noun}/", json={"experiment_id": id, "fields": {"name": "r", "seed": 3}}).json()["id"]
+    assert http.post(f"/sdk/{noun}/{run_id}/step/", json={"step": 1, "metrics": {"loss": 0.5}}).status_code == 200
+    assert http.post(f"/sdk/{noun}/{run_id}/eval/", json={"metrics": {"p": 0.7}, "step": 1}).status_code == 200
+    assert (
+        http.post(f"/sdk/{noun}/{run_id}/predictions/", json={"rows": [{"task_id": "t", "reward": 1}]}).status_code
+        == 200
+    )
+    assert http.patch(f"/sdk/{noun}/{run_id}/", json={"fields": {"status": "completed"}}).status_code == 200
+    assert http.patch(f"/sdk/experiments/{id}/", json={"fields": {"status": "completed"}}).status_code == 200
+    detail = http.read(f"/experiments/{id}")
+    [arm] = detail["runs"][0]["arms"]
+    assert (arm["status"], arm["metrics"], arm["seed"]) == ("completed", {"loss": 0.5, "test/p": 0.7}, 3)
+    assert detail["experiment"]["status"] == "completed"
+    assert http.read(f"/experiments/{id}/rollouts")["total"] == 1
+    assert http.post(f"/sdk/{noun}/unknown/step/", json={"step": 1, "metrics": {}}).status_code == 422
+    assert http.patch("/sdk/experiments/x/", json={"fields": {"nmae": 1}}).status_code == 422
+
+
+def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(dashboard: Any) -> None:
+    dashboard.send(experiment("before"))
+    heard: list[tuple[str, str]] = []
+    ready, told = threading.Event(), threading.Event()
+
+    def listen(last: str | None) -> None:
+        headers = {"last-event-id": last} if last else {}
+        with dashboard.client(dashboard.key) as http, http.stream("GET", "/events", headers=headers) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            name = version = ""
+            for line in answer.iter_lines():
+                field, _, value = line.partition(": ")
+                name, version = (value, version) if field == "event" else (name, value if field == "id" else version)
+                if field == "data":
+                    heard.append((name, version))
+                    (ready if name == "hello" else told).set()
+                    if name == "change":
+                        return
+
+    for last in (None, "0"):
+        ready.clear(), told.clear(), heard.clear()
+        listener = threading.Thread(target=listen, args=(last,))
+        listener.start()
+        assert ready.wait(30)
+        if last is None:
+            dashboard.send(experiment("during"))
+        assert told.wait(30)
+        listener.join(30)
+        assert [name for name, _ in heard] == ["hello", "change"]
+
+
+def test_what_a_client_really_sends_is_what_the_page_shows(
+    dashboard: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evsys_sdk import DashboardClient
+
+    from .conftest import report_to
+
+    report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
+    with DashboardClient() as client:
+        id = client.create_experiment("real", hypothesis="it works")
+        run_id = client.create_run(id, name="r0", seed=1)
+        for number in range(1, 501):
+            client.log_step_metric(run_id, number, loss=1 / number)
+        client.log_eval_run(run_id, metrics={"pass@1": 0.5}, name="bench", step=500)
+        client.log_predictions(run_id, [{"task_id": "t", "reward": 1.0, "prediction": "x"}], name="bench", step=500)
+        client.add_note(id, "done")
+        client.anchor("deadbeef", experiment_id=id)
+        client.record_benchmark("bench", benchmark_id="bench-1", tasks=3)
+        client.update_experiment(id, status="completed", conclusion="yes")
+        assert client.flush(60)
+    detail = dashboard.http.read(f"/experiments/{id}")
+    assert detail["conclusion_text"] == "yes"
+    assert detail["notes"][0]["text"] == "done"
+    assert dashboard.http.read(f"/experiments/{id}/curves")["series"][0]["n"] == 500
+    assert dashboard.http.read(f"/experiments/{id}/rollouts")["sets"] == ["test/bench"]
+    assert [one["id"] for one in dashboard.http.read("/benchmarks")["items"]] == ["bench-1"]
+
+
+def test_experiments_that_nobody_reports_about_any_more_are_not_called_running(dashboard: Any) -> None:
+    from sqlalchemy import update
+
+    from evsys_sdk.dashboard.server import schema
+
+    dashboard.send(experiment(), stream="s")
+    with dashboard.engine.execution_options(writes=True).begin() as connection:
+        mine = schema.experiment.c.project_id == dashboard.id
+        connection.execute(update(schema.experiment).where(mine).values(received=1.0))
+        connection.execute(update(schema.stream).where(schema.stream.c.project_id == dashboard.id).values(updated=1.0))
+    assert dashboard.http.read("/experiments/e1")["experiment"]["status"] == "killed"
+    dashboard.send(run(), stream="s", seq=1)
+    assert dashboard.http.read("/experiments/e1")["experiment"]["status"] == "running"
+
+
+def test_a_page_that_does_not_exist_is_a_problem_in_words(dashboard: Any) -> None:
+    answers: list[httpx.Response] = [
+        dashboard.http.get("/experiments/none"),
+        dashboard.http.get("/nothing"),
+        dashboard.http.get("/experiments", params={"cursor": "zzz"}),
+        dashboard.http.get("/experiments", params={"sort": "luck"}),
+        dashboard.http.get("/experiments", params={"limit": 0}),
+        dashboard.http.put("/experiments"),
+    ]
+    assert [answer.status_code for answer in answers] == [404, 404, 400, 400, 422, 405]
+    assert all(set(answer.json()) == {"error", "message"} for answer in answers)

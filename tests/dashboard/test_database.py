@@ -1,0 +1,126 @@
+"""The database: one schema on both kinds, brought up to date, copied and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytestmark = pytest.mark.dashboard
+
+from alembic.autogenerate import compare_metadata  # noqa: E402
+from alembic.runtime.migration import MigrationContext  # noqa: E402
+
+from evsys_sdk.cli.main import main  # noqa: E402
+from evsys_sdk.dashboard.server import database, schema  # noqa: E402
+from evsys_sdk.errors import ConfigError, DataError  # noqa: E402
+
+from .serving import Api, ServerThread  # noqa: E402
+from .test_api import experiment, run, step  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_migrations_make_exactly_the_schema(new_database: Callable[[str], str], kind: str) -> None:
+    engine = database.open_database(new_database(kind), upgrade=True)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_of_a_newer_version_is_refused(new_database: Callable[[str], str], kind: str) -> None:
+    address = new_database(kind)
+    engine = database.open_database(address, upgrade=True)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    with pytest.raises(DataError, match="newer version"):
+        database.open_database(address)
+
+
+def test_postgres_is_not_migrated_unasked(new_database: Callable[[str], str]) -> None:
+    address = new_database("postgres")
+    with pytest.raises(DataError, match="evsys dashboard upgrade"):
+        database.open_database(address)
+    assert main(["dashboard", "upgrade", "--database", address]) == 0
+    database.open_database(address).dispose()
+
+
+def test_a_copy_made_while_it_is_used_can_be_restored(tmp_path: Path) -> None:
+    path, copy = tmp_path / "d.sqlite3", tmp_path / "copy.sqlite3"
+    server = ServerThread(str(path))
+    project = server.new_project()
+    project.send(experiment(), run(), *(step(at, loss=1.0) for at in range(100)))
+    assert main(["dashboard", "backup", str(copy), "--database", str(path)]) == 0
+    project.send(experiment("later"))
+    with pytest.raises(DataError, match="a server is using it"):
+        database.restore(copy, path)
+    server.stop()
+    assert main(["dashboard", "restore", str(copy), "--database", str(path)]) == 0
+    again = ServerThread(str(path))
+    with Api(again.url, project.key) as http:
+        assert [one["id"] for one in http.read("/experiments")["items"]] == ["e1"]
+        assert http.read("/experiments/e1/curves")["series"][0]["n"] == 100
+    project.close()
+    again.stop()
+    assert len(list(tmp_path.glob("*.before-restore"))) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00 but not really"])
+def test_only_an_intact_copy_is_restored(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "copy").write_bytes(content)
+    (tmp_path / "d.sqlite3").write_bytes(b"keep me")
+    with pytest.raises(DataError):
+        database.restore(tmp_path / "copy", tmp_path / "d.sqlite3")
+    assert (tmp_path / "d.sqlite3").read_bytes() == b"keep me"
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("mysql://x/y", "only SQLite files and PostgreSQL"),
+        ("://", "no address"),
+        ("postgresql://u:secret@127.0.0.1:9/x", "cannot be used"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_told_in_a_sentence(
+    address: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if address.startswith("postgresql"):
+        pytest.importorskip("psycopg", reason="needs psycopg: run make test-dashboard")
+    assert main(["dashboard", "key", "p", "--database", address]) == 1
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert "secret" not in shown
+    assert "Traceback" not in shown
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_text
+
+    def mounts(self: Path, *args: Any, **kwargs: Any) -> str:
+        return f"server:/x {tmp_path} nfs4 rw 0 0\n" if str(self) == "/proc/mounts" else read(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", mounts)
+    with pytest.raises(ConfigError, match="network file system"):
+        database.connect(str(tmp_path / "d.sqlite3"))
+
+
+def test_keys_are_made_listed_and_revoked_by_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    where = ["--database", str(tmp_path / "d.sqlite3"), "--json"]
+    assert main(["dashboard", "key", "p", "--scope", "read", "--name", "ann", *where]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["key"].startswith(f"evk_{made['id']}_")
+    assert main(["dashboard", "key", "p", "--list", *where]) == 0
+    assert made["key"] not in (listed := capsys.readouterr().out)
+    assert json.loads(listed)[0]["name"] == "ann"
+    assert main(["dashboard", "key", "p", "--revoke", made["id"], *where]) == 0
+    assert main(["dashboard", "key", "p", "--revoke", "none", *where]) == 1
+    assert "has no key 'none'" in capsys.readouterr().err

@@ -1,0 +1,184 @@
+"""`evsys dashboard` shows what is recorded in a project, also what was there before, and follows what is running."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytestmark = pytest.mark.dashboard
+
+from evsys_sdk import Experiment  # noqa: E402
+from evsys_sdk.dashboard.local import LocalRecords  # noqa: E402
+from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
+from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
+from tests.history.recorded import BEGAN, DAY, write_experiment  # noqa: E402
+
+from .serving import Api, running_app  # noqa: E402
+from .test_evsys_logger import config  # noqa: E402
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    return tmp_path / "outputs"
+
+
+@pytest.fixture
+def api(outputs: Path, tmp_path: Path) -> Iterator[Api]:
+    outputs.mkdir()
+    gate = LocalGate()
+    source = LocalRecords([outputs], tmp_path)
+    with (
+        running_app(lambda hosts: local_app(source, gate, hosts, name="here")) as server,
+        Api(server.url, gate.token) as http,
+    ):
+        yield http
+
+
+def test_experiments_recorded_before_it_was_started_are_listed(api: Api, outputs: Path) -> None:
+    write_experiment(outputs, "old", started=BEGAN, verdict="supported")
+    write_experiment(outputs, "new", started=BEGAN + DAY, verdict=None, status=None)
+    found = api.read("/experiments")
+    assert [(one["name"], one["status"], one["verdict"]) for one in found["items"]] == [
+        ("new", "running", ""),
+        ("old", "completed", "supported"),
+    ]
+    assert api.read("/experiments", verdict="supported")["total"] == 1
+    overview = api.read("/overview")
+    assert (overview["by_verdict"], overview["tags"]) == ({"supported": 1, "none": 1}, ["routing"])
+
+
+def test_pages_of_the_list_go_on_although_something_new_came_in(api: Api, outputs: Path) -> None:
+    for at in range(5):
+        write_experiment(outputs, f"e{at}", started=BEGAN + at * DAY)
+    page = api.read("/experiments", limit=2)
+    write_experiment(outputs, "newest", started=BEGAN + 99 * DAY)
+    rest = api.read("/experiments", limit=10, cursor=page["next"])
+    assert [one["name"] for one in page["items"] + rest["items"]] == ["e4", "e3", "e2", "e1", "e0"]
+
+
+def test_the_page_of_an_experiment_has_its_runs_scores_and_curves(api: Api, outputs: Path) -> None:
+    write_experiment(outputs, "routing", verdict="supported")
+    id = api.read("/experiments")["items"][0]["id"]
+    detail = api.read(f"/experiments/{id}")
+    assert {run["run"]: run["n_seeds"] for run in detail["runs"]} == {"base": 2, "changed": 2}
+    assert detail["claim"]["text"] == "The change of routing helps."
+    assert "evsys run" in detail["commands"]["reproduce"]
+    curves = api.read(f"/experiments/{id}/curves")
+    assert (curves["metric"], len(curves["series"]), curves["series"][0]["n"]) == ("loss", 4, 10)
+    assert api.read(f"/experiments/{id}/spend")["total"]["usd"] == pytest.approx(1.0)
+    assert api.read(f"/experiments/{id}/journal")["items"][0]["kind"] == "experiment_started"
+    assert api.read(f"/experiments/{id}/lineage")["nodes"][0]["kind"] == "experiment"
+
+
+def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_journal(
+    api: Api, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Experiment(config(callbacks=[{"kind": "local_logger"}])).run()
+    [one] = api.read("/experiments")["items"]
+    rollouts = api.read(f"/experiments/{one['id']}/rollouts", limit=5)
+    assert (rollouts["total"], rollouts["sets"]) == (12, ["val"])
+    whole = api.read(f"/experiments/{one['id']}/rollouts/{rollouts['items'][0]['id']}")
+    assert whole["rollout"] == rollouts["items"][0]
+    made = api.post(f"/experiments/{one['id']}/notes", json={"text": "look", "author": "ann"}).json()
+    events = [json.loads(line) for line in (outputs / "reported" / "journal.jsonl").read_text("utf-8").splitlines()]
+    assert (events[-1]["kind"], events[-1]["id"]) == ("note", made["id"])
+    assert api.read(f"/experiments/{one['id']}")["notes"] == [made]
+    assert api.read("/experiments")["items"][0]["version"] > one["version"]
+
+
+def test_a_running_experiment_is_followed_and_can_be_stopped(
+    api: Api, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    import subprocess
+    import sys
+
+    (tmp_path / "c.json").write_text(config(steps=100_000, callbacks=[]).model_dump_json(exclude_none=True), "utf-8")
+    program = "import json,sys\nfrom evsys_sdk import Experiment\nfrom evsys_sdk.config import ExperimentConfig\n"
+    program += "Experiment(ExperimentConfig.model_validate(json.load(open('c.json')))).run()\n"
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=os.environ.copy())
+    try:
+        with api.stream("GET", "/events") as answer:
+            names = (line.partition(": ")[2] for line in answer.iter_lines() if line.startswith("event: "))
+            assert next(names) == "hello"
+            while True:
+                assert next(names) == "change"
+                [one] = api.read("/experiments")["items"]
+                if one["live"] and one["live"]["step"]:
+                    break
+        assert one["status"] == "running"
+        assert one["live"]["arms_running"] == 1
+        assert one["live"]["metric"] == "loss"
+        assert one["live"]["recent"]
+        asked = api.post(f"/experiments/{one['id']}/requests", json={"kind": "stop", "reason": "enough"})
+        assert asked.json()["answer"] == "it finishes its steps and stops"
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    assert api.read("/experiments")["items"][0]["status"] == "interrupted"
+    assert api.read(f"/experiments/{one['id']}/requests")[0]["reason"] == "enough"
+
+
+def test_ids_that_are_paths_lead_nowhere(api: Api, outputs: Path) -> None:
+    write_experiment(outputs, "routing")
+    for id in ("routing", "../outputs/routing", "%2e%2e", str(outputs / "routing")):
+        assert api.get(f"/experiments/{id.replace('/', '%2F')}").status_code == 404
+    known = api.read("/experiments")["items"][0]["id"]
+    from evsys_sdk.dashboard.cursors import write_cursor
+
+    for rollout in (write_cursor("base__seed42", "../../c.json", 0), write_cursor("x", "/etc/passwd", 0), "zz", "0"):
+        assert api.get(f"/experiments/{known}/rollouts/{rollout}").status_code in (400, 404)
+
+
+def test_damaged_records_are_shown_as_far_as_they_can_be_read(api: Api, outputs: Path) -> None:
+    folder = write_experiment(outputs, "routing")
+    (folder / "base__seed42" / "logs" / "metrics.jsonl").write_bytes(
+        b'{"step": 1, "loss": 1.0}\n\xff\xfe\n{"step": "x"}\n{"st'
+    )
+    (folder / "base__seed42" / "benchmarks.json").write_text("[1, {", "utf-8")
+    (folder / "conclusion.json").write_text("{", "utf-8")
+    write_experiment(outputs, "broken")
+    (outputs / "broken" / "config.json").write_text("no", "utf-8")
+    listed = {one["name"]: one for one in api.read("/experiments")["items"]}
+    assert listed["broken"]["status"] == "damaged"
+    for one in listed.values():
+        for part in ("", "/curves", "/items", "/rollouts", "/spend", "/lineage", "/journal"):
+            assert api.get(f"/experiments/{one['id']}{part}").status_code == 200, part
+
+
+def test_datasets_of_the_project_can_be_looked_at(api: Api, tmp_path: Path) -> None:
+    from evsys_sdk import Workspace
+
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"query": f"q{at}"}) + "\n" for at in range(5)), "utf-8")
+    added = Workspace(tmp_path).add("dataset", tmp_path / "rows.jsonl", "mine")
+    [entry] = api.read("/datasets")["items"]
+    assert (entry["id"], entry["rows"]) == (added.rows.id, 5)
+    page = api.read(f"/datasets/{entry['id']}/rows", limit=3)
+    rest = api.read(f"/datasets/{entry['id']}/rows", cursor=page["next"])
+    assert [row["query"] for row in page["rows"] + rest["rows"]] == ["q0", "q1", "q2", "q3", "q4"]
+    assert api.get("/datasets/..%2Fx/rows").status_code == 404
+
+
+def test_many_readers_at_once_see_the_same(api: Api, outputs: Path) -> None:
+    for at in range(10):
+        write_experiment(outputs, f"e{at}", started=BEGAN + at)
+    wanted = api.read("/experiments")
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append(api.read("/experiments"))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted] * 8

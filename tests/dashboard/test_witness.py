@@ -1,0 +1,115 @@
+"""A dashboard witnesses journals: whoever writes one anew, or cuts its end off, is contradicted by it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytestmark = pytest.mark.dashboard
+
+from alembic import command  # noqa: E402
+
+from evsys_sdk import Experiment  # noqa: E402
+from evsys_sdk.cli.main import main  # noqa: E402
+from evsys_sdk.dashboard.server import database  # noqa: E402
+from evsys_sdk.record.events import Journal, Kind, read_events, verify_chain  # noqa: E402
+
+from .conftest import report_to  # noqa: E402
+from .serving import ServerThread  # noqa: E402
+from .test_evsys_logger import config  # noqa: E402
+
+
+@pytest.fixture
+def watched(dashboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
+    return dashboard
+
+
+def audit(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    main(["audit", "reported", "--json", *arguments])
+    out, err = capsys.readouterr()
+    [report] = json.loads(out)
+    return {check["name"]: check for check in report["checks"]} | {"said": err}
+
+
+def test_an_honest_record_agrees_with_its_witness(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Experiment(config()).run().path
+    [experiment] = watched.http.read("/experiments")["items"]
+    [anchor] = watched.http.read(f"/experiments/{experiment['id']}/anchors")
+    assert anchor["events"] == len(list(read_events(folder)))
+    main(["note", "reported", "seen"])
+    assert audit(capsys)["anchor"]["state"] == "ok"
+    assert audit(capsys, "--anchor", "dashboard")["anchor"]["state"] == "ok"
+    assert len(watched.http.read(f"/experiments/{experiment['id']}/anchors")) == 2
+
+
+def test_a_journal_written_anew_is_contradicted(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chain of the forged journal is perfect; only the witness knows that it was another one."""
+    folder = Experiment(config()).run().path
+    events = list(read_events(folder))
+    journal = next(folder.glob("journal.jsonl"))
+    journal.unlink()
+    with Journal.of(folder) as forged:
+        for event in events:
+            values = {key: value for key, value in event.to_dict().items() if key not in ("id", "time", "kind", "prev")}
+            forged.append(event.kind, **values)
+    assert not verify_chain(folder)
+    assert audit(capsys)["anchor"]["state"] == "flagged"
+
+
+def test_a_journal_without_its_end_is_contradicted(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Experiment(config()).run().path
+    journal = folder / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))
+    found = audit(capsys)["anchor"]
+    assert found["state"] == "flagged"
+    assert "when it was anchored" in found["evidence"][0]
+
+
+def test_what_an_audit_flags_is_in_the_list_of_experiments(watched: Any) -> None:
+    folder = Experiment(config()).run().path
+    with Journal.of(folder) as journal:
+        journal.append(Kind.AUDITED, flags=["scores", "claim"], invalid=None)
+    assert main(["sync", str(folder)]) == 0
+    [one] = watched.http.read("/experiments")["items"]
+    assert one["flags"] == ["scores", "claim"]
+
+
+def test_an_unreachable_witness_is_said_and_ends_nothing(
+    watched: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Experiment(config()).run()
+    monkeypatch.setenv("EVSYS_API_URL", "http://127.0.0.1:9")
+    found = audit(capsys)
+    assert found["anchor"]["state"] == "unchecked"
+    assert "what the dashboard witnessed is not compared" in found["said"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_of_the_first_schema_is_brought_up_to_date_with_all_it_holds(
+    new_database: Callable[[str], str], kind: str
+) -> None:
+    address = new_database(kind)
+    engine = database.open_database(address, upgrade=True)
+    with engine.execution_options(writes=True).begin() as connection:
+        steps = database._config()
+        steps.attributes["connection"] = connection
+        command.downgrade(steps, "0001")
+        connection.exec_driver_sql("INSERT INTO anchor (project_id, experiment_id, head, at) VALUES ('p', 'e', 'h', 1)")
+    engine.dispose()
+    engine = database.open_database(address, upgrade=True)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT events, head FROM anchor").all() == [(0, "h")]
+    engine.dispose()
+    if kind == "sqlite":
+        server = ServerThread(address)
+        with contextlib.closing(server.new_project()) as project:
+            assert project.http.read("/experiments")["items"] == []
+        server.stop()

@@ -1,0 +1,244 @@
+/** One experiment: what was claimed, what came of it, and everything behind it. */
+
+import { useExperiment } from "../api/queries";
+import type { ExperimentDetail, Session } from "../api/types";
+import { plural, shortPath, signed, value, clock, compact, duration, score, usd } from "../format";
+import { href, useSetting } from "../location";
+import { Answer, Command, Tabs, Tags } from "../parts/basics";
+import { Control } from "../parts/Control";
+import { Outcome, toneOf, verdictWord } from "../parts/marks";
+import { labelOf, useRunColours } from "../parts/runs";
+import { Figure } from "../plots/Figure";
+import { Forest } from "../plots/Forest";
+import { ArmsTab } from "./ArmsTab";
+import { CostTab, LineageTab, RetentionTab } from "./CostTab";
+import { CurvesTab } from "./CurvesTab";
+import { ItemsTab } from "./ItemsTab";
+import { NotesTab, RecordTab } from "./RecordTab";
+import { RolloutsTab } from "./RolloutsTab";
+
+export function ExperimentPage({ id, session }: { id: string; session: Session }) {
+  const query = useExperiment(id);
+  return (
+    <main id="main" tabIndex={-1}>
+      <Answer query={query} lines={14}>
+        {(detail) => <Loaded detail={detail} session={session} />}
+      </Answer>
+    </main>
+  );
+}
+
+function Loaded({ detail, session }: { detail: ExperimentDetail; session: Session }) {
+  const one = detail.experiment;
+  const [tab] = useSetting("tab", "arms");
+  const continual = detail.metrics.some((name) => name.startsWith("retention/"));
+  const tabs = [
+    { id: "arms", word: "Arms", count: one.n_arms },
+    { id: "curves", word: "Curves" },
+    { id: "items", word: "Items" },
+    { id: "rollouts", word: "Rollouts" },
+    ...(continual ? [{ id: "retention", word: "Retention" }] : []),
+    { id: "cost", word: "Cost" },
+    { id: "lineage", word: "Lineage" },
+    { id: "record", word: "Record" },
+    { id: "notes", word: "Notes", count: detail.notes.length },
+  ];
+  return (
+    <>
+      <Header detail={detail} session={session} isWhole={tab === "arms"} />
+      {tab === "arms" ? <Claim detail={detail} /> : one.sentence && <p className="quiet">{sentence(detail)}</p>}
+      <div className="stack">
+        <Tabs tabs={tabs} current={tab} to={(name) => href(["e", one.id], name === "arms" ? {} : { tab: name })} />
+        {tab === "arms" && <ArmsTab detail={detail} />}
+        {tab === "curves" && <CurvesTab detail={detail} />}
+        {tab === "items" && <ItemsTab detail={detail} />}
+        {tab === "rollouts" && <RolloutsTab id={one.id} />}
+        {tab === "retention" && <RetentionTab detail={detail} />}
+        {tab === "cost" && <CostTab detail={detail} />}
+        {tab === "lineage" && <LineageTab id={one.id} />}
+        {tab === "record" && <RecordTab detail={detail} />}
+        {tab === "notes" && <NotesTab detail={detail} session={session} />}
+      </div>
+    </>
+  );
+}
+
+function Header({ detail, session, isWhole }: { detail: ExperimentDetail; session: Session; isWhole: boolean }) {
+  const one = detail.experiment;
+  return (
+    <header className="stack tight">
+      <div className="row">
+        <Outcome experiment={one} />
+        <span className="quiet">{one.name}</span>
+        <Tags tags={one.tags} />
+        <span className="quiet small">{[...one.models, ...one.algorithms, ...one.backends].join(" · ")}</span>
+        <span style={{ marginLeft: "auto" }} className="row no-print">
+          <Control experiment={one} session={session} requests={detail.requests} />
+        </span>
+      </div>
+      <h1>{detail.claim.text || one.name}</h1>
+      {isWhole && detail.description && detail.description !== detail.claim.text && <p className="quiet">{detail.description}</p>}
+      {one.invalidated && (
+        <p className="notice" style={toneOf("invalid")}>
+          Do not trust this: {one.invalidated}
+        </p>
+      )}
+      {one.flags.length > 0 && (
+        <p className="notice" style={toneOf("invalid")}>
+          Flagged by its last audit: {one.flags.join(", ")}. <code>evsys audit {one.id}</code> says why.
+        </p>
+      )}
+    </header>
+  );
+}
+
+/** The claim beside the conclusion: one plot with its uncertainty, and what one must know to read it. */
+function Claim({ detail }: { detail: ExperimentDetail }) {
+  const one = detail.experiment;
+  const colour = useRunColours(detail);
+  const compared = detail.runs.filter((run) => run.difference);
+  const sign = detail.claim.direction === "decrease" ? -1 : 1;
+  const claimed = detail.claim.min_effect ? detail.claim.min_effect * sign : null;
+  const numbers = () => [
+    ["run", "difference", "low", "high", "p"],
+    ...compared.map((run) => [run.run, run.difference?.value, run.difference?.low, run.difference?.high, run.difference?.p]),
+  ];
+  return (
+    <div className="columns">
+      <div className="stack">
+        {one.sentence && <p style={{ fontSize: "var(--large)", lineHeight: 1.4 }}>{sentence(detail)}</p>}
+        {compared.length > 0 ? (
+          <Figure title={`${one.metric || "score"} against ${detail.baseline}, 95 % simultaneous`} data={numbers}>
+            <Forest runs={compared} label={(run) => labelOf(run, detail.varied)} colour={colour} claimed={claimed} />
+            {claimed !== null && (
+              <p className="small quiet">dashed: the smallest effect that was claimed, {signed(claimed)}</p>
+            )}
+          </Figure>
+        ) : (
+          <BestScore detail={detail} />
+        )}
+      </div>
+      <Facts detail={detail} />
+    </div>
+  );
+}
+
+/** The verdict is already said by its mark. */
+function sentence(detail: ExperimentDetail): string {
+  const text = detail.experiment.sentence;
+  const word = verdictWord(detail.experiment.verdict);
+  const rest = word && text.toLowerCase().startsWith(word) ? text.slice(text.indexOf(":") + 1).trim() : text;
+  return (rest.charAt(0).toUpperCase() + rest.slice(1)).replaceAll("`", "");
+}
+
+function BestScore({ detail }: { detail: ExperimentDetail }) {
+  const one = detail.experiment;
+  const live = one.live;
+  if (live) {
+    const done = live.step !== null && live.total_steps ? Math.min(1, live.step / live.total_steps) : null;
+    return (
+      <div className="stack tight">
+        <p>
+          {plural(live.arms_running, "arm")} running
+          {live.step !== null && `, step ${live.step}${live.total_steps ? ` of ${live.total_steps}` : ""}`}
+          {live.recent.length > 0 && `, ${live.metric} ${score(live.recent.at(-1))}`}
+        </p>
+        {done !== null && <progress value={done} max={1} aria-label="furthest arm" style={{ width: "100%" }} />}
+      </div>
+    );
+  }
+  if (one.best_score === null) return <p className="quiet">Nothing was scored, so there is nothing to compare.</p>;
+  return (
+    <p>
+      {one.metric}: <strong>{score(one.best_score)}</strong>
+      {one.best_low !== null && <span className="quiet"> [{score(one.best_low)}, {score(one.best_high)}]</span>} by {one.best_run}.
+      {one.n_runs === 1 && " One run is no comparison: add a baseline or a second run."}
+    </p>
+  );
+}
+
+function Facts({ detail }: { detail: ExperimentDetail }) {
+  const { experiment: one, claim } = detail;
+  const differing = detail.varied.slice(0, 5).map((path) => {
+    const found = [...new Set(detail.runs.map((run) => run.varied[path]))];
+    const values = found.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : 0)).map(value);
+    return `${shortPath(path)} ${values.slice(0, 6).join(" / ")}${values.length > 6 ? " / …" : ""}`;
+  });
+  const best = detail.runs.find((run) => run.is_best) ?? detail.runs[0];
+  const population = best && [
+    best.n_tasks !== null && plural(best.n_tasks, "task"),
+    best.n_samples !== null && plural(best.n_samples, "sample"),
+    plural(best.n_seeds, "seed"),
+  ];
+  const tokens = (one.spend["tokens_trained"] ?? 0) + (one.spend["tokens_sampled"] ?? 0);
+  const price = [
+    one.spend["usd"] ? usd(one.spend["usd"]) : "",
+    tokens ? `${compact(tokens)} tokens` : "",
+    one.spend["wall_s"] ? duration(one.spend["wall_s"]) : "",
+  ].filter(Boolean);
+  return (
+    <div className="stack">
+      <dl className="facts">
+        {claim.min_effect !== null && (
+          <>
+            <dt>claimed</dt>
+            <dd>
+              {claim.min_effect ? signed(claim.direction === "decrease" ? -claim.min_effect : claim.min_effect) : `any ${claim.direction || "change"}`}
+              {claim.min_effect ? " on " : " of "}
+              {claim.metric || one.metric}
+              {claim.registered && <span className="quiet">, registered {claim.registered_at ? clock(claim.registered_at) : "before the first step"} ✓</span>}
+            </dd>
+          </>
+        )}
+        {differing.length > 0 && (
+          <>
+            <dt>what differed</dt>
+            <dd>{differing.map((line) => <div key={line}>{line}</div>)}</dd>
+          </>
+        )}
+        {population && (
+          <>
+            <dt>population</dt>
+            <dd>{population.filter(Boolean).join(", ")}</dd>
+          </>
+        )}
+        {price.length > 0 && (
+          <>
+            <dt>price</dt>
+            <dd>{price.join(", ")}</dd>
+          </>
+        )}
+        {detail.smallest_detectable !== null && (
+          <>
+            <dt>could see</dt>
+            <dd>{score(detail.smallest_detectable)} or more</dd>
+          </>
+        )}
+        {detail.threats.length > 0 && (
+          <>
+            <dt>threats</dt>
+            <dd>{detail.threats.map((line) => <div key={line}>{line.replaceAll("`", "")}</div>)}</dd>
+          </>
+        )}
+        {detail.failures.length > 0 && (
+          <>
+            <dt>failures</dt>
+            <dd style={{ color: "var(--refuted)" }}>{detail.failures.slice(0, 4).map((failure) => <div key={failure.arm}>{failure.arm}: {failure.reason}</div>)}</dd>
+          </>
+        )}
+        {detail.next.length > 0 && (
+          <>
+            <dt>next</dt>
+            <dd>{detail.next.map((line) => <div key={line}>{line.replaceAll("`", "")}</div>)}</dd>
+          </>
+        )}
+      </dl>
+      {Object.entries(detail.commands).map(([name, command]) => (
+        <div key={name} className="no-print">
+          <p className="small quiet">{name}</p>
+          <Command text={command} />
+        </div>
+      ))}
+    </div>
+  );
+}
