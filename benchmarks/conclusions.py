@@ -26,10 +26,11 @@ import numpy as np
 from measure import machine
 
 from evsys_sdk.config import Metadata
-from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring
+from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, LentNoise, RunEvidence, Score, Scoring
 from evsys_sdk.experiment.conclusion.model import Conclusion
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
 from evsys_sdk.experiment.hypothesis import hypothesis_sha256
+from evsys_sdk.experiment.statistics.two_level import RunScores, seed_noise
 
 MOST_FALSE = 3.5
 TWELVE_POINTS = 0.6
@@ -91,7 +92,7 @@ class World:
             )
             for place, name in enumerate(names)
         ]
-        return Evidence("simulated", _ABOUT, runs, pool=self._pool(random), registered=True, registered_sha256=_SHA256)
+        return Evidence("simulated", _ABOUT, runs, lent=self._lend(random), registered=True, registered_sha256=_SHA256)
 
     def _luck_of(self, random: np.random.Generator, name: str, common: np.ndarray | None) -> np.ndarray:
         seeds = self.baseline_seeds or self.seeds if name == "baseline" else self.seeds
@@ -140,19 +141,16 @@ class World:
             ("val", "suite"), 1, "sha", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=samples
         )
 
-    def _pool(self, random: np.random.Generator) -> list[RunEvidence]:
+    def _lend(self, random: np.random.Generator) -> list[LentNoise]:
+        if not self.pool:
+            return []
         lucks = {f"old{number}": self._luck(random, self.seeds) for number in range(self.pool)}
-        scored = self._score(random, lucks)
-        return [
-            RunEvidence(
-                name,
-                [
-                    ArmEvidence(f"{name}-{at}", name, at, "completed", scorings={one.key: one})
-                    for at, one in enumerate(rows)
-                ],
-            )
-            for name, rows in scored.items()
+        tables = [
+            [list((one.scores["pass@1"].per_task or {}).values()) for one in scorings]
+            for scorings in self._score(random, lucks).values()
         ]
+        noise = seed_noise([RunScores(np.array(table)) for table in tables])
+        return [] if noise is None else [LentNoise("sha", "pass@1", self.samples * self.tasks, noise, self.pool)]
 
     @property
     def true_gain(self) -> float:

@@ -261,7 +261,7 @@ class TestSeeds:
     def test_seeds_of_other_experiments_lend_certainty(self) -> None:
         draw = np.random.default_rng(3)
         runs = [RunScores(draw.random((2, 30))) for _ in range(2)]
-        alone, helped = compare(runs[0], runs[1:]), compare(runs[0], runs[1:], pool=[RunScores(draw.random((9, 30)))])
+        alone, helped = compare(runs[0], runs[1:]), compare(runs[0], runs[1:], lent=[SeedNoise(0.01, 0.002, 8)])
         assert alone is not None
         assert helped is not None
         assert alone.noise is not None

@@ -24,6 +24,8 @@ _STRIKING = 1.75
 """From this ratio of its own seed variance to that of all runs together on, a run is taken to be erratic."""
 _OUT_OF_LINE = 3.0
 """From this ratio of its variance, around the other runs, to theirs on, the baseline is."""
+_PAIR = 1.25
+"""Power of its own noise, in that of all runs, which one of two runs is charged where others have lent theirs."""
 _MARGINS = {1: 2.0, 2: 1.4}
 _LEAST_MARGIN = 1.05
 """How many times as wide an interval gets for a baseline that is judged by its own seeds alone, by what they leave to
@@ -46,35 +48,44 @@ class Spread:
     """Variance of the seeds of each compared run; the pooled one where they do not tell."""
     of_baseline: Floats
     distance: Floats | None
-    """Squared distance of the baseline from the mean of the other runs, in what luck explains; None where there are no
-    other ones. What is compared is not among them."""
+    """Squared distance of the baseline from the mean of the other runs, in what luck explains; what is compared is not
+    among them. None where there are no other ones."""
     shares: Floats
     """What the seeds of each run divide by: one over their number."""
     base_share: float
     base_df: int
-    alone: bool
-    """Whether there are no third runs, here or lent: nobody could tell then which of the two is erratic."""
+    lent: bool
+    """Whether other experiments have lent their noise."""
 
 
 def standard_errors(spread: Spread) -> Floats:
     """Of each difference."""
-    if spread.alone:
-        return np.sqrt(
-            spread.tasks + _training(spread, np.ones_like(spread.of_runs)) * (spread.shares + spread.base_share)
-        )
     pooled = np.maximum(spread.pooled, 1e-300)[..., None]
+    if spread.distance is None:
+        own, base = (charge_pair(each / pooled, spread) for each in (spread.of_runs, spread.of_baseline[..., None]))
+        training = _training(spread, own) * spread.shares + _training(spread, base) * spread.base_share
+        return np.sqrt(spread.tasks + training)
     runs = _training(spread, charge_run(spread.of_runs / pooled)) * spread.shares
     known = spread.tasks + runs
     strict = known + _training(spread, charge_baseline(spread.of_baseline[..., None] / pooled)) * spread.base_share
     if spread.base_df < 1:
         return np.sqrt(strict)
-    in_company = known + _training(spread, charge_in_company(spread)) * spread.base_share
+    in_company = known + _training(spread, charge_in_company(spread, spread.distance)) * spread.base_share
     return np.minimum(np.sqrt(in_company), _MARGINS.get(spread.base_df, _LEAST_MARGIN) * np.sqrt(strict))
 
 
 def _training(spread: Spread, times: Floats) -> Floats:
     """The luck of training in the score of one seed, where it is charged so many times the pooled variance."""
     return np.maximum(times * spread.pooled[..., None] - spread.explained[..., None], 0.0)
+
+
+def charge_pair(ratio: Floats, spread: Spread) -> Floats:
+    """How many times the pooled variance each of two runs is charged.
+
+    The two alone cannot tell which of them is erratic: the variance of their difference is the same either way, and how
+    wide its interval must be is left to the reference. Noise that was lent tells.
+    """
+    return np.maximum(1.0, ratio) ** _PAIR if spread.lent else np.ones_like(ratio)
 
 
 def charge_run(ratio: Floats) -> Floats:
@@ -90,9 +101,8 @@ def charge_baseline(ratio: Floats) -> Floats:
     return np.maximum(1.0, ratio) * np.maximum(1.0, ratio / _STRIKING) ** 4
 
 
-def charge_in_company(spread: Spread) -> Floats:
+def charge_in_company(spread: Spread, distance: Floats) -> Floats:
     """The same for the baseline, by how far its seeds lie from the other runs: each counts, and so does their mean."""
-    ratio = (spread.of_baseline / np.maximum(spread.quiet, 1e-300))[..., None]
-    if spread.distance is not None:
-        ratio = (spread.base_df * ratio + spread.distance) / (spread.base_df + 1)
+    own = (spread.of_baseline / np.maximum(spread.quiet, 1e-300))[..., None]
+    ratio = (spread.base_df * own + distance) / (spread.base_df + 1)
     return np.maximum(1.0, ratio / _OUT_OF_LINE) ** 4

@@ -265,9 +265,9 @@ def _draw(design: Design, baseline_noise: float, run_noise: float) -> tuple[Draw
         shares=own,
         base_share=base,
         base_df=max(0, design.baseline_seeds - 1),
-        alone=len(design.seeds) == 1 and not design.lent_df,
+        lent=design.lent_df > 0,
     )
-    if len(design.seeds) > 1 and design.baseline_seeds > 1:
+    if len(design.seeds) > 1:
         spread = replace(spread, distance=_distances(design, draws, spread, difference, answers, suiting))
     stderr = np.maximum(standard_errors(spread), 1e-6)
     if not design.validation:

@@ -152,11 +152,11 @@ def are_paired(runs: Sequence[RunScores]) -> bool:
     return left > 0 and f_above(by_seed / left, seeds - 1, df) < _SHARED
 
 
-def seed_noise(runs: Sequence[RunScores], *, pool: Sequence[RunScores] = ()) -> SeedNoise | None:
-    """Pooled over all runs that have at least two seeds, and those of other experiments in `pool`."""
+def seed_noise(runs: Sequence[RunScores], *, lent: Sequence[SeedNoise] = ()) -> SeedNoise | None:
+    """Pooled over all runs that have at least two seeds, and what other experiments lend."""
     paired = are_paired(runs)
     found = [_noise_of_pairs([run for run in runs if run.trained])] if paired else [run.seed_noise for run in runs]
-    known = [one for one in [*found, *(run.seed_noise for run in pool)] if one is not None]
+    known = [one for one in [*found, *lent] if one is not None]
     df = sum(one.df for one in known)
     if not df:
         return None
@@ -166,17 +166,17 @@ def seed_noise(runs: Sequence[RunScores], *, pool: Sequence[RunScores] = ()) -> 
 
 
 def compare(
-    baseline: RunScores, candidates: Sequence[RunScores], *, pool: Sequence[RunScores] = ()
+    baseline: RunScores, candidates: Sequence[RunScores], *, lent: Sequence[SeedNoise] = ()
 ) -> Differences | None:
-    """All differences at once; None where nothing tells how noisy they are. `pool` lends its seeds to the noise."""
+    """All differences at once; None where nothing tells how noisy they are. `lent` is noise of other runs."""
     estimates = np.array([run.mean - baseline.mean for run in candidates])
-    noise = seed_noise([baseline, *candidates], pool=pool)
+    noise = seed_noise([baseline, *candidates], lent=lent)
     task_part = _task_covariance(baseline, candidates)
     if noise is None and task_part is None:
         return None
     size = len(candidates)
     tasks = np.zeros((size, size)) if task_part is None else task_part
-    spread = _spread(baseline, candidates, pool, noise, tasks, estimates)
+    spread = _spread(baseline, candidates, lent, noise, tasks, estimates)
     stderr = np.sqrt(np.diag(tasks)) if spread is None else standard_errors(spread).astype(np.float64)
     rounding = 1e-9 * max(float(np.abs(run.values).max()) for run in [baseline, *candidates])
     if not np.all(stderr > rounding):
@@ -193,7 +193,7 @@ def compare(
         seeds=tuple(run.n_seeds for run in candidates),
         baseline_seeds=baseline.n_seeds if baseline.trained else 0,
         tasks_df=0.0 if task_part is None else candidates[0].tasks_df,
-        lent_df=sum(run.n_seeds - 1 for run in pool if run.trained),
+        lent_df=sum(one.df for one in lent),
     )
 
 
@@ -206,7 +206,7 @@ def _covariance(
 def _spread(
     baseline: RunScores,
     candidates: Sequence[RunScores],
-    pool: Sequence[RunScores],
+    lent: Sequence[SeedNoise],
     noise: SeedNoise | None,
     tasks: FloatArray,
     estimates: FloatArray,
@@ -216,11 +216,11 @@ def _spread(
         return None
     own = _own_variances([baseline, *candidates], noise)
     others = [(run.n_seeds - 1, each) for run, each in zip(candidates, own[1:], strict=True) if each is not None]
-    others += [(run.n_seeds - 1, run.seed_variance) for run in pool if run.seed_variance is not None]
+    others += [(one.df, one.between) for one in lent]
     known = sum(df for df, _ in others)
     quiet = sum(df * each for df, each in others) / known if known else noise.between
     size, distance = len(candidates), None
-    if size > 1 and own[0] is not None:
+    if size > 1:
         weights = (np.ones((size, size)) - np.eye(size)) / (size - 1)
         covariance = _covariance(tasks, max(0.0, quiet - noise.explained), baseline, candidates)
         variance = np.einsum("ij,jk,ik->i", weights, covariance, weights)
@@ -236,7 +236,7 @@ def _spread(
         shares=np.array([_seed_share(run) for run in candidates]),
         base_share=_seed_share(baseline),
         base_df=0 if own[0] is None else baseline.n_seeds - 1,
-        alone=size == 1 and not pool,
+        lent=bool(lent),
     )
 
 
