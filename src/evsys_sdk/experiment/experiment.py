@@ -161,8 +161,14 @@ class Experiment:
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             contamination=contamination_warnings(self.config),
+            lent=self._lend_noise(folder),
             **register_claim(self.config, folder.path, known),
         )
+
+    def _lend_noise(self, folder: ExperimentDir) -> list[dict[str, Any]]:
+        from .conclusion.earlier import lend_noise
+
+        return lend_noise(self.config, folder.path)
 
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
