@@ -75,7 +75,6 @@ def recipe_problems(
     algorithm: BaseAlgorithm, pulled: PulledRows, client: StillClient, *, place: str, data_place: str, folder: Path
 ) -> Iterator[Problem]:
     """What keeps a recipe from learning from these rows."""
-    yield from _batch_problems(algorithm, pulled, place)
     if not pulled.rows or not _is_ours(algorithm, "setup"):
         return
     if client.context_length is None:
@@ -125,7 +124,7 @@ def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, 
     return None
 
 
-def _batch_problems(algorithm: BaseAlgorithm, pulled: PulledRows, place: str) -> Iterator[Problem]:
+def batch_problems(algorithm: BaseAlgorithm, pulled: PulledRows, place: str) -> Iterator[Problem]:
     """A batch that the config writes down and the data cannot fill is not the one that would be trained on."""
     size, rows = algorithm.cfg.batch_size, len(pulled.rows)
     if pulled.complete and rows and size > rows and "batch_size" in algorithm.cfg.model_fields_set:
