@@ -12,6 +12,7 @@ from typing import Any
 from ...config import DataConfig
 from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
 from ...errors import ConfigError, DataError, EvsysError, MissingExtraError, Problem, place_in_user_code, problems_of
+from ...paths import in_project
 from ...protocols import DataStore, Row
 
 _MOST_SECONDS = 1.0
@@ -59,6 +60,9 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
         return pulled
     try:
         _refuse_missing_extra(data)
+        if _is_on_the_hub(data):
+            pulled.complete = False  # fetching it may take long, and the run does it anyway
+            return pulled
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
@@ -152,6 +156,11 @@ class _Counted:
 
 def _is_cached(data: DataConfig) -> bool:
     return bool(data.dataset_id or data.dataset_name)
+
+
+def _is_on_the_hub(data: DataConfig) -> bool:
+    named = data.hf_dataset if data.source_kind == "hf_dataset" and not _is_cached(data) else None
+    return named is not None and not in_project(named).exists()
 
 
 def _refuse_missing_extra(data: DataConfig) -> None:
