@@ -23,6 +23,7 @@ from ...inference.renderer import get_renderer
 from ...log import get_logger
 from ...protocols import Row
 from ...rollouts.harbor.task_folder import refuse_containers
+from ...rollouts.harness import check_environment
 from ...training.blocking import run_blocking
 from ...training.callback import Observers, RunControl
 from ...training.services import RunServices
@@ -92,6 +93,7 @@ def recipe_problems(
     if isinstance(algorithm, RolloutAlgorithm) and not problems:
         yield from verifier_problems(pulled, data_place)
         try:
+            check_environment(algorithm.cfg.environment)
             refuse_containers(algorithm.tasks, algorithm.harness().environment)
         except EvsysError as refused:
             yield from problems_of(refused, f"{place}.params.environment")
