@@ -14,6 +14,7 @@ from ...data import Workspace, apply_transforms, build_transforms, describe_sour
 from ...errors import ConfigError, DataError, EvsysError, MissingExtraError, Problem, place_in_user_code, problems_of
 from ...paths import in_project
 from ...protocols import DataStore, Row
+from ...redact import redact_text
 
 _MOST_SECONDS = 1.0
 """How long one source is read; what comes later is looked at by the run itself."""
@@ -169,8 +170,9 @@ def _refuse_missing_extra(data: DataConfig) -> None:
 
 
 def _problems(data: DataConfig, error: Exception) -> list[Problem]:
-    text = str(error)
-    known = error if isinstance(error, EvsysError) else DataError(f"{text}. Check the path and its permissions.")
+    # Code of the user's own may have quoted anything, on several lines: a secret is recognised as a whole.
+    text = " ".join(redact_text(str(error)).split())
+    known = DataError(text if isinstance(error, EvsysError) else f"{text}. Check the path and its permissions.")
     if found := _IN_TRANSFORM.match(text):
         at = next((at for at, spec in enumerate(data.transforms) if spec.kind == found[1]), None)
         place = f"transforms[{at}]" if at is not None else "transforms"
