@@ -21,7 +21,7 @@ from ...backends.mock.tokenizer import VOCABULARY, ByteTokenizer
 from ...errors import ConfigError, EvsysError, Problem, problems_of
 from ...inference.renderer import get_renderer
 from ...log import get_logger
-from ...protocols import Row
+from ...protocols import Row, traits_of
 from ...rollouts.harbor.task_folder import refuse_containers
 from ...rollouts.harness import check_environment
 from ...training.blocking import run_blocking
@@ -93,7 +93,8 @@ def recipe_problems(
     if isinstance(algorithm, RolloutAlgorithm) and not problems:
         yield from verifier_problems(pulled, data_place)
         try:
-            check_environment(algorithm.cfg.environment)
+            rollouts = traits_of(algorithm).rollouts
+            check_environment(rollouts.environment if rollouts else None)
             refuse_containers(algorithm.tasks, algorithm.harness().environment)
         except EvsysError as refused:
             yield from problems_of(refused, f"{place}.params.environment")
