@@ -55,6 +55,11 @@ class Source:
         return text(part(self.arm.result, "extras").get("renderer"))
 
     @property
+    def system_prompt(self) -> str:
+        """What the recipe tuned instead of weights, or beside them."""
+        return text(part(self.arm.result, "extras").get("system_prompt"))
+
+    @property
     def files(self) -> list[Path]:
         """The files of the weights."""
         return sorted(path for path in self.weights.iterdir() if path.is_file())
