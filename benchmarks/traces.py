@@ -15,21 +15,7 @@ from measure import machine
 
 from evsys_sdk.loop.traces.store import import_traces
 
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "lazy",
-    "dogs",
-    "while",
-    "seven",
-    "wizards",
-    "measure",
-    "castles",
-]
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "seven", "wizards", "measure"]
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ DOORS = {"JsonlFile", "read_records", "complete_lines", "last_records", "read_li
 
 WORDS_THAT_ARE_NO_KINDS = {
     ("cli/main.py", "note"): "the command, and the module it is in",
+    ("cli/mcp/tools.py", "note"): "the tool, and the command it runs",
     ("history/cache.py", "invalidated"): "a column of the cache",
     ("dashboard/client.py", "note"): "a route",
     ("dashboard/records.py", "invalidated"): "a field of an experiment",
@@ -56,8 +57,6 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("dashboard/server/stored.py", "invalidated"): "the same column",
     ("dashboard/server/stored.py", "note"): "a kind of record that clients send",
     ("eval/scores.py", "note"): "what a scoring says about itself",
-    ("history/context.py", "invalidated"): "a section of the digest",
-    ("history/tried.py", "scored"): "how many experiments have a score",
 }
 NAMES_ELSEWHERE = {
     ("deploy/base_model.py", "config.json"): "of a model, in the layout of transformers",

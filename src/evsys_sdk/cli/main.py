@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by bu
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -15,17 +14,20 @@ from typing import Any
 import click
 
 from .._version import __version__
-from ..errors import EvsysError
-from ..log import redact_output
+from ..redact import redact_output
 
 COMMANDS = {
+    "init-project": ("init_project", "Write a research project that works as it is."),
+    "new-experiment": ("new_experiment", "Write the next experiment of a project."),
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
     "contamination": ("contamination", "Look for tasks of benchmarks in training rows."),
     "plan": ("plan", "Estimate steps, tokens, cost and time beforehand."),
     "run": ("run", "Train and score every arm of an experiment."),
     "status": ("jobs", "Show how an experiment gets on, or which ones are running."),
     "attach": ("jobs", "Follow an experiment in the background until it has ended."),
+    "approve": ("jobs", "Let an experiment start that waits for approval."),
     "cancel": ("jobs", "Stop a running experiment, with checkpoints to go on from."),
+    "logs": ("logs", "Show the end of what it prints, measures and answers."),
     "mutate": ("mutate", "Propose valid neighbours of a config."),
     "list": ("registry", "List what can be named in a config."),
     "schema": ("registry", "Print the JSON schema of one extension's params."),
@@ -36,7 +38,10 @@ COMMANDS = {
     "audit": ("audit", "Check whether an experiment's record agrees with itself."),
     "history": ("history", "List the experiments on this machine."),
     "show": ("show", "Show what came of one experiment, and how to go on."),
+    "rollouts": ("rollouts", "Show the attempts that a run learned from."),
     "compare": ("compare", "Compare experiments: config, scores task by task, curves."),
+    "errors": ("errors", "Show the answers that an experiment got wrong."),
+    "export": ("export", "Write the best weights of an experiment to a folder."),
     "context": ("context", "Sum up all experiments for an agent, within a budget."),
     "note": ("note", "Add a note to the record of an experiment."),
     "invalidate": ("note", "Mark an experiment as not to be believed."),
@@ -50,6 +55,9 @@ COMMANDS = {
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
     "deployments": ("deployments", "List, show and take back what was shipped."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
+    "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
+    "campaign": ("campaign", "Give agents a question with a budget, and follow it."),
+    "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
@@ -69,7 +77,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
-        return getattr(module, cmd_name if cmd_name != "list" else "list_")
+        return getattr(module, "list_" if cmd_name == "list" else cmd_name.replace("-", "_"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -123,17 +131,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
-    gc.set_threshold(50_000)  # start-up makes many objects and hardly any garbage: looking for it costs a tenth of it
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments
     try:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except EvsysError as error:
-        for line in str(error).split("\n"):
-            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
-        _answer(error.to_dict(), as_json)
-        return error.exit_code
     except click.ClickException as error:
         error.show()
         _answer({"error": type(error).__name__, "message": error.format_message()}, as_json)
@@ -141,13 +143,30 @@ def _run(argv: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
-    except OSError as error:  # a full disk, a folder that may not be written: not a bug, so no traceback
+    except Exception as error:
+        code = _explain(error, as_json)
+        if code is None:
+            raise
+        return code
+
+
+def _explain(error: Exception, as_json: bool) -> int | None:
+    """Say what an expected error says, and return its exit code; None for one that is a bug."""
+    from ..errors import EvsysError  # here, because the help needs nothing of it
+
+    if isinstance(error, EvsysError):
+        for line in str(error).split("\n"):
+            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
+        _answer(error.to_dict(), as_json)
+        return error.exit_code
+    if isinstance(error, OSError):  # a full disk, a folder that may not be written: not a bug, so no traceback
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
         click.echo(str(error), err=True)
         _answer({"error": type(error).__name__, "message": str(error)}, as_json)
         return 1
+    return None
 
 
 def _answer(error: dict[str, Any], as_json: bool) -> None:

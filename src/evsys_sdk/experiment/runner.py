@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig, RunConfig
-from ..errors import BackendError, EvsysError, TrainingError, show
+from ..errors import BackendError, EvsysError, TrainingError, blame_user_code, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
@@ -23,6 +23,8 @@ from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
+from ..training.diagnosis import Diagnosis
+from ..training.rollout_recorder import RolloutRecorder
 from ..training.services import RunServices, Selection
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
@@ -60,6 +62,7 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
         result = failed_result(arm.name, error)
     if os.getpid() != owner:
         os._exit(1)  # a fork that the run's code has made and let go on; the record is its parent's
+    result.notes.findings = observers.findings() or None
     observers.on_run_end(result)
     observers.close()
     if options.meter is not None:
@@ -72,7 +75,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
     """The flow of a run: rows, recipe and backend; what scores it; training; and the scores that are still missing."""
     run, run_dir = arm.run, options.run_dir
     attempt = begin_run(run_dir, run.model_dump(mode="json"))
-    add_observers(observers, options)
+    add_observers(observers, options, run)
     data_store, log_store = open_stores(config, run_dir, observers)
     load_rows = RowLoader(data_store, run_dir)
     rows = load_rows(run.data) if run.data else []
@@ -100,10 +103,12 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         return result
 
 
-def add_observers(observers: Observers, options: ArmOptions) -> None:
+def add_observers(observers: Observers, options: ArmOptions, run: RunConfig) -> None:
     """Make everyone who watches the arm; one that cannot be made fails the run."""
     for make in options.callbacks:
         observers.add(make())
+    observers.add(RolloutRecorder(run.rollouts))
+    observers.add(Diagnosis())
     if options.meter is not None:
         observers.add(options.meter)
 
@@ -197,7 +202,7 @@ def announce_run(
     """Tell everyone who watches what is about to happen, and from which step on."""
     rows: list[Row] = ctx.extras["train_rows"]
     last = CheckpointLog.in_dir(ctx.output_dir).last() if services.resume else None
-    hypothesis = ctx.config.metadata.hypothesis
+    hypothesis, traits = ctx.config.metadata.hypothesis, traits_of(algorithm)
     info = RunInfo(
         experiment=ctx.config.name,
         run_id=ctx.run_id,
@@ -206,9 +211,11 @@ def announce_run(
         total_steps=plan_steps(algorithm, rows),
         steps_done=last.next_step if last else 0,
         hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
+        measure=traits.selection_metric,
+        measure_mode=traits.selection_mode,
         repeats=benchmarks.repeats(last) if benchmarks else (),
     )
-    note_length(ctx.output_dir, info.total_steps)
+    note_length(ctx.output_dir, info.total_steps, measure=info.measure, mode=info.measure_mode)
     note_identity(ctx.output_dir, identify_run(run, rows, benchmarks.planned if benchmarks else ()))
     services.observers.on_run_start(info, services.control)
     ctx.log_store.log_hyperparams(_hyperparams(ctx.config, run))
@@ -246,11 +253,13 @@ def score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: Run
 
 
 def failed_result(run_id: str, error: Exception) -> RunResult:
-    """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
-    get_logger(__name__).error("run '%s' failed: %s", run_id, error)
+    """The result of a run that raised: one sentence for expected errors, place and traceback for bugs."""
+    get_logger(__name__).info("run '%s' failed: %s", run_id, error)  # whoever watches the run is told as well
     expected = isinstance(error, EvsysError | OSError)
     notes = RunNotes(traceback=None if expected else traceback.format_exc(), retryable=_may_pass(error) or None)
-    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", notes=notes)
+    place = "" if expected else blame_user_code(error)
+    at = f" (at {place})" if place else ""
+    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}{at}", notes=notes)
 
 
 def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:

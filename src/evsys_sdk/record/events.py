@@ -46,12 +46,20 @@ class Kind(StrEnum):
     SEARCH_DECISION = "search_decision"
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
+    DIAGNOSED = "diagnosed"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    CAMPAIGN_OPENED = "campaign_opened"
+    CAMPAIGN_PROPOSED = "campaign_proposed"
+    CAMPAIGN_TAKEN = "campaign_taken"
+    CAMPAIGN_APPROVED = "campaign_approved"
+    CAMPAIGN_ADMITTED = "campaign_admitted"
+    CAMPAIGN_CLOSED = "campaign_closed"
     STOP_REQUESTED = "stop_requested"
+    APPROVAL_AWAITED = "approval_awaited"
     APPROVED = "request_approved"
     REJECTED = "request_rejected"
     GATED = "gated"
@@ -74,10 +82,9 @@ class Event:
     @classmethod
     def of(cls, line: Object) -> Self:
         """The event in a line of the journal, however little of it is as it should be."""
-        payload = {name: value for name, value in line.items() if name not in _OWN}
-        version = int(number(line.get("format")) or 1)
-        kind, own_id, prev = (text(line.get(name)) for name in ("kind", "id", "prev"))
-        return cls(kind, own_id, number(line.get("time")), payload, version, prev)
+        payload = line.copy()  # and what is not of it taken out: quicker than gathering the rest
+        version, own_id, at, kind, prev = [payload.pop(name, None) for name in _OWN]
+        return cls(text(kind), text(own_id), number(at), payload, int(number(version) or 1), text(prev))
 
     def get(self, name: str) -> Any:
         """A field of the payload, as it was written."""
@@ -123,6 +130,17 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
+    """Write into the experiment's journal what was noticed about one of its arms, once; a resumed arm says it again."""
+    folder = run_dir.parent
+    known = (event for event in read_events(folder) if event.kind == Kind.DIAGNOSED)
+    if ExperimentFiles(folder).journal.exists() and not any(
+        (event.text("arm"), event.text("finding")) == (run_dir.name, finding) for event in known
+    ):
+        with Journal.of(folder) as journal:
+            journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
 
 
 def read_events(experiment_dir: Path) -> Iterator[Event]:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
-from ..redact import redact
 from .jsonl_file import JsonlFile, complete_lines
-from .layout import ExperimentFiles, RunFiles, run_folders
-from .values import Object, load_object, mtime, read_object, subfolders
+from .layout import ExperimentFiles, RunFiles, begun_folders, run_folders
+from .values import Object, load_object, mtime, number, read_lines, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """How a file system says that there is something at a path already."""
@@ -67,15 +66,15 @@ def begin_run(run_dir: Path, config: Object) -> int:
     files = RunFiles(run_dir)
     files.folder.mkdir(parents=True, exist_ok=True)
     files.result.unlink(missing_ok=True)  # what goes on has no result yet
-    write_json(files.config, redact(config))
+    write_json(files.config, config)
     with JsonlFile(files.starts) as starts:
         starts.append({"time": time.time(), "pid": os.getpid()})
     return sum(1 for _ in complete_lines(files.starts))
 
 
-def note_length(run_dir: Path, total_steps: int | None) -> None:
-    """Note how many steps a run is going to take."""
-    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps})
+def note_length(run_dir: Path, total_steps: int | None, *, measure: str = "loss", mode: str = "min") -> None:
+    """Note how many steps a run is going to take, what it gets on by, and whether less or more of that is better."""
+    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps, "measure": measure, "mode": mode})
 
 
 def note_identity(run_dir: Path, identity: Object) -> None:
@@ -85,7 +84,7 @@ def note_identity(run_dir: Path, identity: Object) -> None:
 
 def write_result(run_dir: Path, result: Object, *, hparams: Object) -> None:
     """Note how a run ended."""
-    write_json(RunFiles(run_dir).result, {**result, "hparams": redact(hparams), "ts": time.time()})
+    write_json(RunFiles(run_dir).result, {**result, "hparams": hparams, "ts": time.time()})
 
 
 def load_result(run_dir: Path) -> Object | None:
@@ -118,6 +117,24 @@ def latest_results(root: Path, most: int) -> list[Object]:
     files = [RunFiles(folder).result for folder in run_folders(root)]
     files.sort(key=lambda path: mtime(path) or 0.0, reverse=True)
     return [found for path in files[:most] if (found := read_object(path)) is not None]
+
+
+def steps_of_begun(root: Path, most: int) -> list[tuple[Object, list[tuple[float, float]]]]:
+    """For each run below a root that has not ended: its config, and tokens and seconds of the steps it has taken."""
+    found: list[tuple[Object, list[tuple[float, float]]]] = []
+    for folder in begun_folders(root)[:most]:
+        files = RunFiles(folder)
+        config = read_object(files.config)
+        logged = {number(line.get("step")): number(line.get("tokens")) for line in read_lines(files.logs.metrics)}
+        steps: list[tuple[float, float]] = []
+        for line in read_lines(files.logs.timing):
+            tokens = logged.get(number(line.get("step")))
+            seconds = (number(line.get("time/step_s")) or 0.0) + (number(line.get("time/build_s")) or 0.0)
+            if tokens and seconds:
+                steps.append((tokens, seconds))
+        if config is not None and steps:
+            found.append((config, steps))
+    return found
 
 
 def _escape(name: str) -> str:
