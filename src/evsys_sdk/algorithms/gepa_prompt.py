@@ -129,9 +129,9 @@ class GepaPrompt:
                 )
                 log.append(known)
             artifacts |= {"final_sampler": known.sampler, "final_checkpoint": known.state}
-        notes = RunNotes(renderer=renderer, selection_metric="val/score", selection_mode="max")
-        extras = {"system_prompt": outcome["best"]} if self.cfg.task is None else {}
-        return RunResult(ctx.run_id, "completed", metrics, artifacts, extras=extras, notes=notes)
+        prompt = outcome["best"] if self.cfg.task is None else None
+        notes = RunNotes(renderer=renderer, selection_metric="val/score", selection_mode="max", system_prompt=prompt)
+        return RunResult(ctx.run_id, "completed", metrics, artifacts, notes=notes)
 
 
 def _as_task(row: Row, at: int) -> HarborTask:

@@ -237,8 +237,8 @@ class RunBenchmarks:
         ref = result.artifacts.get("final_sampler")
         sampler = (self.client.open_sampler(ref) if ref else self.client.sampler()).result()
         ref = ref or f"step {step} of attempt {self.attempt}"
-        prompt = result.extras.get("system_prompt")  # what a recipe tuned instead of weights
-        if not isinstance(prompt, str):
+        prompt = result.notes.system_prompt
+        if prompt is None:
             return self._sampler_model(sampler, ref)
         renderer, length = PromptedRenderer(self.renderer, prompt), self.client.capabilities.context_length
         return SamplerModel(sampler, renderer, length, f"{ref} {hash_value(prompt)[:12]}")
