@@ -175,6 +175,8 @@ def test_a_reflecting_model_that_fails_fails_the_run(monkeypatch: pytest.MonkeyP
 
 def test_it_is_refused_together_with_run_eval() -> None:
     given = config(budget=150).model_dump()
-    given["run"]["eval"] = {"metrics": [{"kind": "exact_match"}], "eval_data": given["run"]["data"]}
+    chat = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+    held_out = {"source_kind": "in_memory", "rows": chat}
+    given["run"]["eval"] = {"metrics": [{"kind": "exact_match"}], "eval_data": held_out}
     [run] = Experiment(ExperimentConfig.model_validate(given)).run().runs
     assert "remove run.eval" in (run.error or "")
