@@ -41,7 +41,7 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
     while True:
         over = False
         for step in running.steps():
-            over = step.over_budget
+            over = over or step.over_budget
             if as_json:
                 import json
 

@@ -110,11 +110,13 @@ class Loop:
     def _next(self) -> Step:
         if self.stop_file.exists():
             return Step("stop", f"{self.stop_file} is there. Remove it to go on.", waits=True)
+        if (fallen := self._watch()) is not None:  # also while a candidate waits for somebody's word
+            return fallen
         rounds = self.rounds()
         open_round = next((one for one in rounds if one.stage != "settled"), None)
         if open_round is not None:
             return self._advance(open_round)
-        return self._watch() or self._limit(rounds) or self._begin(rounds)
+        return self._limit(rounds) or self._begin(rounds)
 
     def _advance(self, state: RoundState) -> Step:
         """The next step of a round that is under way."""

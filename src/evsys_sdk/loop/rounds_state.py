@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config import ExperimentConfig
+from ..config import ExperimentConfig, load_yaml
 from ..deploy.deployments import Deployment, Deployments
 from ..deploy.source import Source, find_source
 from ..errors import DataError
 from ..experiment.parents import latest_attempt
 from ..record.events import Event
 from ..record.reader import ExperimentRecord
-from .candidate import load_candidate
 from .watch import first_failure, passed_events
 
 type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "settled"]
@@ -60,7 +59,7 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
     number, path = int(made["number"]), folder / f"round-{made['number']}.yaml"
     if not path.is_file():
         return RoundState(number, made, "scaffold")
-    config = load_candidate(path)
+    config = load_yaml(path)  # it was checked when it was written
     attempt = latest_attempt(config)
     record = ExperimentRecord(attempt) if attempt else None
     if given_up:

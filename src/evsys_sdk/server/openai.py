@@ -49,6 +49,7 @@ async def chat_completions(service: Service, request: Request, body: bytes) -> R
     )  # fmt: skip
     chat = _Chat(asked, drawing, Envelope("chat.completion", offered.name), with_tools)
     if asked.stream:
+        service.check_sampling_room()  # before the status has gone out
         return StreamingResponse(_admit_stream(service, chat.stream()), media_type=_FORMAT)
     async with service.admit_sampling():
         return answer_json(await chat.complete())
@@ -67,6 +68,7 @@ async def completions(service: Service, request: Request, body: bytes) -> Respon
     ]  # fmt: skip
     text = _Text(asked, drawings, Envelope("text_completion", offered.name))
     if asked.stream:
+        service.check_sampling_room()
         return StreamingResponse(_admit_stream(service, text.stream()), media_type=_FORMAT)
     async with service.admit_sampling():
         return answer_json(await text.complete())
