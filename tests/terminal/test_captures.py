@@ -177,4 +177,4 @@ def test_without_colour_there_are_plain_lines(start: Callable[..., Session]) -> 
     session = start(ONE, NO_COLOR="1")
     lines = session.read_to_end()
     assert not session.screen.styles
-    check("no_colour", [line for line in lines if not re.match(r"\[sft\] \d+/60 \(\d\d%\)", line)])
+    check("no_colour", [line for line in lines if not re.match(r"\[sft\] \d+/60 \(\d\d+%\)", line)])

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by bu
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -16,9 +15,11 @@ import click
 
 from .._version import __version__
 from ..errors import EvsysError
-from ..log import redact_output
+from ..redact import redact_output
 
 COMMANDS = {
+    "init-project": ("init_project", "Write a research project that works as it is."),
+    "new-experiment": ("new_experiment", "Write the next experiment of a project."),
     "validate": ("validate", "Check a config and say everything that is wrong with it."),
     "contamination": ("contamination", "Look for tasks of benchmarks in training rows."),
     "plan": ("plan", "Estimate steps, tokens, cost and time beforehand."),
@@ -26,6 +27,7 @@ COMMANDS = {
     "status": ("jobs", "Show how an experiment gets on, or which ones are running."),
     "attach": ("jobs", "Follow an experiment in the background until it has ended."),
     "cancel": ("jobs", "Stop a running experiment, with checkpoints to go on from."),
+    "logs": ("logs", "Show the end of what it prints, measures and answers."),
     "mutate": ("mutate", "Propose valid neighbours of a config."),
     "list": ("registry", "List what can be named in a config."),
     "schema": ("registry", "Print the JSON schema of one extension's params."),
@@ -44,7 +46,13 @@ COMMANDS = {
     "dashboard": ("dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("sync", "Send what a dashboard has not received yet."),
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "traces": ("traces", "Make data of the conversations of systems in use."),
+    "gate": ("gate", "Judge whether weights may replace those that are live."),
+    "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
+    "deployments": ("deployments", "List, show and take back what was shipped."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
+    "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
+    "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
@@ -64,7 +72,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
-        return getattr(module, cmd_name if cmd_name != "list" else "list_")
+        return getattr(module, "list_" if cmd_name == "list" else cmd_name.replace("-", "_"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -118,7 +126,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
-    gc.set_threshold(50_000)  # start-up makes many objects and hardly any garbage: looking for it costs a tenth of it
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments
     try:

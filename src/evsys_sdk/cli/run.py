@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Go on with the latest attempt, also with what failed in it.")
 @click.option("--fresh", is_flag=True, help="Start a new attempt, although the latest is not finished.")
 @click.option("--detach", is_flag=True, help="Run in the background; see evsys status, attach and cancel.")
+@click.option("--plan", "plan_hash", metavar="HASH", help="Run it only if it is still what evsys plan --json planned.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Also write the JSON summary to this file.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
@@ -35,6 +36,7 @@ def run(
     resume: bool,
     fresh: bool,
     detach: bool,
+    plan_hash: str | None,
     output: str | None,
     quiet: bool,
     as_json: bool,
@@ -45,16 +47,23 @@ def run(
     """
     from pathlib import Path
 
-    from ..config import validate_yaml
     from ..experiment import Experiment
+    from ..experiment.preflight import check_file
     from ..files import write_json
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
-    config = _adapted(validate_yaml(path, deep=True, rehearsed=dry), dry=dry, steps=steps)
+    checked = check_file(path, rehearsed=dry, adapt=lambda config: _adapted(config, dry=dry, steps=steps))
+    config = checked.config
+    for warning in checked.warnings:
+        click.echo(f"warning: {warning}.", err=True)
+    if plan_hash is not None:
+        from ..experiment.plan_hash import refuse_other_plan
+
+        refuse_other_plan(config, plan_hash)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment(config) if quiet else _watched(config)
+    experiment = Experiment(config, checked=True) if quiet else _watched(config)
     if detach:
         return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
@@ -105,12 +114,12 @@ def _watched(config: ExperimentConfig) -> Experiment:
     own = any(spec.kind == "print_progress" for spec in config.callbacks)
     by_arm = [] if own else [get_callback("print_progress")]
     if len(Experiment(config).arms) < 2:
-        return Experiment(config, callbacks=by_arm)
+        return Experiment(config, callbacks=by_arm, checked=True)
     from ..observers.progress.board import watch_live, watch_plain
 
     if is_live_terminal() and not own:
-        return Experiment(config, watch=watch_live)
-    return Experiment(config, callbacks=by_arm, watch=watch_plain)
+        return Experiment(config, watch=watch_live, checked=True)
+    return Experiment(config, callbacks=by_arm, watch=watch_plain, checked=True)
 
 
 def _render(result: ExperimentResult, *, told: bool) -> None:

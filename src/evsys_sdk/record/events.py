@@ -34,7 +34,7 @@ _OWN = ("format", "id", "time", "kind", "prev")
 
 
 class Kind(StrEnum):
-    """Everything that can happen to an experiment."""
+    """Everything that can happen to an experiment, and to what is shipped of it."""
 
     STARTED = "experiment_started"
     RESUMED = "experiment_resumed"
@@ -55,6 +55,9 @@ class Kind(StrEnum):
     STOP_REQUESTED = "stop_requested"
     APPROVED = "request_approved"
     REJECTED = "request_rejected"
+    GATED = "gated"
+    DEPLOYED = "deployed"
+    ROLLED_BACK = "rolled_back"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
 from .rollouts import read_rollouts
 from .scores import metric_name
-from .values import Object, items, number, part, read_lines, read_object, subfolders, text
+from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
 """Of an arm that waits for its turn, and of one that has begun and not ended."""
@@ -84,6 +84,11 @@ class RunRecord:
     def identity(self) -> Object | None:
         """What it is made of; None where that was not written down."""
         return read_object(self.files.identity)
+
+    @property
+    def datasets(self) -> list[Object]:
+        """Which rows it used, each with `source`, `rows` and `sha256`; nothing where that was not written down."""
+        return [part({"one": one}, "one") for one in items(read_json(self.files.datasets))]
 
     def read_answers(self, benchmark: str, step: int) -> list[Object] | None:
         """The answers behind one scoring; None where they were not kept."""

@@ -154,18 +154,41 @@ class Callback:
         """Go on from a saved state."""
 
 
+HOOKS = (
+    "on_run_start",
+    "on_data",
+    "on_step",
+    "on_rollouts",
+    "on_eval",
+    "on_checkpoint",
+    "on_run_end",
+    "on_experiment_end",
+)
+"""The moments of a run, as methods of a callback."""
+
+
+class _Completed(Callback):
+    """An observer without our base class: it hears the moments that it has a method for."""
+
+    def __init__(self, observer: Any) -> None:
+        self.name = str(getattr(observer, "name", type(observer).__name__))
+        for method in (*HOOKS, "close", "state", "restore"):
+            if callable(own := getattr(observer, method, None)):
+                setattr(self, method, own)
+
+
 class Observers(Callback):
     """Several callbacks as one, each fenced off from the run and from the others."""
 
     name = "observers"
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = list(callbacks)
+        self._callbacks = [_complete(callback) for callback in callbacks]
         self._failures = [0] * len(self._callbacks)
 
     def add(self, callback: Callback) -> None:
-        """One more observer."""
-        self._callbacks.append(callback)
+        """One more observer; it may be of any class that has one of the hooks."""
+        self._callbacks.append(_complete(callback))
         self._failures.append(0)
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
@@ -246,6 +269,10 @@ class Observers(Callback):
                 get_logger(__name__).warning(
                     "callback '%s' failed: %s: %s%s", callback.name, type(error).__name__, error, consequence
                 )
+
+
+def _complete(callback: Any) -> Callback:
+    return callback if isinstance(callback, Callback) else _Completed(callback)
 
 
 def _unusable(callback: Callback, what: str, error: Exception) -> TrainingError:

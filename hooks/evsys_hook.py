@@ -1,0 +1,157 @@
+"""What a coding agent's hooks run: `python3 evsys_hook.py context|guard|check`, with the event as JSON on stdin.
+
+Standard library only, so that it starts at once and needs nothing installed. It fails open: whatever goes wrong here
+never keeps the agent from working. It is a guard rail; what holds is the audit of the record (`evsys audit`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SEALED = ("data/benchmark/", "data/validation/")
+WORKSPACE = ".evsys"
+JOURNAL = "journal.jsonl"
+RECORDS = re.compile(
+    r"\b(journal|scores|spend|claims|checkpoints|predictions|run_result|conclusion|identity|benchmarks)\.jsonl?\b"
+)
+WRITERS = re.compile(r"\b(tee|rm|mv|truncate|dd|shred|chmod|ln|install|rsync)\b|\b(sed|perl)\b[^|;]*\s-\w*i")
+CODE = re.compile(
+    r"open\([^)]*['\"][wax+]|write_text|write_bytes|writeFile|unlink|rmtree|\.rename\(|\.replace\(\s*['\"]?/|json\.dump\("
+)
+PATCHED = re.compile(r"^\*\*\* (?:Update|Delete) File: (.+)$", re.MULTILINE)
+
+
+def project_of(folder: str) -> str | None:
+    """The nearest folder upwards that is a project."""
+    while True:
+        if os.path.isdir(os.path.join(folder, WORKSPACE)):
+            return folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+
+
+def why_sealed(path: str, root: str) -> str | None:
+    """Why a file may not be edited; None where it may."""
+    real = os.path.realpath(path)
+    inside = os.path.relpath(real, os.path.realpath(root))
+    if inside.startswith(WORKSPACE + os.sep) or _is_recorded(real):
+        return f"{inside} is a record of experiments, which only evsys writes. Run an experiment instead"
+    if inside.replace(os.sep, "/").startswith(SEALED) and os.path.exists(real):
+        return f"{inside} belongs to a sealed set of tasks: results rest on it. Put other tasks into a new folder"
+    return None
+
+
+def _is_recorded(path: str) -> bool:
+    folder = os.path.dirname(path)
+    return any(os.path.exists(os.path.join(place, JOURNAL)) for place in (folder, *_above(folder, 4)))
+
+
+def _above(folder: str, levels: int) -> list[str]:
+    found: list[str] = []
+    for _ in range(levels):
+        folder = os.path.dirname(folder)
+        found.append(folder)
+    return found
+
+
+def why_refused(command: str, cwd: str, root: str) -> str | None:
+    """Why a shell command is refused: it seems to write where nothing may be written."""
+    for target in re.findall(r">>?\s*([^\s;|&<>]+)", command):
+        if reason := why_sealed(os.path.join(cwd, target.strip("'\"")), root):
+            return reason
+    named = any(place.rstrip("/") in command for place in SEALED) or WORKSPACE in command or RECORDS.search(command)
+    if not named:
+        return None
+    for part in re.split(r"[;|\n]|&&", command):
+        words = _words(part)
+        copies = words[:1] == ["cp"]
+        if copies or WRITERS.search(part):
+            for word in words[-1:] if copies else words[1:]:
+                if reason := why_sealed(os.path.join(cwd, word.removeprefix("of=")), root):
+                    return reason
+    if CODE.search(command):
+        return "the command seems to write sealed tasks or records. Read them with a command that only reads"
+    return None
+
+
+def _words(text: str) -> list[str]:
+    import shlex  # what only some events need is imported when they come
+
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def guard(event: dict[str, Any]) -> None:
+    """Refuse edits of sealed tasks and of records."""
+    cwd = event.get("cwd") or os.getcwd()
+    root = project_of(cwd)
+    given = event.get("tool_input") or {}
+    if root is None:
+        return
+    command = given.get("command") or given.get("cmd") or given.get("input") or ""
+    command = " ".join(command) if isinstance(command, list) else str(command)
+    paths = [given[key] for key in ("file_path", "notebook_path", "path") if isinstance(given.get(key), str)]
+    paths += PATCHED.findall(command)
+    reasons = [why_sealed(os.path.join(cwd, path.strip()), root) for path in paths]
+    reason = next((one for one in reasons if one), None) or (why_refused(command, cwd, root) if command else None)
+    if reason:
+        answer = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": f"{reason}."}
+        print(json.dumps({"hookSpecificOutput": answer}))
+
+
+def context(event: dict[str, Any]) -> None:
+    """Tell a new or compacted session what all experiments have shown."""
+    cwd = event.get("cwd") or os.getcwd()
+    root = project_of(cwd)
+    if root is None:
+        return
+    said = run_evsys(root, "context", "--budget-tokens", "1500", "--markdown")
+    if said is not None and said.returncode == 0 and said.stdout.strip():
+        told = f"What the experiments of this project have shown (evsys context):\n\n{said.stdout.strip()}"
+        answer = {"hookEventName": "SessionStart", "additionalContext": told}
+        print(json.dumps({"hookSpecificOutput": answer}))
+
+
+def check(event: dict[str, Any]) -> None:
+    """Validate a config that was just edited, and say what is wrong with it."""
+    given = event.get("tool_input") or {}
+    path = given.get("file_path") or ""
+    root = project_of(event.get("cwd") or os.getcwd())
+    if root is None or os.path.basename(path) != "config.yaml":
+        return
+    path = os.path.join(event.get("cwd") or os.getcwd(), path)
+    said = run_evsys(root, "validate", path, "--deep")
+    if said is not None and said.returncode == 1:
+        told = f"evsys validate refuses {os.path.relpath(path, root)}:\n{said.stderr.strip()[:4000]}"
+        answer = {"hookEventName": "PostToolUse", "additionalContext": told}
+        print(json.dumps({"hookSpecificOutput": answer}))
+
+
+def run_evsys(root: str, *arguments: str) -> Any:
+    """Run the project's own `evsys`, or the one on the path; None where there is none."""
+    import shutil
+    import subprocess
+
+    own = os.path.join(root, ".venv", "bin", "evsys")
+    program = own if os.path.exists(own) else shutil.which("evsys")
+    if program is None:
+        return None
+    return subprocess.run([program, *arguments], cwd=root, capture_output=True, text=True, timeout=50, check=False)
+
+
+if __name__ == "__main__":
+    try:
+        {"context": context, "guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
+    except Exception as error:  # fail open, and leave a word for whoever looks
+        print(f"evsys hook: {error}", file=sys.stderr)

@@ -1,0 +1,164 @@
+"""The ten tools: each a thin layer over the JSON of the command line. None can edit tasks, a budget or a record."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from .commands import Call, ToolError, shorten
+from .protocol import Json, Tool
+
+_POLL_S = 0.5
+_MOST_WAIT_S = 50
+_EXPERIMENT: Final[Json] = {"type": "string", "description": "Id, name or folder."}
+_CONFIG: Final[Json] = {"type": "string", "description": "Path of the YAML file."}
+
+
+def _tell_context(call: Call, given: Json) -> Any:
+    options = [f"--goal={given['goal']}"] if given.get("goal") else []
+    return call.evsys("context", "--json", f"--budget-tokens={given.get('budget_tokens', 2000)}", *options)
+
+
+def _list_experiments(call: Call, given: Json) -> Any:
+    options = [f"--{name}={given[name]}" for name in ("status", "verdict", "search") if given.get(name)]
+    return shorten(call.evsys("history", "--json", f"--limit={given.get('limit', 20)}", *options))
+
+
+def _get_experiment(call: Call, given: Json) -> Any:
+    return shorten(call.evsys("show", "--json", "--", given["experiment"]))
+
+
+def _tell_schema(call: Call, given: Json) -> Any:
+    if given.get("name"):
+        if not given.get("kind"):
+            raise ToolError("schema: a name needs its kind, e.g. kind: algorithm, name: sft.")
+        return call.evsys("schema", "--json", "--", given["kind"], given["name"])
+    return shorten(call.evsys("list", "--json", "--", *([given["kind"]] if given.get("kind") else [])))
+
+
+def _validate(call: Call, given: Json) -> Any:
+    """The plan with its hash; where it cannot be planned, every problem that there is."""
+    try:
+        plan = call.evsys("plan", "--json", "--", given["config"])
+    except ToolError:
+        call.evsys("validate", "--deep", "--json", "--", given["config"])  # names all problems at once
+        raise
+    return shorten({"ok": True, "plan_hash": plan.pop("hash"), "plan": plan})
+
+
+def _launch(call: Call, given: Json) -> Any:
+    options = ["--detach", "--json", "--quiet", f"--plan={given['plan_hash']}"]
+    return call.evsys("run", *options, "--", given["config"])
+
+
+def _tell_status(call: Call, given: Json) -> Any:
+    which = ["--", given["experiment"]] if given.get("experiment") else []
+    deadline = time.monotonic() + given.get("wait_s", 0)
+    while True:
+        found = call.evsys("status", "--json", *which)
+        if not which or found["state"] != "running" or time.monotonic() >= deadline:
+            return shorten(found)
+        time.sleep(_POLL_S)
+
+
+def _tell_logs(call: Call, given: Json) -> Any:
+    options = [f"--last={given.get('last', 20)}"]
+    options += [f"--arm={given['arm']}"] if given.get("arm") else []
+    what = given.get("what", "console")
+    options += ["--metrics"] if what == "metrics" else [f"--rollouts={what}"] if what != "console" else []
+    return shorten(call.evsys("logs", "--json", *options, "--", given["experiment"]))
+
+
+def _cancel(call: Call, given: Json) -> Any:
+    return call.evsys("cancel", "--json", "--wait=30", "--", given["experiment"])
+
+
+def _note(call: Call, given: Json) -> Any:
+    return call.evsys("note", "--json", "--author=agent", "--", given["experiment"], given["text"])
+
+
+TOOLS: Final = (
+    Tool(
+        "context",
+        "What all experiments have shown: best so far, open questions, what was tried, settled and failed. Read first.",
+        _tell_context,
+        {"goal": {"type": "string"}, "budget_tokens": {"type": "integer", "minimum": 200, "maximum": 8000}},
+    ),
+    Tool(
+        "list_experiments",
+        "Experiments on record, newest first.",
+        _list_experiments,
+        {
+            "status": {"type": "string", "enum": ["running", "killed", "completed", "failed", "interrupted", "budget"]},
+            "verdict": {
+                "type": "string",
+                "enum": ["supported", "promising_unconfirmed", "inconclusive", "refuted", "invalid", "none"],
+            },
+            "search": {"type": "string", "description": "All words must occur."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+        },
+    ),
+    Tool(
+        "get_experiment",
+        "One experiment: verdict, runs with intervals, failures, config, and how to go on.",
+        _get_experiment,
+        {"experiment": _EXPERIMENT},
+        ["experiment"],
+    ),
+    Tool(
+        "schema",
+        "Names that a config may use, of all kinds or of one; with a name, its params as JSON schema.",
+        _tell_schema,
+        {"kind": {"type": "string", "description": "algorithm, backend, transform ..."}, "name": {"type": "string"}},
+    ),
+    Tool(
+        "validate",
+        "Check a config deeply and plan it: every problem with its remedy, or steps, tokens, cost, the smallest effect "
+        "it could show, and the plan_hash that launch needs.",
+        _validate,
+        {"config": _CONFIG},
+        ["config"],
+    ),
+    Tool(
+        "launch",
+        "Run a validated config in the background; returns at once. Refused if anything changed since validate.",
+        _launch,
+        {"config": _CONFIG, "plan_hash": {"type": "string", "description": "From validate."}},
+        ["config", "plan_hash"],
+        reads_only=False,
+    ),
+    Tool(
+        "status",
+        "How an experiment gets on, arm by arm; without one, all that run. Waits up to wait_s for its end.",
+        _tell_status,
+        {"experiment": _EXPERIMENT, "wait_s": {"type": "number", "minimum": 0, "maximum": _MOST_WAIT_S}},
+    ),
+    Tool(
+        "logs",
+        "The end of what an experiment printed, of an arm's metrics, or of its scored answers (val, test, training).",
+        _tell_logs,
+        {
+            "experiment": _EXPERIMENT,
+            "what": {"type": "string", "enum": ["console", "metrics", "val", "test", "training"]},
+            "arm": {"type": "string"},
+            "last": {"type": "integer", "minimum": 1, "maximum": 200},
+        },
+        ["experiment"],
+    ),
+    Tool(
+        "cancel",
+        "Stop a running experiment cleanly; it can be resumed.",
+        _cancel,
+        {"experiment": _EXPERIMENT},
+        ["experiment"],
+        reads_only=False,
+    ),
+    Tool(
+        "note",
+        "Add a lesson to the record of an experiment.",
+        _note,
+        {"experiment": _EXPERIMENT, "text": {"type": "string", "maxLength": 4000}},
+        ["experiment", "text"],
+        reads_only=False,
+    ),
+)

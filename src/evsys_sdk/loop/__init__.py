@@ -1,0 +1,1 @@
+"""The closed loop: what happened in production becomes data, and decides when to learn again."""

@@ -1,0 +1,138 @@
+"""`evsys skills install`: the skills, agents and hooks of the plugin, copied into a project for one coding agent.
+
+They are at the root of a checkout and inside an installed wheel; both are the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ..config.yaml_text import read_yaml
+from ..errors import ConfigError, WorkspaceError, show
+from ..files import write_json, write_text
+
+_PACKAGED = Path(__file__).parent / "plugin"
+_CHECKOUT = Path(__file__).parents[3]
+_HOOK = "evsys_hook.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where one brand of coding agent looks for things, below the root of a project."""
+
+    skills: str
+    agents: str | None = None
+    settings: str | None = None
+    """The JSON file that has its hooks."""
+    mcp: str | None = None
+    """The JSON file that has its MCP servers."""
+
+
+HOMES = {
+    "claude": Home(".claude/skills", ".claude/agents", ".claude/settings.json", ".mcp.json"),
+    "codex": Home(".agents/skills"),
+    "cursor": Home(".cursor/skills", ".cursor/agents", mcp=".cursor/mcp.json"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One page of advice, loaded when it is needed."""
+
+    name: str
+    description: str
+    path: Path
+
+
+def plugin_root() -> Path:
+    """The folder with `skills/`, `agents/` and `hooks/`."""
+    for folder in (_PACKAGED, _CHECKOUT):
+        if (folder / "skills").is_dir():
+            return folder
+    raise WorkspaceError("this installation came without its skills. Install evsys-sdk from a wheel or a checkout.")
+
+
+def list_skills() -> list[Skill]:
+    """The skills that come with this version."""
+    return [_read_skill(path) for path in sorted(plugin_root().glob("skills/*/SKILL.md"))]
+
+
+def read_front_matter(path: Path) -> dict[str, Any]:
+    """What stands between the two `---` at the top of a page, by strict YAML."""
+    _, fence, rest = path.read_text("utf-8").partition("---\n")
+    text, closed, _ = rest.partition("\n---\n")
+    data: Any = read_yaml(f"{text}\n").data if fence and closed else None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path}: it has no front matter. Begin it with name and description between two lines of ---."
+        )
+    return cast("dict[str, Any]", data)
+
+
+def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Path]:
+    """Copy everything for one agent; files that differ stay, and are an error, unless `force` replaces them."""
+    home, source = HOMES[agent], plugin_root()
+    copies = dict(_copies(home, source, target))
+    differing = [file for file, text in copies.items() if file.exists() and file.read_text("utf-8") != text]
+    if differing and not force:
+        shown = ", ".join(str(file.relative_to(target)) for file in differing[:3])
+        raise WorkspaceError(f"{shown}: changed since it was installed, or somebody else's. --force replaces it.")
+    for file, text in copies.items():
+        write_text(file, text, verbatim=True)
+    merged = [target / name for name in (home.settings, home.mcp) if name is not None]
+    if home.settings is not None:
+        _merge(target / home.settings, "hooks", _hooks(source))
+    if home.mcp is not None:
+        _merge(target / home.mcp, "mcpServers", _read_json(source / "mcp.json")["mcpServers"])
+    return [*copies, *merged]
+
+
+def _read_skill(path: Path) -> Skill:
+    front = read_front_matter(path)
+    return Skill(str(front["name"]), str(front["description"]), path)
+
+
+def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]]:
+    for path in sorted((source / "skills").rglob("*.md")):
+        yield target / home.skills / path.relative_to(source / "skills"), path.read_text("utf-8")
+    if home.agents is not None:
+        for path in sorted((source / "agents").glob("*.md")):
+            yield target / home.agents / path.name, path.read_text("utf-8")
+    if home.settings is not None:
+        yield target / Path(home.settings).parent / "hooks" / _HOOK, (source / "hooks" / _HOOK).read_text("utf-8")
+
+
+def _hooks(source: Path) -> dict[str, Any]:
+    """The hooks of the plugin, with the path that they have inside a project."""
+    text = json.dumps(_read_json(source / "hooks" / "hooks.json")["hooks"])
+    return json.loads(text.replace("${CLAUDE_PLUGIN_ROOT}/hooks/", "${CLAUDE_PROJECT_DIR}/.claude/hooks/"))
+
+
+def _merge(file: Path, key: str, ours: dict[str, Any]) -> None:
+    """Add our entries to a settings file that may have others, which all stay."""
+    settings = _read_json(file) if file.exists() else {}
+    found = settings.get(key, {})
+    if not isinstance(found, dict):
+        raise WorkspaceError(f"{file}: '{key}' should be an object (got {show(found)}). Correct it.")
+    there = cast("dict[str, Any]", found)
+    for name, value in ours.items():
+        if isinstance(value, list):  # hooks of an event: add what is not there yet
+            others = cast("Sequence[Any]", there.get(name, []))
+            there[name] = [*others, *(one for one in cast("list[Any]", value) if one not in others)]
+        else:
+            there[name] = value
+    write_json(file, {**settings, key: there})
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        data: Any = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise WorkspaceError(f"{file}: this is not JSON: {error}. Correct it, or move it away.") from None
+    if not isinstance(data, dict):
+        raise WorkspaceError(f"{file}: this should be a JSON object (got {show(data)}). Correct it, or move it away.")
+    return cast("dict[str, Any]", data)

@@ -1,0 +1,75 @@
+"""`evsys init-project`: the tree of a research project, with a task that runs as it is.
+
+data/fetch fills data/raw, data/process makes datasets, validation and benchmark out of it; both scripts are run here,
+so that what lies in data/ is what they make.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import WorkspaceError, show
+from ..paths import WORKSPACE_DIR
+from .templates import write_templates
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SCRIPTS = ("data/fetch/write_tickets.py", "data/process/split_tickets.py")
+_MAY_BE_THERE = {".git", ".gitattributes", ".github", "LICENSE", ".venv", ".claude", ".codex", ".cursor"}
+"""What does not get in the way of a new project."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewProject:
+    """A project that was just written."""
+
+    root: Path
+    files: tuple[Path, ...]
+
+
+def init_project(name: str, *, into: Path | None = None) -> NewProject:
+    """Write the tree of a project into the folder of its name, or into `into`; nothing that exists is overwritten."""
+    root = _find_place(name, into or Path(name))
+    files = write_templates("project_template", root, {"name": root.name if name == "." else Path(name).name})
+    for script in _SCRIPTS:
+        done = subprocess.run([sys.executable, script], cwd=root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise WorkspaceError(f"{root / script}: {last or 'it failed'}. Run it in {root} to see why.")
+    made = [path for path in sorted((root / "data").rglob("*.jsonl")) if path not in files]
+    return NewProject(root, (*files, *made))
+
+
+def find_project(start: Path | None = None) -> Path:
+    """The nearest folder upwards that has the tree of a project; without one, the error says how to make it."""
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / WORKSPACE_DIR).is_dir() and (folder / "data").is_dir():
+            return folder
+    raise WorkspaceError(
+        f"{start}: neither this folder nor one above it is a project (with {WORKSPACE_DIR}/ and data/). "
+        "Make one with: evsys init-project NAME"
+    )
+
+
+def _find_place(name: str, folder: Path) -> Path:
+    root = folder.resolve()
+    label = root.name if name == "." else Path(name).name
+    if not _NAME.fullmatch(label):
+        raise WorkspaceError(
+            f"{show(label)} cannot be the name of a project: it is also that of a Python package. Use letters, digits, "
+            "'.', '_' and '-', and begin and end with a letter or digit."
+        )
+    if root.exists() and not root.is_dir():
+        raise WorkspaceError(f"{root}: this is a file. Choose another name.")
+    found = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    if others := [one for one in found if one not in _MAY_BE_THERE]:
+        shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
+        raise WorkspaceError(
+            f"{root}: this folder is not empty ({shown}), and a project would get in its way. Choose another name; "
+            "in an existing project, `evsys new-experiment SLUG` is all that is needed."
+        )
+    return root
