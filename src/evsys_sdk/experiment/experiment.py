@@ -66,7 +66,7 @@ class Experiment:
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
-        self._watch = watch or (lambda _: nullcontext())
+        self._watch = watch
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -180,7 +180,7 @@ class Experiment:
                 stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
             )
             interrupt.tell = scheduler.interrupt
-            with ledger.running(), self._watch(folder.path):
+            with ledger.running(), self._watch(folder.path) if self._watch else nullcontext():
                 arms = scheduler.run()
         finally:
             launcher.close()
