@@ -58,6 +58,23 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
 
 @click.command()
 @click.argument("experiment")
+@click.option("--reject", is_flag=True, help="Say no; nothing is run.")
+@click.option("--reason", default="", help="Why; it is kept in the record.")
+@click.option("--author", default="", help="Who says so.")
+@root_option
+@json_option
+def approve(experiment: str, reject: bool, reason: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
+    """Let EXPERIMENT start, which waits for it because of `budget: {needs_approval: true}`."""
+    from ..experiment.approval import decide
+
+    path = _find(experiment, roots)
+    event = decide(path, approve=not reject, reason=reason, author=author)
+    told = {"path": str(path), "approved": not reject, "event": event}
+    emit(told, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {path}"))
+
+
+@click.command()
+@click.argument("experiment")
 @click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
 @click.option("--kill", is_flag=True, help="End it if it has not stopped by then; it can still be resumed.")
 @root_option

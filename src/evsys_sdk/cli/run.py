@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,6 +51,7 @@ def run(
     from ..experiment import Experiment
     from ..experiment.preflight import check_file
     from ..files import write_json
+    from ..loop.campaign import campaign_of
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
@@ -61,6 +63,10 @@ def run(
         from ..experiment.plan_hash import refuse_other_plan
 
         refuse_other_plan(config, plan_hash)
+    if not dry and campaign_of(config) is not None:
+        from ..loop.admission import admit
+
+        admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, checked=True) if quiet else _watched(config)
@@ -69,6 +75,8 @@ def run(
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
         result = experiment.run(resume=resume, fresh=fresh)
     emit(result.to_dict(), as_json, lambda: _render(result, told=not quiet))
+    if not (quiet or as_json):
+        _say_what_next(result)
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
@@ -124,6 +132,8 @@ def _watched(config: ExperimentConfig) -> Experiment:
 
 def _render(result: ExperimentResult, *, told: bool) -> None:
     """The result for people; `told` says that each reason was shown when it came up."""
+    from .score_plot import draw_scores
+
     click.echo(_table(result.runs))
     click.echo(f"record: {result.path}")
     if not told or len(result.runs) > 1:  # in a long log it may be far above
@@ -132,6 +142,8 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
     for finding, names in _findings(result.runs).items() if not told else ():
         click.echo(f"{', '.join(names)}: {finding}", err=True)
     if result.conclusion is not None:
+        if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
+            click.echo(f"\n{plot}\n")
         click.echo(result.conclusion["summary"])
         if steps := result.conclusion.get("next"):
             click.echo(f"Next: {steps[0]}")
@@ -172,6 +184,25 @@ def _findings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
         for finding in run.notes.findings or ():
             found.setdefault(finding, []).append(run.run_id)
     return found
+
+
+def _say_what_next(result: ExperimentResult) -> None:
+    """The commands that show more, for whoever does not know them yet."""
+    from shlex import quote
+
+    from ..record.layout import ExperimentFiles
+
+    if result.conclusion is None or result.exit_code:
+        return
+    page = ExperimentFiles(result.path).conclusion_page
+    commands = {
+        f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to go on",
+        f"cat {quote(str(page))}": "the whole conclusion",
+        "evsys context": "what is known so far, for the next experiment",
+    }
+    longest = max(map(len, commands))
+    for command, what in commands.items():
+        click.echo(f"next: {command:{longest}}  {what}", err=True)
 
 
 def _status(run: RunResult) -> str:

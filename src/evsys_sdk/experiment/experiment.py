@@ -32,6 +32,7 @@ from ..registry import get_launcher
 from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
+from .approval import wait_for_approval
 from .arms import Arm, expand_arms
 from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
@@ -43,6 +44,7 @@ from .sweep import Sweep
 
 if TYPE_CHECKING:
     from ..training.callback import Callback
+    from .audit import AuditReport
     from .launcher import Launcher
 
 
@@ -60,13 +62,13 @@ class Experiment:
     ) -> None:
         """`callbacks` makes observers of each arm beside the config's own, e.g. the command line's progress display.
 
-        `watch` is entered with the folder of the experiment while its arms run: a view of all of them. `checked`: the
-        config comes from `check_file`, which has found nothing wrong with it.
+        `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
+        `checked`: the config comes from `check_file`, which has found nothing wrong with it.
         """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
-        self._watch = watch
+        self._watch = watch or _watch_nothing
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -87,8 +89,11 @@ class Experiment:
         ):
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
-            arms = self._train(folder, journal, ledger, interrupt)
-            status = self._status(arms, ledger, interrupt)
+            refusal = wait_for_approval(self.config, folder.path, journal, lambda: interrupt.asked)
+            if refusal is not None:
+                get_logger(__name__).error("nothing was run: %s", refusal)
+            arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []
+            status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
         tell_experiment_end(self.config, folder.path)
@@ -156,8 +161,14 @@ class Experiment:
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             contamination=contamination_warnings(self.config),
+            lent=self._lend_noise(folder),
             **register_claim(self.config, folder.path, known),
         )
+
+    def _lend_noise(self, folder: ExperimentDir) -> list[dict[str, Any]]:
+        from .conclusion.earlier import lend_noise
+
+        return lend_noise(self.config, folder.path)
 
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
@@ -168,22 +179,23 @@ class Experiment:
         allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
-        try:
-            slots = launcher.open(launch, len(allocation.decide([]).requests))
-            scheduler = ArmScheduler(
-                self.config,
-                folder,
-                journal,
-                launcher,
-                allocation,
-                slots,
-                stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
-            )
-            interrupt.tell = scheduler.interrupt
-            with ledger.running(), self._watch(folder.path) if self._watch else nullcontext():
-                arms = scheduler.run()
-        finally:
-            launcher.close()
+        with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
+            try:
+                slots = launcher.open(launch, len(allocation.decide([]).requests))
+                scheduler = ArmScheduler(
+                    self.config,
+                    folder,
+                    journal,
+                    launcher,
+                    allocation,
+                    slots,
+                    stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
+                )
+                interrupt.tell = scheduler.interrupt
+                with ledger.running():
+                    arms = scheduler.run()
+            finally:
+                launcher.close()
         if (reason := self._budget_stop(ledger)) is not None:
             journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
         return mark_stopped(arms, folder)
@@ -208,7 +220,7 @@ class Experiment:
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
-    def _audit(self, folder: ExperimentDir, journal: Journal) -> None:
+    def _audit(self, folder: ExperimentDir, journal: Journal) -> AuditReport:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
         from .audit import audit_experiment
 
@@ -217,14 +229,14 @@ class Experiment:
             get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])
         if report.flags:
             journal.append(Kind.AUDITED, flags=[check.name for check in report.flags], invalid=report.invalid)
+        return report
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
         """Write what follows from the record; whatever goes wrong with that undoes no training."""
         from .conclusion import write_conclusion
 
         try:
-            self._audit(folder, journal)
-            found = write_conclusion(folder.path)
+            found = write_conclusion(folder.path, self._audit(folder, journal))
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None
@@ -247,3 +259,7 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
 def _sha256(config: ExperimentConfig) -> str:
     content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _watch_nothing(_: Path) -> AbstractContextManager[None]:
+    return nullcontext()

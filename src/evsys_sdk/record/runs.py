@@ -264,7 +264,7 @@ def _apply(run: RunRecord, event: Event) -> RunRecord:
             return replace(run, status=PENDING, error=event.text("reason"))
         case Kind.ARM_ENDED:
             # The bill of an arm is about all of its attempts, so the last one is the whole.
-            return replace(_add_result(run, event.payload), spend=plain_spend(event.part("spend")) or run.spend)
+            return _add_result(run, event.payload, spend=plain_spend(event.part("spend")) or run.spend)
         case _:
             return run
 
@@ -273,11 +273,14 @@ def _read_folder(run: RunRecord) -> RunRecord:
     """The arm with what its folder says of its end."""
     result = run.result
     if result is not None:
-        return replace(_add_result(run, result), spend=run.spend or plain_spend(part(result, "extras", "spend")))
+        spend = run.spend or plain_spend(part(result, "extras", "spend"))
+        found = _add_result(run, result, spend=spend)
+        vars(found)["result"] = result  # read once, also by a changed copy
+        return found
     return replace(run, status=STARTED) if run.status == PENDING and run.files.config.exists() else run
 
 
-def _add_result(run: RunRecord, result: Object) -> RunRecord:
+def _add_result(run: RunRecord, result: Object, *, spend: dict[str, float]) -> RunRecord:
     metrics = {name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None}
     artifacts = {name: value for name, value in part(result, "artifacts").items() if isinstance(value, str)}
     return replace(
@@ -286,6 +289,7 @@ def _add_result(run: RunRecord, result: Object) -> RunRecord:
         error=text(result.get("error")),
         unscored=text(result.get("unscored")) or text(part(result, "extras").get("unscored")),
         metrics=metrics or run.metrics,
+        spend=spend,
         artifacts=artifacts,
         findings=tuple(map(text, items(part(result, "extras").get("findings")))) or run.findings,
     )

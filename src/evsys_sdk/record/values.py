@@ -96,6 +96,8 @@ def text(value: Any) -> str:
 
 def number(value: Any) -> float | None:
     """`value` as a finite number, if it is one."""
+    if type(value) is float:  # most are, and there are many
+        return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -111,3 +113,12 @@ def mtime(path: Path) -> float | None:
         return path.stat().st_mtime
     except (OSError, ValueError):
         return None
+
+
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does: its time and its size; None where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size

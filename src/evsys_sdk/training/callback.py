@@ -133,15 +133,22 @@ class Callback:
     def on_run_end(self, result: RunResult) -> None:
         """Once, however the run ended."""
 
-    def findings(self) -> Sequence[str]:
-        """What it noticed about the run, in sentences; they go into the result."""
-        return ()
-
     def on_experiment_end(self, folder: Path) -> None:
         """Once, where the experiment was started: it has ended, and `folder` holds all of its record.
 
         The callback is made anew for this, so it knows nothing of the runs but what is on disk.
         """
+
+    def findings(self) -> Sequence[str]:
+        """What it noticed about the run, in sentences; they go into the result."""
+        return ()
+
+    def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
+        """What somebody elsewhere said to an experiment that waits for an approval: yes or no, why, and who.
+
+        The callback is made anew for this, and asked every few seconds until there is an answer.
+        """
+        return None
 
     def close(self) -> None:
         """Release files and connections."""
