@@ -146,7 +146,7 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
             click.echo(f"\n{plot}\n")
         click.echo(result.conclusion["summary"])
         if steps := result.conclusion.get("next"):
-            click.echo(f"To settle it: {steps[0]}" if result.conclusion["verdict"] != "supported" else steps[0])
+            click.echo(f"To do: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
     if result.status == "budget":
