@@ -113,3 +113,12 @@ def mtime(path: Path) -> float | None:
         return path.stat().st_mtime
     except (OSError, ValueError):
         return None
+
+
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does: its time and its size; None where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size

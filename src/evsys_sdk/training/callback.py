@@ -166,6 +166,7 @@ HOOKS = (
     "on_data",
     "on_step",
     "on_rollouts",
+    "on_scored",
     "on_eval",
     "on_checkpoint",
     "on_run_end",
@@ -179,7 +180,7 @@ class _Completed(Callback):
 
     def __init__(self, observer: Any) -> None:
         self.name = str(getattr(observer, "name", type(observer).__name__))
-        for method in (*HOOKS, "close", "state", "restore"):
+        for method in (*HOOKS, "findings", "close", "state", "restore"):
             if callable(own := getattr(observer, method, None)):
                 setattr(self, method, own)
 
