@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from .._version import __version__
-from ..redact import redact_output
+from ..redact import redact_output, redact_text
 
 COMMANDS = {
     "init-project": ("init_project", "Write a research project that works as it is."),
@@ -155,7 +155,7 @@ def _explain(error: Exception, as_json: bool) -> int | None:
     from ..errors import EvsysError  # here, because the help needs nothing of it
 
     if isinstance(error, EvsysError):
-        for line in str(error).split("\n"):
+        for line in redact_text(str(error)).split("\n"):  # as a whole: a secret may have several lines
             click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
         _answer(error.to_dict(), as_json)
         return error.exit_code

@@ -29,7 +29,7 @@ from ..record.lock import FolderBusy, folder_lock
 from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
-from ..settings import import_project_code
+from ..settings import import_project_code, imported_by_name
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from .approval import wait_for_approval
@@ -160,6 +160,7 @@ class Experiment:
             arms=[{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in self.arms],
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
+            imports=imported_by_name(),
             contamination=contamination_warnings(self.config),
             lent=self._lend_noise(folder),
             **register_claim(self.config, folder.path, known),
