@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-agents unit lint format types docs bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-agents unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ page: dev ## Build the dashboard's page for this checkout (a wheel builds its ow
 test-dashboard: ## Run the tests of the dashboard: server on SQLite and PostgreSQL, page in Chromium; in an environment of their own
 	python=$$(bash scripts/env.sh dashboard dev dashboard postgres)/bin/python && $$python hatch_build.py && \
 		$$python -m pytest -n auto --dist loadfile -q -m dashboard tests/dashboard
+
+screenshots: ## Take the pictures of the documentation anew, after the page has changed
+	python=$$(bash scripts/env.sh dashboard dev dashboard postgres)/bin/python && $$python hatch_build.py && \
+		$$python -m tests.dashboard.page.screenshots docs/images/dashboard
 
 test-tinker: ## Run the tests against the tinker package, in an environment of their own
 	$$(bash scripts/env.sh tinker dev tinker server)/bin/python -m pytest -n auto --dist loadfile -q -m tinker tests/server tests/backends/tinker

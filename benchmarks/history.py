@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from measure import machine
 
@@ -118,7 +118,9 @@ def generate(root: Path, number: int) -> None:
 def write_experiment(folder: Path, experiment_id: str, index: int, parent: str | None, dice: random.Random) -> None:
     folder.mkdir(parents=True)
     algorithm, rate = dice.choice(ALGORITHMS), dice.choice((1e-5, 3e-5, 1e-4, 3e-4, 1e-3))
-    runs = [run_config("base", algorithm, 1e-4, dice), run_config("changed", algorithm, rate, dice)]
+    base = run_config("base", algorithm, 1e-4, dice)
+    changed = {**base, "name": "changed", "algorithm": change_one(base["algorithm"], rate, dice)}
+    runs = [base, changed]
     claim = f"A {'lower' if rate < 1e-4 else 'higher'} rate of {rate:g} helps {algorithm} on few, noisy examples."
     metadata = {"hypothesis": claim, "success_metric": "pass@1", "tags": ["routing", algorithm], "benchmark": []}
     config = {"name": folder.name, "description": "", "runs": runs, "n_repeats": 3, "metadata": metadata}
@@ -131,7 +133,8 @@ def write_experiment(folder: Path, experiment_id: str, index: int, parent: str |
     means = {"base": 0.5, "changed": score}
     scored = {"n_seeds": 3, "n_tasks": 100, "failures": 0}
     runs = [
-        {"name": run, "mean": mean, "low": mean - 0.04, "high": mean + 0.04, **scored} for run, mean in means.items()
+        {"name": run, "mean": mean, "low": mean - 0.04, "high": mean + 0.04, "is_baseline": run == "base", **scored}
+        for run, mean in means.items()
     ]
     conclusion = {
         "verdict": dice.choice(VERDICTS),
@@ -141,12 +144,23 @@ def write_experiment(folder: Path, experiment_id: str, index: int, parent: str |
         "best_arm": "changed",
         "best_score": score,
         "runs": runs,
+        "comparisons": [
+            {"run": "changed", "difference": score - 0.5, "df": 8.0}
+            | {"plain_low": score - 0.54, "plain_high": score - 0.46}
+        ],
+        "report_sha256": "a" * 64,
         "next": [f"Add seeds to {folder.name}, or try half the rate."],
     }
     (folder / "conclusion.json").write_text(json.dumps(conclusion), encoding="utf-8")
 
 
-def run_config(name: str, algorithm: str, rate: float, dice: random.Random) -> dict[str, object]:
+def change_one(algorithm: dict[str, Any], rate: float, dice: random.Random) -> dict[str, Any]:
+    """The same recipe with another rate, or now and then with another number of epochs or rank."""
+    axis, value = dice.choice((("learning_rate", rate), ("num_epochs", 8), ("lora_rank", 64)))
+    return {**algorithm, "params": {**algorithm["params"], axis: value}}
+
+
+def run_config(name: str, algorithm: str, rate: float, dice: random.Random) -> dict[str, Any]:
     params = {
         "learning_rate": rate,
         "num_epochs": dice.choice((1, 2, 4)),

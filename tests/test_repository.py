@@ -140,6 +140,7 @@ def test_every_extra_can_be_installed_and_detected() -> None:
 def test_a_built_in_loads_without_its_extra_and_describes_itself(kind: str, name: str, builtin: Builtin) -> None:
     extension = builtin.load()
     assert summary_of(extension), f"{kind} '{name}' ({builtin.target}) has no docstring of its own for `evsys list`"
+    assert builtin.read_summary() == summary_of(extension), "`evsys list` shows what stands in the source"
     assert undescribed_fields(extension) == [], (
         "write a docstring under each of these fields; it reaches the JSON schema"
     )

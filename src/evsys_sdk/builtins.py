@@ -5,11 +5,14 @@ Nothing here is imported until it is used. To add a built-in, write its module a
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+_HERE = os.path.dirname(__file__)
 
 EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "claude": (),
@@ -50,6 +53,23 @@ class Builtin:
     def load(self) -> Any:
         module, _, attribute = self.target.partition(":")
         return getattr(import_module(f"evsys_sdk.{module}"), attribute)
+
+    def read_summary(self) -> str | None:
+        """First line of its docstring, read from the source: importing all of them takes ten times as long.
+
+        None where there is no source to read, or it is not written as ours is.
+        """
+        module, _, attribute = self.target.partition(":")
+        try:
+            with open(f"{_HERE}/{module.replace('.', '/')}.py", encoding="utf-8") as file:
+                source = file.read()
+        except OSError:
+            return None
+        start = max(source.find(f"\nclass {attribute}{after}") for after in "(:")
+        head, _, doc = source[start:].partition('"""')
+        if start >= 0 and head.rstrip().endswith(":"):
+            return doc.partition('"""')[0].strip().split("\n", 1)[0]
+        return None
 
     @property
     def missing_extra(self) -> str | None:
@@ -174,6 +194,13 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
         "evsys_logger": Builtin("dashboard.evsys_logger:EvsysLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
+    },
+    "deployer": {
+        "peft_dir": Builtin("deploy.deployers.peft_dir:PeftDir"),
+        "merged_safetensors": Builtin("deploy.deployers.merged_safetensors:MergedSafetensors"),
+        "gguf": Builtin("deploy.deployers.gguf:GGUF"),
+        "vllm": Builtin("deploy.deployers.vllm:VLLM"),
+        "openai_server": Builtin("deploy.deployers.openai_server:OpenAIServer"),
     },
 }
 

@@ -197,3 +197,25 @@ class DashboardClientError(EvsysError, RuntimeError):
 def install_hint(extra: str) -> str:
     """How to install an optional dependency, as a sentence."""
     return f"Install it with: pip install 'evsys-sdk[{extra}]'"
+
+
+def problems_of(error: EvsysError, path: str, remedy: str = "") -> list[Problem]:
+    """An error as problems at `path`: its last sentence is the remedy, or `remedy` where it is the only one."""
+    if isinstance(error, ConfigError):
+        return [replace(one, path=_below(path, one.path), hint=one.hint or remedy) for one in error.problems]
+    text = str(error).rstrip(".")
+    if isinstance(error, UnknownNameError) or "; did you mean" in text:
+        message, _, hint = text.partition("; " if "; did you mean" in text else ". ")
+    else:
+        message, _, hint = text.rpartition(". ")
+    if not message:
+        message, hint = hint, remedy
+    ends = "" if not hint or hint.endswith(("?", "!", ".")) else "."
+    return [Problem(message, path=path, hint=f"{hint[:1].upper()}{hint[1:]}{ends}")]
+
+
+def _below(path: str, inner: str) -> str:
+    """The place of a problem whose own path is relative to `path`, or repeats the end of it."""
+    if not inner or path == inner or path.endswith(f".{inner}"):
+        return path
+    return f"{path}.{inner}" if path else inner

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
-from typing import Any, TextIO, cast
+from typing import TextIO
 
 from .redact import redact_text
 
@@ -18,28 +17,6 @@ class _Redacted(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact_text(super().format(record))
-
-
-class RedactedStream:
-    """An output stream that passes on what is written, without its secrets."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    @property
-    def unredacted(self) -> TextIO:
-        return self._stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(redact_text(text))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
@@ -65,24 +42,6 @@ def configure_logger(level: str | int = "WARNING") -> logging.Logger:
         logger.propagate = False
     set_level(level)
     return logger
-
-
-def redact_output() -> tuple[TextIO, TextIO]:
-    """Keep secrets out of everything this program prints; returns the streams as they were."""
-    before = (sys.stdout, sys.stderr)
-    sys.stdout, sys.stderr = (
-        stream if isinstance(stream, RedactedStream) else cast(TextIO, RedactedStream(stream)) for stream in before
-    )
-    return before
-
-
-def hand_over(secret_text: str) -> None:
-    """Print a key that was made for the person who asked for it: the one thing that may pass unredacted."""
-    stream = sys.stdout
-    if isinstance(stream, RedactedStream):
-        stream = stream.unredacted
-    stream.write(secret_text + "\n")
-    stream.flush()
 
 
 def set_level(level: str | int) -> None:

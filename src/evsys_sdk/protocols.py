@@ -71,6 +71,8 @@ class RunNotes:
     """What is to be said about that choice."""
     scoring_problems: list[str] | None = None
     """Everything that went wrong with a scoring, also where a later one went well."""
+    findings: list[str] | None = None
+    """What was noticed while it went on, e.g. that all rewards are equal."""
     retention: dict[str, dict[str, dict[str, float]]] | None = None
     """After which stage, on which stage, metric -> value."""
 

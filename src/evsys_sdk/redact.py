@@ -16,42 +16,52 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO, cast
 
 REDACTED = "[redacted]"
 
+_compile = functools.cache(re.compile)
+"""On first use: compiling all of these takes as long as everything else that a quick command does by itself."""
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """The words of a name, in snake_case, kebab-case or camelCase."""
-_SECRETS = re.compile(
-    "secrets?|passwords?|passwd|pwd|passphrases?|passcode|credentials?|creds|authorization|bearer|cookies?|jwt|pat"
-    "|apikeys?|accesskey|privatekey|secretkey|authtoken|accesstoken"
+_SECRETS = _set(
+    "secret secrets password passwords passwd pwd passphrase passphrases passcode credential credentials creds"
+    " authorization bearer cookie cookies jwt pat apikey apikeys accesskey privatekey secretkey authtoken"
+    " accesstoken"
 )
 """Last words of the names of secrets."""
-_OWNERS = re.compile(
-    "api|access|private|secret|auth|signing|signature|encryption|ssh|master|account|service|session|client|admin"
-    "|deploy|webhook|storage|subscription|license|hub|bot|openai|anthropic|claude|gemini|google|gcp|hf|huggingface"
-    "|tinker|evsys|wandb|github|gitlab|gh|aws|azure|fireworks|together|groq|mistral|cohere|deepseek|openrouter"
-    "|replicate|stripe|twilio|sendgrid|slack|xai|nvidia|perplexity|tavily|modal|comet|neptune|supabase|datadog|sentry"
+_OWNERS = _set(
+    "api access private secret auth signing signature encryption ssh master account service session client admin"
+    " deploy webhook storage subscription license hub bot openai anthropic claude gemini google gcp hf huggingface"
+    " tinker evsys wandb github gitlab gh aws azure fireworks together groq mistral cohere deepseek openrouter"
+    " replicate stripe twilio sendgrid slack xai nvidia perplexity tavily modal comet neptune supabase datadog sentry"
 )
 """What stands before `key` or `tokens` in the name of a secret; `sort_key` and `max_tokens` are something else."""
-_TEXTS = re.compile(
-    "bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|think|special|next|first|last|per|new|previous|prev|current"
-    "|target|prefix|suffix|separator|delimiter|answer|begin|top|best"
+_TEXTS = _set(
+    "bos eos pad unk sep cls mask stop start end image think special next first last per new previous prev current"
+    " target prefix suffix separator delimiter answer begin top best"
 )
 """What stands before `token` where that is a piece of text."""
-_LOOKUPS = re.compile("public|primary|foreign|sort|cache|group|row|column|dict|index|join|partition|hot")
+_LOOKUPS = _set("public primary foreign sort cache group row column dict index join partition hot")
 """What stands before `key` where that is looked up."""
 _WEAK_WORDS = ("key", "auth", "tokens")
 """Names that may hold anything; what stands there has to look like a secret itself."""
-_PASSWORD = re.compile(r"(?i)passw|passphrase|passcode|pwd$")
-_MARK = re.compile(r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]")
+_PASSWORD = r"(?i)passw|passphrase|passcode|pwd$"
+_MARK = r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]"
 """A special token, such as `assistant_token: <|assistant|>`."""
-_NO_SECRET = re.compile(
+_NO_SECRET = (
     r"[A-Za-z_]+[-_./]\d+|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-fA-F-]{36}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 )
 """A word and a number, a hash, a UUID, a dotted name."""
-_LITERAL = re.compile(r"(?![$%])[\w.$%!@#^*+/=~?-]+")
+_LITERAL = r"(?![$%])[\w.$%!@#^*+/=~?-]+"
 """What stands in quotes and is no placeholder."""
 
 _SHORTEST_SECRET = 8
@@ -59,7 +69,7 @@ _SHORTEST_SECRET = 8
 
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
 """Not inside a word, but also after an escaped line end or character."""
-_SHAPE = re.compile(
+_SHAPE = (
     _STARTS
     + "(?:"
     + "|".join(
@@ -83,22 +93,22 @@ _SHAPE = re.compile(
     + r")|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
     + r"(?:[^\"']{0,20000}?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\]*)"
 )
-_BEARER = re.compile(r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})")
-_AUTHORIZATION = re.compile(
+_BEARER = r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})"
+_AUTHORIZATION = (
     r"(?i)(authorization\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?(?:(?:basic|bearer|token|digest|apikey)\s+)?)"
     r"([^\s\"'\\,;(){}\[\]]{6,})"
 )
-_COOKIE = re.compile(r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]+=[^\"'\r\n\\]{6,})")
-_USERINFO = re.compile(r"(?<=://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)")
-_USER_TOKEN = re.compile(r"(?<=://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)")
-_QUERY = re.compile(r"([?&;]|%3F|%26)([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)([^\s&#;\"'<>\\)\]}]{4,})")
-_GIVEN = re.compile(r"(\\*[\"']?\s{0,3}[:=]\s{0,3}|\s)(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])")
+_COOKIE = r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]+=[^\"'\r\n\\]{6,})"
+_USERINFO = r"(?<=://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)"
+_USER_TOKEN = r"(?<=://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)"
+_QUERY = r"([?&;]|%3F|%26)([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)([^\s&#;\"'<>\\)\]}]{4,})"
+_GIVEN = r"(\\*[\"']?\s{0,3}[:=]\s{0,3}|\s)(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])"
 """What is given behind a name; what calls or looks up something is code, not a value."""
-_OPENED = re.compile(r"(\\*[\"']?)\s{0,3}[:=]\s{0,3}(?=[{\[])")
-_TEXT_INSIDE = re.compile(r"[:=\[]\s{0,3}\\*[\"']")
-_BRACKET = re.compile(r"[{}\[\]]")
+_OPENED = r"(\\*[\"']?)\s{0,3}[:=]\s{0,3}(?=[{\[])"
+_TEXT_INSIDE = r"[:=\[]\s{0,3}\\*[\"']"
+_BRACKET = r"[{}\[\]]"
 _LONGEST_CONTAINER = 20_000
-_NAME_END = re.compile(r"[A-Za-z0-9_.-]*")
+_NAME_END = r"[A-Za-z0-9_.-]*"
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 
 _NAME_FRAGMENTS = (
@@ -122,10 +132,10 @@ def redact(value: Any, name: str = "") -> Any:
         return [redact(inner, name) for inner in cast(list[Any], value)]
     if isinstance(value, str):
         named = is_secret_name(name) or (_is_weak_name(name) and _looks_secret(value))
-        if named and value and not _MARK.fullmatch(value):
+        if named and value and not _compile(_MARK).fullmatch(value):
             return REDACTED
         return redact_text(value)
-    if isinstance(value, int) and abs(value) > 999 and is_secret_name(name) and _PASSWORD.search(name):
+    if isinstance(value, int) and abs(value) > 999 and is_secret_name(name) and _compile(_PASSWORD).search(name):
         return REDACTED  # one of digits, which YAML takes for a number
     return value
 
@@ -147,6 +157,46 @@ def _holds(text: str, fragments: tuple[str, ...]) -> bool:
     return False
 
 
+class RedactedStream:
+    """An output stream that passes on what is written, without its secrets."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def unredacted(self) -> TextIO:
+        return self._stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact_text(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_output() -> tuple[TextIO, TextIO]:
+    """Keep secrets out of everything this program prints; returns the streams as they were."""
+    before = (sys.stdout, sys.stderr)
+    sys.stdout, sys.stderr = (
+        stream if isinstance(stream, RedactedStream) else cast(TextIO, RedactedStream(stream)) for stream in before
+    )
+    return before
+
+
+def hand_over(secret_text: str) -> None:
+    """Print a key that was made for the person who asked for it: the one thing that may pass unredacted."""
+    stream = sys.stdout
+    if isinstance(stream, RedactedStream):
+        stream = stream.unredacted
+    stream.write(secret_text + "\n")
+    stream.flush()
+
+
 def hide(text: str, *secrets: str | None) -> str:
     """`text` without the given secrets: a server may repeat the key it refuses."""
     for secret in secrets:
@@ -160,21 +210,21 @@ def is_secret_name(name: str) -> bool:
     """Whether a field or variable of this name holds a secret, whatever it is."""
     *_, before, last = ("", "", *_words(name))
     if last in ("key", "keys", "tokens"):
-        return _OWNERS.fullmatch(before) is not None
-    return (last == "token" and not _TEXTS.fullmatch(before)) or _SECRETS.fullmatch(last) is not None
+        return before in _OWNERS
+    return (last == "token" and before not in _TEXTS) or last in _SECRETS
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_weak_name(name: str) -> bool:
     *_, before, last = ("", "", *_words(name))
-    return last in _WEAK_WORDS and not _LOOKUPS.fullmatch(before) and (last != "tokens" or not before)
+    return last in _WEAK_WORDS and before not in _LOOKUPS and (last != "tokens" or not before)
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_secret_variable(name: str) -> bool:
     """In the environment names are terser: whatever ends in KEY or AUTH is a secret, too."""
     *_, before, last = ("", "", *_words(name))
-    terse = last in ("key", "keys", "auth", "tokens") and not _LOOKUPS.fullmatch(before)
+    terse = last in ("key", "keys", "auth", "tokens") and before not in _LOOKUPS
     return name != "PWD" and (terse or is_secret_name(name))  # the folder one is in
 
 
@@ -198,7 +248,7 @@ def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
 
 def _looks_secret(value: str) -> bool:
     """Whether a text may be a key: letters and digits in one piece, and no number behind a word, no hash, no path."""
-    if len(value) < 6 or _NO_SECRET.fullmatch(value) or any(character.isspace() for character in value):
+    if len(value) < 6 or _compile(_NO_SECRET).fullmatch(value) or any(character.isspace() for character in value):
         return False
     return any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
 
@@ -209,17 +259,17 @@ def _substitute(text: str) -> str:
             text = text.replace(secret, REDACTED)
     lower = text.lower()
     if _holds(lower, _SHAPE_FRAGMENTS):
-        text = _SHAPE.sub(REDACTED, text)
+        text = _compile(_SHAPE).sub(REDACTED, text)
     if "://" in lower:
-        text = _USER_TOKEN.sub(REDACTED, _USERINFO.sub(REDACTED, text))
+        text = _compile(_USER_TOKEN).sub(REDACTED, _compile(_USERINFO).sub(REDACTED, text))
     if "bearer" in lower:
-        text = _BEARER.sub(rf"\1{REDACTED}", text)
+        text = _compile(_BEARER).sub(rf"\1{REDACTED}", text)
     if "authorization" in lower:
-        text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
+        text = _compile(_AUTHORIZATION).sub(rf"\1{REDACTED}", text)
     if "cookie" in lower:
-        text = _COOKIE.sub(rf"\1{REDACTED}", text)
+        text = _compile(_COOKIE).sub(rf"\1{REDACTED}", text)
     if "=" in text or "%3d" in lower:
-        text = _QUERY.sub(_redact_query, text)
+        text = _compile(_QUERY).sub(_redact_query, text)
     return _redact_named(text)
 
 
@@ -256,7 +306,7 @@ def _names_in(text: str) -> list[tuple[int, int]]:
             start = at
             while start and lower[start - 1] in _NAME_LETTERS:
                 start -= 1
-            ends = _NAME_END.match(text, at)
+            ends = _compile(_NAME_END).match(text, at)
             assert ends
             found.add((start, ends.end()))
             at = lower.find(fragment, max(ends.end(), at + 1))
@@ -266,11 +316,12 @@ def _names_in(text: str) -> list[tuple[int, int]]:
 def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
     """What is given to a name that ends at `end`: from where to where it stands, and what to write instead."""
     if is_secret_name(name):
-        opened = _OPENED.match(text, end)
+        opened = _compile(_OPENED).match(text, end)
         stop = _closing(text, opened.end()) if opened else 0
-        if opened and stop and _TEXT_INSIDE.search(text, opened.end(), stop):  # code holds names, and counts numbers
+        # Code holds names, and counts numbers.
+        if opened and stop and _compile(_TEXT_INSIDE).search(text, opened.end(), stop):
             return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
-    given = _GIVEN.match(text, end)
+    given = _compile(_GIVEN).match(text, end)
     if given is None or (given[1].isspace() and not name.startswith("--")):  # only a command line gives after a space
         return None
     if not _is_given(name, given[3], quoted=bool(given[2])):
@@ -281,7 +332,7 @@ def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
 def _closing(text: str, start: int) -> int:
     """Where the bracket that opens at `start` is closed; 0 if it is not, as in a text that was cut off."""
     depth = 0
-    for found in _BRACKET.finditer(text, start, start + _LONGEST_CONTAINER):
+    for found in _compile(_BRACKET).finditer(text, start, start + _LONGEST_CONTAINER):
         depth += 1 if found[0] in "{[" else -1
         if depth == 0:
             return found.end()
@@ -291,7 +342,7 @@ def _closing(text: str, start: int) -> int:
 def _is_given(name: str, value: str, *, quoted: bool) -> bool:
     """Whether what stands behind a name is a secret itself, and not code or words about one."""
     if is_secret_name(name):
-        return (quoted and _LITERAL.fullmatch(value) is not None) or _looks_secret(value)
+        return (quoted and _compile(_LITERAL).fullmatch(value) is not None) or _looks_secret(value)
     return _is_weak_name(name) and (quoted or (len(value) >= 12 and value.isalnum())) and _looks_secret(value)
 
 

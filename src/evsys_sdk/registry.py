@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from .builtins import BUILTINS, EXTRA_MODULES, Builtin
 from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
+from .lazy import find_entry_points
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -188,11 +189,9 @@ class Registry:
     def _load_entry_points(self) -> None:
         if self._entry_points_loaded or getattr(self._loading, "here", False):
             return
-        from importlib.metadata import entry_points
-
         self._loading.here = True  # an entry point may look something up while it is imported
         try:
-            for point in entry_points(group=self.group):
+            for point in find_entry_points(self.group):
                 self._load_entry_point(point)
         finally:
             self._loading.here = False
@@ -221,7 +220,9 @@ class Registry:
         missing = builtin.missing_extra if builtin else None
         problem = f"needs the extra '{missing}'. {install_hint(missing)}" if missing else ""
         try:
-            summary = summary_of(builtin.load() if builtin else self.get(name))
+            summary = builtin.read_summary() if builtin else None
+            if summary is None:
+                summary = summary_of(builtin.load() if builtin else self.get(name))
         except ImportError as error:  # a broken installation of one library must not hide all the others
             summary, problem = "", problem or f"cannot be imported: {error}"
         return Entry(self.kind, name, source, summary, problem)

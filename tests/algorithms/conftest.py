@@ -130,7 +130,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trai
     def run(kind: str, rows: Sequence[dict[str, Any]] | None = None, *, seed: int = 0, **more: Any) -> Trained:
         nonlocal count
         count += 1
-        params = more.pop("params", {})
+        params, checked = more.pop("params", {}), more.pop("checked", False)
         data = {} if rows is None else {"data": {"source_kind": "in_memory", "rows": list(rows)}}
         config = {
             "name": f"e{count}",
@@ -148,7 +148,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trai
                 **more,
             },
         }
-        result = Experiment(ExperimentConfig.model_validate(config)).run()
+        result = Experiment(ExperimentConfig.model_validate(config), checked=checked).run()
         return Trained(result.runs[0], result.path / "r")
 
     return run

@@ -86,7 +86,7 @@ def test_params_of_a_stage_override_those_of_the_recipe(train: Callable[..., Any
 def test_a_stage_that_cannot_be_scored_is_trained_and_reported_as_unscored(train: Callable[..., Any]) -> None:
     missing = {"path": "nowhere.jsonl"}
     stages = [STAGES[0], {**STAGES[1], "eval_data": missing}]
-    trained = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 2}, eval=EVAL)
+    trained = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 2}, eval=EVAL, checked=True)
     assert trained.result.status == "completed"
     assert trained.result.metrics["steps"] == 4
     assert "nowhere.jsonl" in trained.result.notes.unscored

@@ -27,6 +27,7 @@ run:
   model: { name: tiny }
   algorithm: ALGORITHM
   backend: { kind: mock, params: { latency_ms: 5 } }
+  rollouts: { share: 0.5, max_mb: 0.02 }
 """
 TO_TASK = "- { kind: chat_to_harbor_task, params: { fn_name: exact_match } }"
 COMMON = "max_steps: 8, save_every: 3, batch_size: 4, sampling: { max_tokens: 8 }"
@@ -68,7 +69,14 @@ def record_of(folder: Path) -> dict[str, Any]:
     weights = sorted((folder / last["state"]).glob("*.npz"))
     assert weights
     metrics = (run / "logs" / "metrics.jsonl").read_text(encoding="utf-8")
-    return {"metrics": metrics, "last": last["metrics"], "weights": [path.read_bytes() for path in weights]}
+    rollouts = (run / "logs" / "training" / "rollouts.jsonl").read_bytes()
+    assert rollouts
+    return {
+        "metrics": metrics,
+        "last": last["metrics"],
+        "weights": [path.read_bytes() for path in weights],
+        "rollouts": rollouts,
+    }
 
 
 @pytest.mark.slow

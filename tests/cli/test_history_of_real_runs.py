@@ -98,6 +98,8 @@ def test_the_command_that_show_gives_reproduces_the_experiment(
 
 def test_a_failed_arm_is_shown_with_its_reason(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = config("broken")
+    (project / "nowhere").mkdir()
+    (project / "nowhere" / "manifest.json").write_text('{"format": 1}', "utf-8")  # and no weights
     broken["runs"][1]["model"] = {"name": "tiny", "init_from_checkpoint": "nowhere"}
     assert run("broken", capsys, runs=broken["runs"]) == 2
     (one,) = answer(capsys, "history")["experiments"]

@@ -127,20 +127,23 @@ def test_an_output_file_that_cannot_be_written_is_noticed_before_training(
 
 
 def test_a_failed_arm_is_exit_2_with_its_reason_on_stderr(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rewrite(project, ("path: rows.jsonl", "path: nowhere.jsonl"))
+    (project / "damaged").mkdir()
+    (project / "damaged" / "manifest.json").write_text('{"format": 1}', encoding="utf-8")
+    rewrite(project, ("name: tiny", "name: tiny, init_from_checkpoint: damaged"))
     assert main(["run", "config.yaml", "--quiet"]) == 2
     out, err = capsys.readouterr()
     assert "r    failed" in out
-    assert "nowhere.jsonl" in err
+    assert "damaged/weights.npz cannot be read" in err
     assert "Traceback" not in out + err
 
 
 def test_an_unscored_arm_is_exit_2_and_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rewrite(project, ("eval_data: *rows", "eval_data: { path: nowhere.jsonl }"))
+    asked = "inference: { kind: mock, params: { checkpoint: nowhere } }"
+    rewrite(project, ("eval_data: *rows", f"eval_data: *rows, {asked}"))
     assert main(["run", "config.yaml", "--quiet"]) == 2
     out, err = capsys.readouterr()
     assert "completed, unscored" in out
-    assert "nowhere.jsonl" in err
+    assert "nowhere" in err
 
 
 @pytest.mark.parametrize(

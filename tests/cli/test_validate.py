@@ -30,6 +30,12 @@ class Own:
     class Config(BaseModel, extra="forbid"):
         factor: int = 1
 
+    def __init__(self, **params):
+        self.config = self.Config(**params)
+
+    def __call__(self, rows):
+        return rows
+
 @register_backend("own")
 class OwnBackend: ...
 """
@@ -42,6 +48,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", sys.path[:])
     own = GOOD.replace("kind: identity", "kind: own, params: { factor: 2 }").replace("kind: mock", "kind: own")
     (tmp_path / "config.yaml").write_text(own, encoding="utf-8")
+    row = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
+    (tmp_path / "train.jsonl").write_text(row, encoding="utf-8")
     (tmp_path / "own_extensions.py").write_text(OWN, encoding="utf-8")
     before = set(sys.modules)
     yield tmp_path
@@ -54,7 +62,7 @@ def test_a_good_config_is_ok_and_its_runs_are_named(project: Path, capsys: pytes
     assert main(["validate", "config.yaml"]) == 0
     out, err = capsys.readouterr()
     assert out == "config.yaml: OK. Experiment 'hello' has 1 run: r0\n"
-    assert err == "Kinds and params were not checked; add --deep for that.\n"
+    assert err == "Kinds, params and data were not checked; add --deep for that.\n"
 
 
 def test_many_runs_are_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +129,8 @@ def test_from_somewhere_else_with_an_absolute_path(
     project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    text = (project / "config.yaml").read_text("utf-8").replace("train.jsonl", str(project / "train.jsonl"))
+    (project / "config.yaml").write_text(text, encoding="utf-8")
     assert main(["validate", str(project / "config.yaml")]) == 0
     own = str(project / "own_extensions.py")
     assert main(["validate", "--deep", str(project / "config.yaml"), "--import", own]) == 0

@@ -26,6 +26,7 @@ from evsys_sdk.config import (
     SuccessMetric,
 )
 from evsys_sdk.config.base import Strict, field_docs
+from evsys_sdk.config.run import RolloutsConfig
 
 RUN: dict[str, Any] = {
     "name": "r0",
@@ -77,6 +78,7 @@ def experiment(**fields: Any) -> ExperimentConfig:
             {
                 "backend": BackendConfig(kind="tinker"),
                 "eval": EvalConfig(enabled=True, metrics=[]),
+                "rollouts": RolloutsConfig(share=1.0, max_mb=200.0, tokens=False),
                 "seed": 42,
                 "tags": [],
                 "continual": None,

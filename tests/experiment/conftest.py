@@ -56,8 +56,9 @@ def uneven() -> str:
 
 @pytest.fixture
 def run(config: Config) -> Run:
-    def execute(*args: Any, resume: bool = False, **kwargs: Any) -> ExperimentResult:
-        return Experiment(config(*args, **kwargs)).run(resume=resume)
+    def execute(*args: Any, resume: bool = False, checked: bool = False, **kwargs: Any) -> ExperimentResult:
+        """`checked`: what would be refused before the run goes wrong in it, as if it had gone wrong since."""
+        return Experiment(config(*args, **kwargs), checked=checked).run(resume=resume)
 
     return execute
 

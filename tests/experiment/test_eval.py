@@ -147,7 +147,7 @@ def test_a_scoring_that_fails_neither_fails_the_run_nor_vanishes(
 def test_rows_that_cannot_be_scored_leave_the_run_trained_and_unscored(
     eval_data: dict[str, Any], reason: str, run: Run
 ) -> None:
-    result = run({"eval": {"metrics": [{"kind": "exact_match"}], "eval_data": eval_data}})
+    result = run({"eval": {"metrics": [{"kind": "exact_match"}], "eval_data": eval_data}}, checked=True)
     assert (result.runs[0].status, result.exit_code) == ("completed", 2)
     assert reason in result.runs[0].notes.unscored
 

@@ -57,7 +57,8 @@ def test_a_matrix_is_expanded(config: Config) -> None:
 
 
 def test_a_failing_arm_does_not_stop_the_others(run: Run) -> None:
-    result = run(runs=[{"name": "a"}, {"name": "b", "data": {"path": "nowhere.jsonl"}}, {"name": "c"}])
+    runs = [{"name": "a"}, {"name": "b", "data": {"path": "nowhere.jsonl"}}, {"name": "c"}]
+    result = run(runs=runs, checked=True)
     assert [found.status for found in result.runs] == ["completed", "failed", "completed"]
     assert result.exit_code == 2
 

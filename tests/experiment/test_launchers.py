@@ -178,7 +178,8 @@ def test_killing_an_arm_ends_its_process_and_the_next_one_gets_another(config: C
 
 def test_errors_of_the_config_or_the_data_are_not_retried(config: Config) -> None:
     bad = [{"messages": [{"role": "user", "content": "no answer"}]}]
-    result = Experiment(config(run={"data": {"source_kind": "in_memory", "rows": bad}}, arm_retries=3)).run()
+    made = config(run={"data": {"source_kind": "in_memory", "rows": bad}}, arm_retries=3)
+    result = Experiment(made, checked=True).run()
     assert result.arms[0].status == "failed"
     assert not events(result, "arm_retried")
 

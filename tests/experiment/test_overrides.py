@@ -111,7 +111,7 @@ def test_rows_that_fit_the_real_model_fit_the_rehearsed_one(config: Config) -> N
     long = [{"messages": [{"role": "user", "content": "q" * 9000}, {"role": "assistant", "content": "a" * 9000}]}]
     made = config({"data": {"source_kind": "in_memory", "rows": long}, "backend": {"kind": "tinker"}})
     assert made.run is not None
-    params = {**made.run.algorithm.params, "max_length": 4096}
+    params = {**made.run.algorithm.params, "max_length": 4096, "batch_size": 1}
     limited = made.model_copy(
         update={
             "run": made.run.model_copy(update={"algorithm": made.run.algorithm.model_copy(update={"params": params})})

@@ -13,7 +13,8 @@ from evsys_sdk import ConfigError, ExperimentConfig
 from evsys_sdk.config import BenchmarkEntry
 from evsys_sdk.experiment.arms import expand_arms
 from evsys_sdk.experiment.benchmark_plan import load_entry
-from evsys_sdk.experiment.estimate import estimate_run
+from evsys_sdk.experiment.estimate import PlannedScoring, estimate_run
+from evsys_sdk.experiment.fit import Pace, fit_into
 from evsys_sdk.experiment.plan import plan_experiment
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.experiment.speed import recorded_speed
@@ -273,3 +274,75 @@ def test_bad_rows_are_reported_as_running_would(config: Config) -> None:
 def test_planning_leaves_nothing_behind(config: Config, tmp_path: Path) -> None:
     plan_experiment(config(params={"save_every": 1}))
     assert list(tmp_path.iterdir()) == []
+
+
+def earlier_run(folder: Path, *, steps: int, trained: int, wall_s: float) -> None:
+    folder.mkdir(parents=True)
+    spend = {"tokens_trained": trained, "tokens_sampled": 0, "usd": 0.0, "wall_s": wall_s, "gpu_s": 0.0}
+    hparams = {"backend": {"kind": "mock"}, "model": {"name": "tiny"}}
+    result = {"hparams": hparams, "metrics": {"steps": float(steps)}, "extras": {"spend": spend}}
+    (folder / "run_result.json").write_text(json.dumps(result), "utf-8")
+
+
+def test_only_comparable_runs_are_evidence_of_speed(config: Config, tmp_path: Path) -> None:
+    run, outputs = config().all_runs()[0], tmp_path / "outputs"
+    earlier_run(outputs / "short" / "r", steps=4, trained=400, wall_s=100.0)
+    assert recorded_speed(run, outputs, step_tokens=100) is None, "four steps are mostly start-up"
+    earlier_run(outputs / "large" / "r", steps=50, trained=50_000, wall_s=1.0)
+    assert recorded_speed(run, outputs, step_tokens=100) is None, "its steps were ten times as large"
+    earlier_run(outputs / "similar" / "r", steps=50, trained=7_500, wall_s=15.0)
+    speed = recorded_speed(run, outputs, step_tokens=100)
+    assert speed is not None
+    assert speed.seconds(trained=1000, sampled=0) == pytest.approx(2.0)
+
+
+def test_the_steps_of_a_run_that_is_going_count_where_none_has_ended(config: Config, tmp_path: Path) -> None:
+    folder = tmp_path / "outputs" / "e" / "r"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "starts.jsonl").write_text('{"time": 1.0}\n', "utf-8")
+    (folder / "config.json").write_text(json.dumps({"backend": {"kind": "mock"}, "model": {"name": "tiny"}}), "utf-8")
+    lines = [{"step": step, "tokens": 100.0, "loss": 1.0} for step in (1, 2, 3)]
+    (folder / "logs" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    timing = [
+        {"step": step, "time/step_s": seconds, "time/build_s": 0.0} for step, seconds in ((1, 9.0), (2, 1.0), (3, 1.0))
+    ]
+    (folder / "logs" / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timing), "utf-8")
+    speed = recorded_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
+    assert speed is not None
+    assert speed.seconds(trained=100, sampled=0) == pytest.approx(1.0), "the first step is not counted"
+    assert "1 unfinished run" in speed.says
+
+
+class TestFit:
+    """Pace: 10 s to start, 2 s a step, and 5 s for each scoring, every 10 steps and at the end."""
+
+    pace = Pace(100, 10.0, 2.0, ((PlannedScoring(50.0, every=10), 5.0),))
+
+    def test_everything_fits(self) -> None:
+        fit = fit_into(10, [(self.pace, 2)], 1)
+        assert (fit.fits, fit.steps, fit.arms) == (True, 100, 2)
+        assert fit.needed_minutes == pytest.approx((10 + 200 + 50) * 2 / 60)
+
+    def test_all_arms_take_fewer_steps_or_fewer_arms_take_all(self) -> None:
+        fit = fit_into(5, [(self.pace, 2)], 1)
+        assert (fit.fits, fit.arms) == (False, 1)
+        assert fit.steps is not None
+        assert self.pace.seconds(fit.steps) <= 150 < self.pace.seconds(fit.steps + 1)
+
+    def test_arms_that_run_at_once_share_the_time(self) -> None:
+        assert fit_into(5, [(self.pace, 2)], 2).fits
+
+    def test_not_even_a_step(self) -> None:
+        fit = fit_into(0.2, [(self.pace, 2)], 1)
+        assert (fit.fits, fit.steps, fit.arms) == (False, None, 0)
+
+    def test_scoring_less_often_where_it_takes_more_than_a_fifth(self) -> None:
+        often = Pace(100, 0.0, 1.0, ((PlannedScoring(50.0, every=2), 5.0),))
+        fit = fit_into(60, [(often, 1)], 1)
+        assert fit.scoring_share == pytest.approx(250 / 350)
+        assert fit.run_every == 20
+        assert fit_into(60, [(Pace(100, 0.0, 1.0), 1)], 1).run_every is None
+
+    def test_what_is_not_known_is_not_guessed(self) -> None:
+        fit = fit_into(60, [(self.pace, 1), (None, 1)], 1)
+        assert (fit.needed_minutes, fit.fits, fit.steps) == (None, None, None)

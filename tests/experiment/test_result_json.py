@@ -24,6 +24,7 @@ NOTES = RunNotes(
     selection_mode="max",
     selection="one set",
     scoring_problems=["late"],
+    findings=["all rewards are 0"],
     retention={"a": {"a": {"exact_match": 1.0}}},
 )
 

@@ -105,7 +105,7 @@ def test_the_context_has_what_the_reference_promises(run: Run, rows: list[dict[s
 
 def test_a_data_error_is_one_sentence_and_no_traceback(run: Run, result_of: ResultOf) -> None:
     bad = [{"messages": [{"role": "user", "content": "no answer"}]}]
-    result = run({"data": {"source_kind": "in_memory", "rows": bad}}, callbacks=[{"kind": "watcher"}])
+    result = run({"data": {"source_kind": "in_memory", "rows": bad}}, callbacks=[{"kind": "watcher"}], checked=True)
     written = result_of(result)
     assert written["status"] == "failed"
     assert written["error"].startswith("DataError: row 1: there is no assistant turn")
@@ -115,7 +115,7 @@ def test_a_data_error_is_one_sentence_and_no_traceback(run: Run, result_of: Resu
 
 
 def test_a_missing_file_is_named(run: Run) -> None:
-    [failed] = run({"data": {"path": "nowhere.jsonl"}}).runs
+    [failed] = run({"data": {"path": "nowhere.jsonl"}}, checked=True).runs
     assert failed.status == "failed"
     assert "nowhere.jsonl" in str(failed.error)
     assert failed.notes.traceback is None
@@ -223,7 +223,7 @@ def test_a_teardown_that_raises_changes_nothing_about_how_the_run_went(
 
     params = {"max_length": 2} if train_fails else {}
     with caplog.at_level(logging.ERROR, logger="evsys_sdk"):
-        [found] = run({"backend": {"kind": "clumsy"}}, params=params).runs
+        [found] = run({"backend": {"kind": "clumsy"}}, params=params, checked=True).runs
     assert found.status == ("failed" if train_fails else "completed")
     assert str(found.error or "").startswith("DataError: row 1" if train_fails else "")
     assert "could not let go" in caplog.text
@@ -538,7 +538,7 @@ def test_the_folder_of_a_run_stands_for_its_last_checkpoint(run: Run) -> None:
 
 @pytest.mark.parametrize("key", ["load_checkpoint_path", "init_from_checkpoint"])
 def test_a_checkpoint_that_is_not_there_fails_before_training(key: str, run: Run, tmp_path: Path) -> None:
-    [failed] = run({"model": {"name": "tiny", key: str(tmp_path / "nothing")}}).runs
+    [failed] = run({"model": {"name": "tiny", key: str(tmp_path / "nothing")}}, checked=True).runs
     assert failed.status == "failed"
     assert "nothing" in str(failed.error)
     assert failed.notes.traceback is None

@@ -61,6 +61,7 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("history/tried.py", "scored"): "how many experiments have a score",
 }
 NAMES_ELSEWHERE = {
+    ("deploy/base_model.py", "config.json"): "of a model, in the layout of transformers",
     ("data/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
     ("eval/model_eval.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
 }
@@ -75,6 +76,7 @@ MAY_OPEN = {
 }
 MAY_IMPORT_A_DOOR = {
     "dashboard": "its outbox is an append-only file of its own",
+    "loop": "traces, rounds and the loop's own journal are append-only files of their own",
     "eval": "predictions are an append-only file of their own",
     "spend": "the ledger is written there; its format is record/ledger.py",
 }

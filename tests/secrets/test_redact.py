@@ -203,7 +203,7 @@ def test_log_lines_hold_no_secret(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_what_anyone_prints_during_a_command_holds_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evsys_sdk.log import redact_output
+    from evsys_sdk.redact import redact_output
 
     monkeypatch.setenv("SOME_TOKEN", "wordsofvalue")
     before = redact_output()

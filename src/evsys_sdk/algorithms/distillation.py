@@ -22,7 +22,7 @@ from ..backends.client import TopLogprobs
 from ..backends.datum import Datum
 from ..backends.losses import LossCallable, numpy_loss
 from ..errors import ConfigError, Problem
-from ..rollouts.rollout import Turn
+from ..rollouts.rollout import Message, Rollout, Turn
 from ..training.batch import TrainingBatch
 
 if TYPE_CHECKING:
@@ -40,6 +40,17 @@ class Lesson:
     """(T,), of the tokens the student sampled; for those outside `teacher`, at most this."""
     teacher: TopLogprobs | None = None
     """(T, K), the teacher's most probable tokens for each sampled position, where they are needed."""
+    index: int = 0
+    """Which of the answers that were asked about it is."""
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.turn.completion_tokens)
+
+    @property
+    def liking(self) -> float:
+        """How much more the teacher likes the answer than the student does, in nats per token."""
+        return float(_liking(self).mean())
 
 
 def check_divergence(kind: Divergence, top_k: int, capabilities: Capabilities) -> None:
@@ -70,16 +81,20 @@ async def ask_teacher(
     An answer is cut to what the teacher's context holds beside the prompt, and left out where that is nothing. With a
     `top_k` of 0 only the sampled tokens are looked up.
     """
-    fitting = [(prompt, _cut(turn, context_length - len(prompt))) for prompt, turn in zip(prompts, turns, strict=True)]
-    fitting = [(prompt, turn) for prompt, turn in fitting if turn.completion_tokens]
-    sequences = [[*prompt, *turn.completion_tokens] for prompt, turn in fitting]
+    cut = [(prompt, _cut(turn, context_length - len(prompt))) for prompt, turn in zip(prompts, turns, strict=True)]
+    fitting = [(index, prompt, turn) for index, (prompt, turn) in enumerate(cut) if turn.completion_tokens]
+    sequences = [[*prompt, *turn.completion_tokens] for _, prompt, turn in fitting]
     if not top_k:
         scores = [teacher.logprobs(tokens) for tokens in sequences]
-        return [Lesson(turn, (await score)[len(p) :]) for (p, turn), score in zip(fitting, scores, strict=True)]
-    asked = [teacher.topk_logprobs(tokens, top_k) for tokens in sequences]
-    found = [(turn, len(prompt), await top) for (prompt, turn), top in zip(fitting, asked, strict=True)]
-    alternatives = [(turn, TopLogprobs(top.tokens[start:], top.logprobs[start:])) for turn, start, top in found]
-    return [Lesson(turn, _looked_up(turn.completion_tokens, top), top) for turn, top in alternatives]
+        found = [(*asked, (await score)[len(asked[1]) :]) for asked, score in zip(fitting, scores, strict=True)]
+        return [Lesson(turn, logprobs, index=index) for index, _, turn, logprobs in found]
+    tops = [teacher.topk_logprobs(tokens, top_k) for tokens in sequences]
+    lessons: list[Lesson] = []
+    for (index, prompt, turn), operation in zip(fitting, tops, strict=True):
+        whole = await operation
+        top = TopLogprobs(whole.tokens[len(prompt) :], whole.logprobs[len(prompt) :])
+        lessons.append(Lesson(turn, _looked_up(turn.completion_tokens, top), top, index))
+    return lessons
 
 
 def _looked_up(tokens: Sequence[int], top: TopLogprobs) -> np.ndarray:
@@ -95,10 +110,10 @@ def _cut(turn: Turn, length: int) -> Turn:
 
 def distillation_batch(items: Sequence[Lesson], kind: Divergence, *, skip: int = 0) -> TrainingBatch:
     """The step that pulls the student towards the teacher, averaged over the tokens of all answers."""
-    items = [item for item in items if len(item.turn.completion_tokens) > skip]
+    items = [item for item in items if item.n_tokens > skip]
     if not items:
-        return TrainingBatch([])
-    scale = 1 / sum(len(item.turn.completion_tokens) - skip for item in items)
+        return TrainingBatch([], empty_because="No answer left the teacher anything to say; see `evsys rollouts`.")
+    scale = 1 / sum(item.n_tokens - skip for item in items)
     if kind == "sampled":
         # On average the teacher likes the student's words less than the student does. Taking that average off changes
         # nothing in expectation, but keeps a step from making everything that was sampled less probable.
@@ -179,10 +194,53 @@ def _with_bucket(probabilities: np.ndarray) -> np.ndarray:
 
 
 def distance(items: Sequence[Lesson]) -> dict[str, float]:
-    """How far the student's own words are from what the teacher would have said."""
-    metrics = {"teacher/reverse_kl": -float(np.concatenate([_liking(item) for item in items]).mean())}
+    """How far the student's own words are from what the teacher would have said, over all of their tokens."""
+    metrics = {"teacher/reverse_kl": reverse_kl([item.liking for item in items], [item.n_tokens for item in items])}
     tops = [item.teacher.logprobs for item in items if item.teacher is not None]
     if tops:
         top = np.concatenate(tops)
         metrics["teacher/entropy_top"] = float(-(np.exp(top) * top).sum(axis=1).mean())
     return metrics
+
+
+def reverse_kl(likings: Sequence[float], n_tokens: Sequence[int]) -> float:
+    """The divergence per token over several answers; what is recorded of each of them gives exactly this."""
+    return -sum(liking * n for liking, n in zip(likings, n_tokens, strict=True)) / sum(n_tokens)
+
+
+def answer_rollouts(
+    questions: Sequence[Sequence[Message]],
+    names: Sequence[str],
+    answers: Sequence[Turn | None],
+    lessons: Sequence[Lesson],
+    *,
+    skip: int = 0,
+) -> list[Rollout]:
+    """The answers of a step as they are recorded: the teacher's liking is their reward.
+
+    Lessons are about the answers that there are, in their order.
+    """
+    taught = {lesson.index: lesson for lesson in lessons if lesson.n_tokens > skip}
+    rollouts: list[Rollout] = []
+    n_answers = 0
+    for name, question, turn in zip(names, questions, answers, strict=True):
+        asked = [dict(message) for message in question]
+        if turn is None:
+            rollouts.append(Rollout(name, 0, "infra", None, [], asked, "the question leaves no room for an answer"))
+            continue
+        lesson, n_answers = taught.get(n_answers), n_answers + 1
+        judged = {"teacher/reverse_kl": -lesson.liking, "teacher_tokens": lesson.n_tokens} if lesson else {}
+        problem = "the answer was cut off at max_tokens" if turn.stop_reason == "length" else None
+        rollouts.append(
+            Rollout(
+                name,
+                0,
+                status="truncated" if problem else "ok",
+                reward=None if lesson is None else lesson.liking,
+                turns=[turn],
+                messages=[*asked, turn.message],
+                error=problem if lesson is not None else "the teacher had no room to read it, or nothing to say of it",
+                info=judged,
+            )
+        )
+    return rollouts

@@ -14,13 +14,12 @@ from ..backends.client import SamplingClient, SamplingParams
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
 from ..data import HarborTask, TargetFormat, parse_rows
-from ..errors import TrainingError
 from ..log import get_logger
-from ..protocols import AlgorithmTraits, RolloutTraits
+from ..protocols import AlgorithmTraits, RolloutTraits, Row
 from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
 from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness, import_agent
 from ..rollouts.policy import ContextFullError, SamplerPolicy
-from ..rollouts.rollout import Message, Rollout, Turn
+from ..rollouts.rollout import AllFailedError, Message, Rollout, Turn
 from .base import BaseAlgorithm, PlannedWork, TrainingConfig
 from .prompts import prompt_of
 
@@ -201,6 +200,11 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
         return HarborEngine(limits)
 
 
+def row_name(rows: Sequence[Row], index: int) -> str:
+    """How the record calls a row: by the id of its task, else by its number."""
+    return str(rows[index].get("task_id") or f"row{index + 1}")
+
+
 def _report_failures(rollouts: Sequence[Rollout]) -> None:
     """Failures are not trained on, so they must not go unseen; where nothing else is left, there is no run."""
     failures = [rollout for rollout in rollouts if rollout.status == "infra"]
@@ -208,9 +212,10 @@ def _report_failures(rollouts: Sequence[Rollout]) -> None:
         first = failures[0]
         if len(failures) == len(rollouts):
             at = f" (at {first.error_at})" if first.error_at else ""
-            raise TrainingError(
+            raise AllFailedError(
                 f"all {len(rollouts)} rollouts of a step failed, so that there is nothing to learn from. The first, of "
-                f"task '{first.task_id}': {first.error}{at}"
+                f"task '{first.task_id}': {first.error}{at}",
+                rollouts,
             )
         get_logger(__name__).warning(
             "%d of %d rollouts failed and are left out; the first, of task %s: %s",

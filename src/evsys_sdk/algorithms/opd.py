@@ -15,8 +15,8 @@ from ..inference.renderer import row_messages
 from ..protocols import Row
 from ..rollouts.rollout import Message, opening
 from ..training.batch import TrainingBatch
-from .distillation import Divergence, ask_teacher, check_divergence, distillation_batch
-from .on_policy import OnPolicyAlgorithm, OnPolicyConfig
+from .distillation import Divergence, answer_rollouts, ask_teacher, check_divergence, distillation_batch
+from .on_policy import OnPolicyAlgorithm, OnPolicyConfig, row_name
 
 
 class OPD(OnPolicyAlgorithm):
@@ -51,8 +51,10 @@ class OPD(OnPolicyAlgorithm):
         return len(self.prompts)
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
-        conversations = [self.prompts[index] for index in self.order().indices(step_idx)]
-        turns = [turn for turn in await self.answers(conversations, step_idx) if turn is not None]
+        indices = list(self.order().indices(step_idx))
+        conversations = [self.prompts[index] for index in indices]
+        answers = await self.answers(conversations, step_idx)
+        turns = [turn for turn in answers if turn is not None]
         lessons = await ask_teacher(
             self._teacher,
             [turn.prompt_tokens for turn in turns],
@@ -66,6 +68,7 @@ class OPD(OnPolicyAlgorithm):
             "tokens_sampled": sum(len(turn.completion_tokens) for turn in turns),
             "answers/no_room": len(conversations) - len(turns),
         }
+        batch.rollouts = answer_rollouts(conversations, [row_name(self.rows, i) for i in indices], answers, lessons)
         return batch
 
 

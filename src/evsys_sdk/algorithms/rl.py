@@ -40,6 +40,7 @@ class Experience:
 
     data: list[Datum]
     metrics: dict[str, float]
+    rollouts: tuple[Rollout, ...] = ()
 
 
 class RL(RolloutAlgorithm):
@@ -138,10 +139,17 @@ class RL(RolloutAlgorithm):
             if self._mastery.reached([r.reward for group in groups for r in group if r.reward is not None]):
                 self.services.control.stop("every attempt earns the highest reward; there is nothing left to learn")
         experience = self._experience[1]
-        metrics = dict(experience.metrics)
-        if step_idx % self.cfg.updates_per_batch:  # these rollouts were paid for in an earlier step
-            metrics |= dict.fromkeys(_SPEND & metrics.keys(), 0.0)
-        return TrainingBatch(experience.data, self.cfg.loss_fn, self._loss_config(), metrics=metrics)
+        metrics, rollouts = dict(experience.metrics), experience.rollouts
+        if step_idx % self.cfg.updates_per_batch:  # these rollouts were paid for, and recorded, with an earlier step
+            metrics, rollouts = metrics | dict.fromkeys(_SPEND & metrics.keys(), 0.0), ()
+        return TrainingBatch(
+            experience.data,
+            self.cfg.loss_fn,
+            self._loss_config(),
+            metrics=metrics,
+            rollouts=rollouts,
+            empty_because="" if experience.data else explain_constant(experience.rollouts),
+        )
 
     def state(self) -> dict[str, Any]:
         return {"mastery": self._mastery.state()}
@@ -177,7 +185,8 @@ class RL(RolloutAlgorithm):
         metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)} | _spent_on(groups)
         if self._base is not None and learnable:
             learnable, metrics["policy/kl_to_start"] = await self._with_kl_penalty(self._base, learnable)
-        return Experience(normalised(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens), metrics)
+        data = normalised(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens)
+        return Experience(data, metrics, tuple(rollout for group in groups for rollout in group))
 
     def _reward(self, rollout: Rollout) -> float:
         assert rollout.reward is not None
@@ -206,6 +215,16 @@ class RL(RolloutAlgorithm):
             return None
         thresholds = {"clip_low_threshold": self.cfg.clip_low, "clip_high_threshold": self.cfg.clip_high}
         return {key: value for key, value in thresholds.items() if value is not None}
+
+
+def explain_constant(rollouts: Sequence[Rollout]) -> str:
+    """Why groups whose rewards do not differ teach nothing, and what to look at."""
+    rewards = sorted({rollout.reward for rollout in rollouts if rollout.reward is not None})
+    found = f"are all {rewards[0]:g}" if len(rewards) == 1 else "do not differ within any group"
+    return (
+        f"The rewards {found}, so that no attempt is better than another. Look at them with `evsys rollouts`; make the "
+        "tasks easier or the verifier finer, or raise group_size."
+    )
 
 
 def group_advantages(rewards: Sequence[float], kind: Advantage) -> list[float]:

@@ -24,8 +24,8 @@ from ..errors import DataError
 from ..inference.renderer import row_messages
 from ..rollouts.rollout import Message, text_of
 from ..training.batch import TrainingBatch
-from .distillation import Divergence, ask_teacher, check_divergence, distillation_batch
-from .on_policy import OnPolicyAlgorithm, OnPolicyConfig
+from .distillation import Divergence, answer_rollouts, ask_teacher, check_divergence, distillation_batch
+from .on_policy import OnPolicyAlgorithm, OnPolicyConfig, row_name
 
 _TEACHER_TEMPLATE = (
     "{question}\n\nThis is an example for a response to the question:\n{demonstration}\n\n"
@@ -84,7 +84,8 @@ class SDFT(OnPolicyAlgorithm):
         return len(self.pairs)
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
-        pairs = [self.pairs[index] for index in self.order().indices(step_idx)]
+        indices = list(self.order().indices(step_idx))
+        pairs = [self.pairs[index] for index in indices]
         answers = await self.answers([question for question, _ in pairs], step_idx)
         answered = [(pair, turn) for pair, turn in zip(pairs, answers, strict=True) if turn is not None]
         lessons = await ask_teacher(
@@ -100,8 +101,10 @@ class SDFT(OnPolicyAlgorithm):
             "epoch": self.order().epoch(step_idx),
             "tokens_sampled": sampled,
             "answers/no_room": len(pairs) - len(lessons),
-            "answers/cut_tokens": sampled - sum(len(lesson.turn.completion_tokens) for lesson in lessons),
+            "answers/cut_tokens": sampled - sum(lesson.n_tokens for lesson in lessons),
         }
+        questions, names = [question for question, _ in pairs], [row_name(self.rows, index) for index in indices]
+        batch.rollouts = answer_rollouts(questions, names, answers, lessons, skip=self.cfg.skip_tokens)
         return batch
 
     def _shown(self, messages: Sequence[Message], demonstration: str) -> list[Message]:

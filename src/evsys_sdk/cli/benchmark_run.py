@@ -64,7 +64,7 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     from ..config import InferenceSpec
     from ..data.reference import slug
     from ..eval.scored_model import as_scored_model, open_client
-    from ..eval.scores import write_record
+    from ..record.scorings import write_scoring
 
     spec = InferenceSpec(kind=kind, params=_params(params))
     settings = _settings(**options)
@@ -80,7 +80,7 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
         if callable(close := getattr(client, "close", None)):
             close()
     settled = {"samples": settings.samples, **settings.identity}
-    answer = write_record(folder, "benchmark run", {**result.to_dict(), "settings": settled, "output": str(folder)})
+    answer = write_scoring(folder, "benchmark run", {**result.to_dict(), "settings": settled, "output": str(folder)})
     emit(answer, as_json, lambda: _render(result, folder))
     return 2 if result.problem else 0
 

@@ -15,7 +15,7 @@ from .record_options import chosen_filters, filter_options, format_options, root
     type=click.IntRange(min=200),
     default=2000,
     show_default=True,
-    help="Longest answer, at four characters a token.",
+    help="Longest answer, in tokens counted so that no model needs more.",
 )
 @click.option("--goal", metavar="TEXT", default="", help="What you are working towards, to stand at the top.")
 @filter_options
@@ -24,7 +24,7 @@ from .record_options import chosen_filters, filter_options, format_options, root
 def context(
     budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
 ) -> None:
-    """Tell an agent what it needs to know: best so far, open questions, what was tried, what failed, spend."""
+    """Tell an agent what it needs to know: what was tried, what each change did, what is open, failed or untried."""
     from ..history.context import make_digest
     from ..history.index import HistoryIndex
     from ..history.listing import nothing_text
@@ -35,7 +35,8 @@ def context(
         raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
     folders = experiment_roots(roots)
     with HistoryIndex(folders) as index:
-        digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen_filters(filters))
+        chosen = chosen_filters(filters)
+        digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen, known=not roots)
     shown = digest.fit("json" if as_json else "markdown" if as_markdown else "text")
     empty = not any(section.items for section in digest.sections if section.key != "goal")
     if as_json:

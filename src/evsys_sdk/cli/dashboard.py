@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from ..log import hand_over
+from ..redact import hand_over
 from .output import emit, json_option, table
 from .record_options import root_option
 

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by bu
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ import click
 
 from .._version import __version__
 from ..errors import EvsysError
-from ..log import redact_output
+from ..redact import redact_output
 
 COMMANDS = {
     "init-project": ("init_project", "Write a research project that works as it is."),
@@ -39,6 +38,7 @@ COMMANDS = {
     "audit": ("audit", "Check whether an experiment's record agrees with itself."),
     "history": ("history", "List the experiments on this machine."),
     "show": ("show", "Show what came of one experiment, and how to go on."),
+    "rollouts": ("rollouts", "Show the attempts that a run learned from."),
     "compare": ("compare", "Compare experiments: config, scores task by task, curves."),
     "context": ("context", "Sum up all experiments for an agent, within a budget."),
     "note": ("note", "Add a note to the record of an experiment."),
@@ -46,6 +46,10 @@ COMMANDS = {
     "dashboard": ("dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("sync", "Send what a dashboard has not received yet."),
     "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "traces": ("traces", "Make data of the conversations of systems in use."),
+    "gate": ("gate", "Judge whether weights may replace those that are live."),
+    "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
+    "deployments": ("deployments", "List, show and take back what was shipped."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
     "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
     "campaign": ("campaign", "Give agents a question with a budget, and follow it."),
@@ -123,7 +127,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
-    gc.set_threshold(50_000)  # start-up makes many objects and hardly any garbage: looking for it costs a tenth of it
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments
     try:

@@ -31,6 +31,36 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
+_NARROWEST_COLUMN = 12
+
+
+def fit_table(headers: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None) -> str:
+    """A table for people, no wider than the terminal: empty columns are left out, the widest ones shortened."""
+    width = terminal_width() if width is None else width
+    texts = [[" ".join(str(cell).split()) for cell in row] for row in rows]
+    kept = [column for column in range(len(headers)) if not texts or any(row[column] for row in texts)]
+    heads, texts = [headers[column] for column in kept], [[row[column] for column in kept] for row in texts]
+    widths = [max(len(row[column]) for row in (heads, *texts)) for column in range(len(heads))]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _NARROWEST_COLUMN:
+        widest = widths.index(max(widths))
+        others = sorted(widths)[-2] if len(widths) > 1 else 0
+        over = sum(widths) + 2 * (len(widths) - 1) - width
+        widths[widest] = max(_NARROWEST_COLUMN, widths[widest] - over, min(others - 1, widths[widest] - 1))
+    return table(heads, [[_cut(cell, widths[column]) for column, cell in enumerate(row)] for row in texts])
+
+
+def terminal_width() -> int:
+    """How wide a table may be: the terminal's width, or what a reader of a file or a pipe can follow."""
+    import shutil
+    import sys
+
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 120
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
 def import_option[F: Callable[..., Any]](command: F) -> F:
     """Add `--import`, which loads the user's own extensions before the command runs."""
 

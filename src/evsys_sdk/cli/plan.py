@@ -10,22 +10,26 @@ import click
 from .output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
+    from ..experiment.fit import Fit
     from ..experiment.plan import LimitPlan, Needs, Plan
     from ..experiment.sensitivity import Sensitivity
 
 
 @click.command()
 @click.argument("path", type=click.Path())
+@click.option(
+    "--fit-minutes", type=click.FloatRange(min=0, min_open=True), help="Say which steps, arms and scorings fit into it."
+)
 @json_option
 @import_option
-def plan(path: str, as_json: bool) -> None:
+def plan(path: str, fit_minutes: float | None, as_json: bool) -> None:
     """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
-    from ..config import validate_yaml
     from ..experiment.plan import plan_experiment
     from ..experiment.plan_hash import hash_plan
+    from ..experiment.preflight import check_file
 
-    config = validate_yaml(path, deep=True)
-    found = plan_experiment(config)
+    config = check_file(path).config
+    found = plan_experiment(config, checked=True, fit_minutes=fit_minutes)
     emit({**found.to_dict(), "hash": hash_plan(config)}, as_json, lambda: _render(found))
 
 
@@ -45,6 +49,9 @@ def _render(plan: Plan) -> None:
         click.echo(_verdict(name, limit))
     if plan.sensitivity is not None:
         for line in _sensitivity(plan):
+            click.echo(line)
+    if plan.fit is not None:
+        for line in _fit(plan, plan.fit):
             click.echo(line)
     notes = {note: None for run in plan.runs for note in run.notes}
     for sentence in (*plan.assumptions, *notes):
@@ -105,6 +112,29 @@ def _needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
         f"To see the claimed {claimed:g}: n_repeats: {found.seeds_needed} "
         f"({arms}, at most {plan.total.tokens * times:,.0f} tokens{usd})."
     )
+
+
+def _fit(plan: Plan, fit: Fit) -> Iterator[str]:
+    """What of the experiment fits into the time that there is."""
+    given = f"{fit.minutes:g} min"
+    if fit.needed_minutes is None:
+        yield f"What fits into {given} is not known: run a few steps with `evsys run --steps 8`, and plan again."
+        return
+    needed = _time(fit.needed_minutes * 60)
+    if fit.fits:
+        yield f"Everything fits into {given}: it takes about {needed}."
+    else:
+        steps = max(run.each.steps or 0 for run in plan.runs)
+        all_arms = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each"
+        full = _count(fit.arms or 0, "arm")
+        yield f"Into {given} fit {all_arms}, or {full} with all {steps:,} steps; everything takes about {needed}:"
+        if fit.steps is not None:
+            yield f"  evsys run CONFIG --steps {fit.steps}"
+    if fit.run_every is not None:
+        yield (
+            f"Scoring takes {100 * fit.scoring_share:.0f} % of the time; "
+            f"every {fit.run_every} steps it would be a fifth."
+        )
 
 
 def _time(seconds: float | None) -> str:

@@ -46,25 +46,28 @@ def run(
     """
     from pathlib import Path
 
-    from ..config import validate_yaml
     from ..experiment import Experiment
+    from ..experiment.preflight import check_file
     from ..files import write_json
-    from ..loop.campaign import campaign_of
+    from ..loop.campaigns.campaign import campaign_of
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
-    config = _adapted(validate_yaml(path, deep=True, rehearsed=dry), dry=dry, steps=steps)
+    checked = check_file(path, rehearsed=dry, adapt=lambda config: _adapted(config, dry=dry, steps=steps))
+    config = checked.config
+    for warning in checked.warnings:
+        click.echo(f"warning: {warning}.", err=True)
     if plan_hash is not None:
         from ..experiment.plan_hash import refuse_other_plan
 
         refuse_other_plan(config, plan_hash)
     if not dry and campaign_of(config) is not None:
-        from ..loop.admission import admit
+        from ..loop.campaigns.admission import admit
 
         admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment(config, callbacks=[] if quiet else _progress(config))
+    experiment = Experiment(config, callbacks=[] if quiet else _progress(config), checked=True)
     if detach:
         return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer

@@ -77,10 +77,14 @@ def serve(
     from ..registry import get_backend
     from ..server.run import serve as run
     from ..server.settings import ServeSettings
+    from .params import read_params
 
     folder = Path(state_dir) if state_dir else workspace_dir() / "serve"
     settings = ServeSettings(
-        state_dir=folder.resolve(), backend_params=_params(params), api_key=_key(api_key_file), **options
+        state_dir=folder.resolve(),
+        backend_params=read_params(params, "--backend-param"),
+        api_key=_key(api_key_file),
+        **options,
     )
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
     run(settings, lambda url: _announce(url, settings, as_json))
@@ -101,21 +105,6 @@ def _announce(url: str, settings: Any, as_json: bool) -> None:
         return
     key = "with the API key of this server" if settings.api_key else "with any API key that starts with 'tml-'"
     click.echo(f"{settings.backend} serves {', '.join(settings.models)} at {url} {key}. Ctrl-C stops it.")
-
-
-def _params(pairs: tuple[str, ...]) -> dict[str, Any]:
-    import yaml
-
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--backend-param takes KEY=VALUE (got {pair!r}).")
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"--backend-param {key}: {value!r} is no YAML value. Put quotes around a text.") from None
-    return found
 
 
 def _key(file: str | None) -> str | None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from ..errors import ConfigError, EvsysError, MissingExtraError, Problem
+from ..errors import MISSING, ConfigError, EvsysError, MissingExtraError, Problem
 from ..protocols import ChecksParams
 from ..registry import config_model, registry
 from .availability import unavailable
@@ -87,13 +89,25 @@ def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path
     if issubclass(model, KindSpec) and (spec := _instance(model, node)) is not None:
         yield path, spec
     if isinstance(node, dict | model):
-        for name, field in model.model_fields.items():
-            value = _field(node, name, field.get_default(call_default_factory=True))
-            for inner in models_in(field.annotation):
+        for name, field, inner_models, item_models in _nested(model):
+            value = _field(node, name, MISSING)
+            if value is MISSING:
+                value = field.get_default(call_default_factory=True)
+            for inner in inner_models:
                 yield from _specs(inner, value, (*path, name))
-            for inner in item_models_in(field.annotation) if isinstance(value, list) else ():
+            for inner in item_models if isinstance(value, list) else ():
                 for index, item in enumerate(cast("list[Any]", value)):
                     yield from _specs(inner, item, (*path, name, index))
+
+
+@cache
+def _nested(model: type[BaseModel]) -> list[tuple[str, FieldInfo, list[type[BaseModel]], list[type[BaseModel]]]]:
+    """The fields of a model that may hold other models, and which ones; of ten thousand arms all have the same."""
+    found = [
+        (name, field, models_in(field.annotation), item_models_in(field.annotation))
+        for name, field in model.model_fields.items()
+    ]
+    return [one for one in found if one[2] or one[3]]
 
 
 def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:

@@ -8,20 +8,21 @@ validate_yaml("config.yaml", deep=True)
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
-from .availability import unavailable
-from .deep import KindCheck
 from .expansion import Expansion, expand_file
 from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
 from .problems import failed_check, problems_in
 from .run import RunConfig
 from .space import SpaceExpansion, expand_space
-from .yaml_text import Document, read_yaml_file, write_yaml
+from .yaml_text import Document, read_yaml_file
+
+if TYPE_CHECKING:
+    from .deep import KindCheck
 
 
 def load_yaml(path: str | FilePath) -> ExperimentConfig:
@@ -31,6 +32,8 @@ def load_yaml(path: str | FilePath) -> ExperimentConfig:
 
 def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> str:
     """The experiment as YAML text, without what equals a default; written to `path` when one is given."""
+    from .yaml_text.write import write_yaml
+
     text = write_yaml(config.model_dump(exclude_defaults=True))
     if path is not None:
         from ..files import write_text
@@ -53,7 +56,7 @@ def load_document(document: Document, *, deep: bool = False, rehearsed: bool = F
     if not isinstance(data, dict):
         message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
         raise ConfigError(_locate(Problem(message, value=data, hint=hint), document))
-    config, problems = _load(cast("dict[str, Any]", data), KindCheck(rehearsed=rehearsed) if deep else None)
+    config, problems = _load(cast("dict[str, Any]", data), _check_kinds(rehearsed) if deep else None)
     if problems or config is None:
         located = [_locate(problem, document) for problem in problems]
         raise ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
@@ -72,8 +75,17 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
         config = config.expanded()
     if check is not None:
         problems += check.problems(ExperimentConfig, data)
-        problems += unavailable(config) if config and not problems else []
+        if config and not problems:
+            from .availability import unavailable
+
+            problems += unavailable(config)
     return config, problems
+
+
+def _check_kinds(rehearsed: bool) -> KindCheck:
+    from .deep import KindCheck  # it knows the registry, and a shallow look needs none of it
+
+    return KindCheck(rehearsed=rehearsed)
 
 
 def _validated(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig | None:

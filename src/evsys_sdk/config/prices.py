@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Self
 from pydantic import AliasChoices, Field, model_validator
 
 from ..log import get_logger
-from ..registry import get_algorithm
 from .base import MisplacedValue, Strict
 
 if TYPE_CHECKING:
@@ -148,6 +147,8 @@ def price_of(run: RunConfig, budget: Budget) -> Tariff | None:
 
 def backend_of(run: RunConfig) -> str:
     """The backend that a run really trains on: its own, or the one its recipe insists on."""
+    from ..registry import get_algorithm
+
     return getattr(get_algorithm(run.algorithm.kind), "pinned_backend", None) or run.backend.kind
 
 

@@ -98,6 +98,20 @@ class EvalConfig(Strict):
     """Score at most this many rows."""
 
 
+class RolloutsConfig(Strict):
+    """What is kept of the attempts that recipes such as `rl`, `sdft` and `opd` learn from.
+
+    Every attempt is recorded with its reward. These settings are about its conversation, which takes the room.
+    """
+
+    share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the groups whose conversations are kept; failures and the extremes of each step always are."""
+    max_mb: float = Field(default=200.0, ge=0)
+    """Once the file is this large, only the conversations of failures and extremes are kept, shortened."""
+    tokens: bool = False
+    """Whether to keep token ids and log-probabilities too."""
+
+
 class ContinualStage(Strict):
     """One dataset of a continual run."""
 
@@ -138,6 +152,8 @@ class RunConfig(Strict):
     """Where to train it."""
     eval: EvalConfig = Field(default_factory=EvalConfig)
     """How to score it."""
+    rollouts: RolloutsConfig = Field(default_factory=RolloutsConfig)
+    """What to keep of the attempts it learns from."""
     continual: ContinualConfig | None = None
     """Train on several datasets in order instead of one."""
     seed: int = Field(default=42, ge=0, lt=2**63)

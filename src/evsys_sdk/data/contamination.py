@@ -295,6 +295,6 @@ def _window(task: Sequence[str], row: Sequence[str]) -> Sequence[str]:
 
 def _mask(word: str) -> str:
     """What stays of a word when numbers and names do not count."""
-    if any(char.isdigit() for char in word):
+    if not word.isalpha() and any(map(str.isdigit, word)):
         return _NUMBER
     return _NAME if "A" <= word[0] <= "Z" else word.lower()

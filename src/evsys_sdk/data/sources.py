@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import DataError, MissingExtraError, show
+from ..paths import in_project
 from ..protocols import DataStore, Row
 from .jsonl import read_jsonl
 from .shapes import is_list, is_object
@@ -125,7 +126,7 @@ def _from_hugging_face(name: str, split: str) -> Iterator[Row]:
 
 
 def _open_hugging_face(datasets: Any, name: str, split: str) -> Iterable[Any]:
-    path = Path(name).expanduser()
+    path = in_project(name)
     # Slices and sums of splits cannot be streamed by the library; everything else can.
     streaming = not any(character in split for character in "[]+%")
     if path.is_file():

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     type Hashes = NDArray[np.uint64]
     type Numbers = NDArray[np.int64]
 
-_FILTER_BITS = 24
+_MOST_FILTER_BITS, _SPARE_FILTER_BITS = 24, 8
+"""As many places as turn nearly every n-gram away, and no more: of a few tasks, filling memory would be most of it."""
 _UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0002fa1f])"
@@ -53,8 +54,10 @@ class GramTable:
         kept = np.isin(pairs[:, 0], keys[rare])
         self._keys = pairs[kept, 0]
         self._tasks = np.asarray(members, np.int64)[pairs[kept, 1].astype(np.int64)]
-        self._filter = np.zeros(1 << _FILTER_BITS, np.bool_)
-        self._filter[self._keys >> np.uint64(64 - _FILTER_BITS)] = True
+        bits = min(_MOST_FILTER_BITS, len(self._keys).bit_length() + _SPARE_FILTER_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._filter = np.zeros(1 << bits, np.bool_)
+        self._filter[self._keys >> self._shift] = True
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -64,7 +67,7 @@ class GramTable:
         import numpy as np
 
         grams, rows = _ngrams(words, self._n, masked=self._masked)
-        passed = np.flatnonzero(self._filter[grams >> np.uint64(64 - _FILTER_BITS)])
+        passed = np.flatnonzero(self._filter[grams >> self._shift])
         grams, rows = grams[passed], rows[passed]
         low, high = np.searchsorted(self._keys, grams, "left"), np.searchsorted(self._keys, grams, "right")
         for at in np.flatnonzero(high > low):
@@ -139,7 +142,7 @@ def _mix(hashes: Hashes) -> Hashes:
 
 
 def _round_up(length: int) -> int:
-    return 1 << max(20, (length - 1).bit_length())
+    return 1 << max(12, (length - 1).bit_length())
 
 
 @lru_cache(maxsize=2)

@@ -36,6 +36,7 @@ from ..inference.client import Completion
 from ..inference.retry import RetryReport, call_with_retry_async
 from ..protocols import VerificationResult
 from ..record.lock import exclusive
+from ..record.scorings import write_scoring
 from ..rollouts.engine import EngineLimits
 from ..rollouts.rollout import Rollout
 from .benchmark import Benchmark, ScoreSettings
@@ -44,7 +45,7 @@ from .predictions import Prediction
 from .prompts import DEFAULT_SYSTEM, END_OF_TURN, conversation, qwen3_chat_template_prompt, qwen_chat_prompt
 from .row_tasks import task_of
 from .scored_model import AskAgain, ClientModel, Sampling
-from .scores import EvalResult, write_record
+from .scores import EvalResult
 from .slugs import PASSES, TOOL_CALL_TAG, AliasMatcher, extract_predicted_slug, normalise
 
 type Extract = Callable[[str], str | None]
@@ -301,7 +302,7 @@ def _write(artifacts: EvalArtifacts, result: EvalResult) -> None:
     if artifacts.output_dir is not None:
         write_json(artifacts.output_dir / "summary.json", artifacts.summary.to_dict())
         write_text(artifacts.output_dir / "summary.md", format_summary_markdown(artifacts.summary))
-        write_record(artifacts.output_dir, "eval model", {**result.to_dict(), "summary": artifacts.summary.to_dict()})
+        write_scoring(artifacts.output_dir, "eval model", {**result.to_dict(), "summary": artifacts.summary.to_dict()})
 
 
 def _name(dataset: Any) -> str:

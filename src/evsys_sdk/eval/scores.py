@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from ..data.types import HarborTask
 from ..errors import EvsysError, show
-from ..files import write_json
 from .answer import extract_answer
 from .metric import BuiltMetric, MetricValue
 from .predictions import Prediction
 from .samples import Sample, TaskSamples
-
-RESULT_FILE = "result.json"
 
 type Breakdown = dict[str, dict[str, dict[str, MetricValue]]]
 """Metadata key -> its value -> metric -> score."""
@@ -220,10 +215,3 @@ def _values(
         except EvsysError as error:  # the other metrics are worth having
             errors[name] = str(error)
     return values, errors
-
-
-def write_record(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `result.json` of a scoring outside of any experiment, beside its `predictions.jsonl`."""
-    record = {"record": 1, "kind": kind, "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **content}
-    write_json(folder / RESULT_FILE, record)
-    return record

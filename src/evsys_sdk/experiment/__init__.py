@@ -8,10 +8,32 @@ runner      one arm from rows to result, as a list of named steps
 record_dir  where each of them is written, and how it is taken up again
 journal     everything that happened to the experiment, in order
 experiment  all of this together
+
+Loaded on first use: the statistics below are asked for by those who train nothing.
 """
 
-from .experiment import Experiment, run_experiment
-from .results import ArmResult, ExperimentResult
-from .sweep import Sweep
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .experiment import Experiment, run_experiment
+    from .results import ArmResult, ExperimentResult
+    from .sweep import Sweep
 
 __all__ = ["ArmResult", "Experiment", "ExperimentResult", "Sweep", "run_experiment"]
+
+_HOMES = {
+    "ArmResult": "results",
+    "Experiment": "experiment",
+    "ExperimentResult": "results",
+    "Sweep": "sweep",
+    "run_experiment": "experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

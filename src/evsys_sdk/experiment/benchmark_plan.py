@@ -10,7 +10,7 @@ from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata, Success
 from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
 from ..data.types import HarborTask, InProcessVerifier
-from ..errors import EvalError, EvsysError, Problem
+from ..errors import EvalError, EvsysError, Problem, closest, problems_of
 from ..eval.benchmark import Benchmark, ScoreSettings
 from ..eval.engines import check_engine
 from ..eval.metric import build_metric
@@ -18,6 +18,7 @@ from ..eval.run_eval import asks_another_model
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
 from ..eval.verifiers.python_tests import check_tests
+from ..paths import in_project
 from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
@@ -93,7 +94,8 @@ def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> l
 
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
     """The tasks of an entry."""
-    return Benchmark.load(id=entry.id, path=entry.path, name=entry.name, transforms=entry.transforms)
+    path = None if entry.path is None else in_project(entry.path)
+    return Benchmark.load(id=entry.id, path=path, name=entry.name, transforms=entry.transforms)
 
 
 def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:
@@ -101,7 +103,7 @@ def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str,
     success = _success(metadata)
     for one in planned:
         if one.split == "val" and one.entry.run_every is not None:
-            reported = _metrics(one.entry, metadata)
+            reported = reported_metrics(one.entry, metadata)
             name = success.name if success and success.name in reported else reported[0]
             return one.metric_name(name), success.mode if success and success.name == name else "max"
     return None
@@ -138,12 +140,12 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata, priced: boo
             check()
         except EvsysError as error:
             well_named = well_named and not place.startswith(f"{path}.metrics")
-            yield Problem(str(error).rstrip("."), path=place)
+            yield from problems_of(error, place, "Correct the entry, or its tasks.")
     if well_named:
         for at, name in enumerate(entry.metrics):
             if not priced and build_metric(name).needs_price:
                 yield Problem(_NO_PRICE[0], path=f"{path}.metrics[{at}]", hint=_NO_PRICE[1])
-        settings = ScoreSettings(samples=entry.samples, metrics=_metrics(entry, metadata))
+        settings = ScoreSettings(samples=entry.samples, metrics=reported_metrics(entry, metadata))
         for at, problem, hint in settings.metric_problems(loaded):
             yield Problem(problem, path=f"{path}.metrics[{at}]" if entry.metrics else f"{path}.metrics", hint=hint)
 
@@ -160,7 +162,8 @@ def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
             try:
                 metric = build_metric(spec)
             except EvsysError as error:
-                found.setdefault(str(error), Problem(str(error).rstrip("."), path=place))
+                for problem in problems_of(error, place):
+                    found.setdefault(problem.message, problem)
                 continue
             if metric.k > 1:
                 message = f"{spec.kind} needs {metric.k} attempts at each row, and run.eval asks once"
@@ -202,7 +205,9 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
     for name, where in [*((key, "breakdown_keys") for key in entry.breakdown_keys), (entry.cluster_by, "cluster_by")]:
         if name is not None and name not in keys:
             known = f"they have {', '.join(keys)}" if keys else "they have none"
-            raise EvalError(f"no task has the metadata key '{name}' of {where}; {known}.")
+            guess = closest(name, keys)
+            remedy = f"Did you mean '{guess}'?" if guess else "Name one that they have, or remove it."
+            raise EvalError(f"no task has the metadata key '{name}' of {where}; {known}. {remedy}")
     return tasks
 
 
@@ -216,14 +221,15 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
         harness=_harness(entry, algorithm),
         engine=entry.engine or (trained.engine if trained else "inline"),
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),
-        metrics=_metrics(entry, metadata),
+        metrics=reported_metrics(entry, metadata),
         breakdown_keys=entry.breakdown_keys,
         cluster_by=entry.cluster_by,
         n_tasks=entry.n_tasks,
     )
 
 
-def _metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
+def reported_metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
+    """The metrics that an entry reports, plainly named."""
     success = _success(metadata)
     return entry.metrics or [success.name if success and success.name in list_metrics() else "pass@1"]
 

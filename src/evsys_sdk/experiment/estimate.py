@@ -8,6 +8,7 @@ else a quarter of the characters.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,18 @@ _ROWS_LOOKED_AT = 512
 _MOCK_CONTEXT = 1 << 20
 
 
+_NO_MATTER_OF_SIZE = (
+    "learning_rate",
+    "lr_schedule",
+    "warmup_steps",
+    "weight_decay",
+    "grad_clip_norm",
+    "lora_rank",
+    "beta",
+)
+"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
+
+
 @dataclass(slots=True)
 class Estimate:
     """What one run takes, for one seed."""
@@ -58,6 +71,33 @@ class Estimate:
     notes: list[str] = field(default_factory=list[str])
     step_lengths: list[int] = field(default_factory=list[int])
     """Sequences of a typical step, in tokens of the mock model, to time it with."""
+    per_mock_token: float = 1.0
+    """Tokens of the model for each of those."""
+    scorings: list[PlannedScoring] = field(default_factory=list["PlannedScoring"])
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScoring:
+    """One set of tasks that a run is scored on."""
+
+    tokens: float
+    """Sampled each time, as expected."""
+    every: int | None
+    """Steps between two scorings during training; None where it is scored after it only."""
+    passes: int = 1
+    """How often it is scored besides: after training, and for each baseline."""
+
+    def times(self, steps: int) -> int:
+        """How often it is scored in a run of so many steps."""
+        return self.passes + (max(steps - 1, 0) // self.every if self.every else 0)
+
+
+def size_of_work(run: RunConfig) -> str:
+    """Equal for runs that take the same, so that each is looked at once."""
+    content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
+    for param in _NO_MATTER_OF_SIZE:
+        content["algorithm"]["params"].pop(param, None)
+    return json.dumps(content, sort_keys=True)
 
 
 def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
@@ -92,7 +132,7 @@ class _Look:
         samples = [row for _, rows in stages for row in rows[:_ROWS_LOOKED_AT]]
         renderer, model = get_renderer(self.client.tokenizer), self.run.model
         self.scale = token_scale(backend_of(self.run), model.name, samples, renderer, renderer_name=model.renderer_name)
-        self.found.tokenizer = self.scale.says
+        self.found.tokenizer, self.found.per_mock_token = self.scale.says, self.scale.per_mock_token
         if not stages:
             self.found.steps = None
             self.found.notes.append(
@@ -153,14 +193,17 @@ class _Look:
             lengths = [self._length(target_of(task)) for task in seen] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
+            self.found.scorings.append(PlannedScoring(len(rows) * fmean(lengths), every))
         algorithm: Any = build_algorithm(run)
         for planned in plan_benchmarks(self.config.metadata, algorithm, seed=run.seed):
             entry, settings = planned.entry, planned.settings
             tasks, longest = planned.benchmark.tasks[: settings.n_tasks], settings.sampling.max_tokens
             right = [getattr(task.verifier, "expected", None) for task in _spread(tasks, _ROWS_LOOKED_AT)]
             lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in right]
-            times = 1 + ((steps - 1) // entry.run_every if entry.run_every and steps else 0) + len(entry.models)
-            self._sample(len(tasks) * settings.samples * times, fmean(lengths), longest)
+            answers, expected = len(tasks) * settings.samples, min(fmean(lengths), longest)
+            scoring = PlannedScoring(answers * expected, entry.run_every, 1 + len(entry.models))
+            self._sample(answers * scoring.times(steps), expected, longest)
+            self.found.scorings.append(scoring)
 
     def _length(self, text: str) -> float:
         return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token

@@ -4,6 +4,8 @@ result = Experiment.from_yaml("config.yaml").run()
 for arm in result.arms:
     print(arm.name, arm.status, arm.metrics)
 print(result.best_arm, result.conclusion)
+
+What only a run needs is imported when it starts: checking a config is done far more often.
 """
 
 from __future__ import annotations
@@ -14,36 +16,34 @@ import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..config import ExperimentConfig, LauncherSpec, load_yaml
-from ..config.deep import deep_problems
 from ..errors import ConfigError
 from ..log import get_logger
+from ..paths import in_project
 from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.lock import FolderBusy, folder_lock
 from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
+from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
-from ..training.callback import Callback
-from .arms import Arm, expand_arms, folder_problems
-from .audit import audit_experiment
-from .benchmark_plan import benchmark_problems, is_priced, run_eval_problems
-from .claims import register_claim
-from .contamination import contamination_warnings
+from .arms import Arm, expand_arms
 from .experiment_end import tell_experiment_end
-from .hypothesis import claim_problems, hypothesis_sha256, normalised
+from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
-from .launcher import Launch, Launcher
 from .record_dir import ExperimentDir, open_experiment_dir
 from .results import ArmResult, ExperimentResult, ExperimentStatus
-from .scheduler import ArmScheduler
-from .search import allocation_for, mark_stopped, search_problems
+from .search import allocation_for, mark_stopped
 from .sweep import Sweep
+
+if TYPE_CHECKING:
+    from ..training.callback import Callback
+    from .launcher import Launcher
 
 
 class Experiment:
@@ -55,13 +55,20 @@ class Experiment:
         *,
         sweep: Sweep | None = None,
         callbacks: Sequence[Callable[[], Callback]] = (),
+        checked: bool = False,
     ) -> None:
-        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display."""
+        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display.
+
+        `checked`: the config comes from `check_file`, which has found nothing wrong with it.
+        """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
+        self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
+        """The experiment of a file, with the extensions that the project's settings name, as on the command line."""
+        import_project_code()
         return cls(load_yaml(path), **options)
 
     def run(self, *, resume: bool = False, fresh: bool = False) -> ExperimentResult:
@@ -75,7 +82,7 @@ class Experiment:
             closing(open_ledger(folder.path)) as ledger,
             stop_on_interrupt() as interrupt,
         ):
-            remember_output_root(self.config.output_dir)
+            remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
             arms = self._train(folder, journal, ledger, interrupt)
             status = self._status(arms, ledger, interrupt)
@@ -111,12 +118,12 @@ class Experiment:
 
     def validate(self) -> None:
         """Check everything that can be checked before anything is spent."""
-        config = self.config
-        problems = [*deep_problems(config), *folder_problems(self.arms)] or run_eval_problems(config)
-        problems += claim_problems(config)
-        problems = problems or benchmark_problems(config.metadata, priced=is_priced(config))
-        if problems := problems or search_problems(config):
-            raise ConfigError(problems)
+        from .preflight import check_config
+
+        if not self._checked:
+            if problems := check_config(self.config).problems:
+                raise ConfigError(problems)
+            self._checked = True
 
     @property
     def arms(self) -> list[Arm]:
@@ -130,6 +137,9 @@ class Experiment:
             get_logger(__name__).info("going on with %s", folder.path)
             journal.append(Kind.RESUMED, experiment_id=known)
             return
+        from .claims import register_claim
+        from .contamination import contamination_warnings
+
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         journal.append(
             Kind.STARTED,
@@ -149,6 +159,9 @@ class Experiment:
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
     ) -> list[ArmResult]:
+        from .launcher import Launch
+        from .scheduler import ArmScheduler
+
         allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
@@ -194,6 +207,8 @@ class Experiment:
 
     def _audit(self, folder: ExperimentDir, journal: Journal) -> None:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
+        from .audit import audit_experiment
+
         report = audit_experiment(folder.path, before_conclusion=True)
         for check in report.flags:
             get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])

@@ -6,20 +6,20 @@ plan.total.tokens, plan.total.usd, plan.budget["tokens"].lasts
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..config import Budget, ExperimentConfig, RunConfig
 from ..config.experiment import Limits
 from ..config.prices import Tariff, TokenUsage, backend_of, price_of
+from ..paths import in_project
 from ..spend.budget import LIMITED
 from .arms import expand_arms
 from .contamination import contamination_warnings
-from .estimate import Estimate, estimate_run
+from .estimate import Estimate, estimate_run, size_of_work
 from .experiment import Experiment
+from .fit import Fit, Pace, fit_into, pace_of
 from .sensitivity import Sensitivity, expect_sensitivity
 from .speed import Speed, measured_speed, recorded_speed
 
@@ -98,6 +98,8 @@ class Plan:
     """Where the numbers come from, as sentences."""
     sensitivity: Sensitivity | None = None
     """What the experiment could show; None where nothing is claimed or nothing is scored."""
+    fit: Fit | None = None
+    """What of it fits into a given time; None where none was given."""
 
     @property
     def n_arms(self) -> int:
@@ -111,18 +113,22 @@ class Plan:
         return found
 
 
-def plan_experiment(config: ExperimentConfig) -> Plan:
-    """Estimate an experiment; raises with everything that would keep it from starting."""
-    Experiment(config).validate()
+def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minutes: float | None = None) -> Plan:
+    """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`.
+
+    With `fit_minutes` the plan also says what of it fits into that time; a step is timed where nothing is on record.
+    """
+    Experiment(config, checked=checked).validate()
     config = config.expanded()
     assumptions: dict[str, None] = {}
     known: dict[str, tuple[Estimate, Speed | None]] = {}
     arms = expand_arms(config)
     runs: list[RunPlan] = []
+    paces: list[Pace | None] = []
     for run in config.all_runs():
-        content = _size_of_work(run)
+        content = size_of_work(run)
         if content not in known:
-            known[content] = _looked_at(run, config)
+            known[content] = _looked_at(run, config, load=fit_minutes is not None)
         estimate, speed = known[content]
         says_time = (
             speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
@@ -133,33 +139,19 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
         runs.append(
             RunPlan(run.name, run.algorithm.kind, backend_of(run), run.model.name, names, needs, (*estimate.notes,))
         )
+        paces.append(pace_of(estimate, speed))
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
     total = sum((needs for _, needs in per_arm), Needs())
     assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
     sensitivity = expect_sensitivity(config)
     if sensitivity is not None and sensitivity.basis:
         assumptions |= {sensitivity.basis: None}
-    return Plan(config.name, tuple(runs), total, _limits(config.budget, per_arm), tuple(assumptions), sensitivity)
-
-
-_NO_MATTER_OF_SIZE = (
-    "learning_rate",
-    "lr_schedule",
-    "warmup_steps",
-    "weight_decay",
-    "grad_clip_norm",
-    "lora_rank",
-    "beta",
-)
-"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
-
-
-def _size_of_work(run: RunConfig) -> str:
-    """Equal for runs that take the same, so that each is looked at once."""
-    content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
-    for param in _NO_MATTER_OF_SIZE:
-        content["algorithm"]["params"].pop(param, None)
-    return json.dumps(content, sort_keys=True)
+    fit = None
+    if fit_minutes is not None:
+        sizes = [len(plan.arms) for plan in runs]
+        fit = fit_into(fit_minutes, list(zip(paces, sizes, strict=True)), config.max_concurrent_arms or 1)
+    limits = _limits(config.budget, per_arm)
+    return Plan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
 
 
 def _caveats(config: ExperimentConfig) -> list[str]:
@@ -173,9 +165,12 @@ def _caveats(config: ExperimentConfig) -> list[str]:
     return found
 
 
-def _looked_at(run: RunConfig, config: ExperimentConfig) -> tuple[Estimate, Speed | None]:
+def _looked_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[Estimate, Speed | None]:
     estimate = estimate_run(run, config)
-    return estimate, recorded_speed(run, Path(config.output_dir)) or measured_speed(run, estimate.step_lengths)
+    each = estimate.tokens_trained / estimate.steps if estimate.steps else None
+    lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
+    recorded = recorded_speed(run, in_project(config.output_dir), step_tokens=each)
+    return estimate, recorded or measured_speed(run, lengths, load=load)
 
 
 def _needs(run: RunConfig, estimate: Estimate, speed: Speed | None, budget: Budget) -> Needs:

@@ -12,6 +12,7 @@ from ..backends.client import ModelSpec
 from ..config import RunConfig
 from ..errors import BackendError, show
 from ..log import get_logger
+from ..paths import in_project
 from ..protocols import Algorithm, Backend, traits_of
 from ..record.checkpoints import CheckpointLog
 from ..registry import get_algorithm, get_backend
@@ -54,16 +55,30 @@ def _teardown(backend: Backend, handles: dict[str, Any]) -> None:
 def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
     model = run.model
     return ModelSpec(
-        name=model.name,
-        load_checkpoint_path=_checkpoint_of(model.load_checkpoint_path),
-        init_from_checkpoint=_checkpoint_of(model.init_from_checkpoint),
+        name=str(in_project(model.name)) if is_local_path(run) else model.name,
+        load_checkpoint_path=_resolve(model.load_checkpoint_path),
+        init_from_checkpoint=_resolve(model.init_from_checkpoint),
         renderer_name=model.renderer_name,
         lora_rank=traits_of(algorithm).lora_rank,
         seed=run.seed,
     )
 
 
-def _checkpoint_of(reference: str | None) -> str | None:
+def is_local_path(run: RunConfig) -> bool:
+    """Whether the model of a run is named by a path on this machine: names on the hub have at most one slash."""
+    name = run.model.name
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf")
+    return run.backend.kind == "local" and is_path
+
+
+def resolve_checkpoint(reference: str) -> str:
     """A checkpoint as the backend knows it; the folder of a run stands for its last one."""
-    last = CheckpointLog.in_dir(Path(reference)).last() if reference else None
-    return last.state if last else reference
+    if "://" in reference:
+        return reference
+    place = in_project(reference)
+    last = CheckpointLog.in_dir(place).last()
+    return last.state if last else str(place)
+
+
+def _resolve(reference: str | None) -> str | None:
+    return resolve_checkpoint(reference) if reference else None

@@ -5,14 +5,17 @@ Names and format of everything in it belong to `record/`; `docs/record.md` shows
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from ..config import ExperimentConfig
 from ..errors import ConfigError, DataError, Problem
+from ..paths import in_project
 from ..protocols import RunResult
 from ..record import folders
 from ..record.events import FORMAT
@@ -24,6 +27,14 @@ from .result_json import result_from_dict, result_to_dict
 
 _MAY_CHANGE = ("budget", "max_concurrent_arms", "launcher", "arm_timeout_s", "arm_retries", "description", "callbacks")
 """Fields that say how an experiment is run rather than what it is; changing them does not make it another one."""
+_RUN = r"(?:run|runs\[\d+\])"
+_TRAINS_NOTHING = re.compile(
+    r"metadata\.(?!hypothesis\b|success_metric\b)|log_store\b|parent_experiment_id$"
+    rf"|{_RUN}\.(?:eval|tags)\b"
+    rf"|{_RUN}\.algorithm\.params\.(?:save_every|save_at_fractions|eval_every|keep_checkpoints)\b"
+)
+"""What else may change where `--resume` asks for it: how runs are scored and saved. The claim may not: it was made."""
+_MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +52,20 @@ class ExperimentDir:
 def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
     """The latest folder where it is to be taken up again, else a new numbered one.
 
-    With `resume` the latest must belong to the same config. Without it and without `fresh`, one that does and was not
-    finished is taken up, so that the same command after a crash goes on.
+    With `resume` the latest must train the same: how it is scored may have been corrected since. Without it and
+    without `fresh`, one of the same config that was not finished is taken up, so that the same command after a crash
+    goes on.
     """
-    base = Path(config.output_dir) / config.name
+    base = in_project(config.output_dir) / config.name
     resolved = redact(config.model_dump(mode="json"))
     latest = folders.latest_attempt(base)
     if latest is not None and not fresh:
         record = ExperimentRecord(latest)
         changed = _changes(record.load(), resolved)
-        if resume and changed:
+        if resume and (other := [key for key in changed if not _TRAINS_NOTHING.match(key)]):
             hint = "Change it back to resume, or run without --resume to start a new attempt."
-            message = f"the config differs from the one in {latest} in: {', '.join(changed)}"
-            raise ConfigError(Problem(message, hint=hint))
+            named = ", ".join(other[:_MOST_NAMED]) + (" …" if len(other) > _MOST_NAMED else "")
+            raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
         taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
         if resume or not (changed or taken or record.is_finished):
             _refuse_later_format(record)
@@ -85,10 +97,28 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
 
 
 def _changes(recorded: dict[str, Any], resolved: dict[str, Any]) -> list[str]:
-    """The fields in which a recorded experiment is another one than this."""
+    """The keys in which a recorded experiment is another one than this, as dotted paths."""
     recorded = _complete(recorded)
-    different = {key for key in {*recorded, *resolved} if recorded.get(key) != resolved.get(key)}
-    return sorted(different.difference(_MAY_CHANGE))
+    kept = {key: value for key, value in recorded.items() if key not in _MAY_CHANGE}
+    return list(_differences(kept, {key: value for key, value in resolved.items() if key not in _MAY_CHANGE}))
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    if one == other:
+        return
+    if isinstance(one, dict) and isinstance(other, dict):
+        old, new = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        for key in sorted({*old, *new}):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif (
+        isinstance(one, list)
+        and isinstance(other, list)
+        and len(cast("list[Any]", one)) == len(cast("list[Any]", other))
+    ):
+        for index, pair in enumerate(zip(cast("list[Any]", one), cast("list[Any]", other), strict=True)):
+            yield from _differences(*pair, f"{path}[{index}]")
+    else:
+        yield path
 
 
 def _complete(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _NOTES: dict[str, type] = {
     "selection_mode": str,
     "selection": str,
     "scoring_problems": list,
+    "findings": list,
     "retention": dict,
 }
 """What each note looks like in JSON; an extra that only shares its name with one stays an extra."""

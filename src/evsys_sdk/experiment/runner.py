@@ -23,6 +23,8 @@ from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
+from ..training.diagnosis import Diagnosis
+from ..training.rollout_recorder import RolloutRecorder
 from ..training.services import RunServices, Selection
 from .arms import Arm
 from .benchmark_plan import plan_benchmarks, selection
@@ -60,6 +62,7 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
         result = failed_result(arm.name, error)
     if os.getpid() != owner:
         os._exit(1)  # a fork that the run's code has made and let go on; the record is its parent's
+    result.notes.findings = observers.findings() or None
     observers.on_run_end(result)
     observers.close()
     if options.meter is not None:
@@ -72,7 +75,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
     """The flow of a run: rows, recipe and backend; what scores it; training; and the scores that are still missing."""
     run, run_dir = arm.run, options.run_dir
     attempt = begin_run(run_dir, run.model_dump(mode="json"))
-    add_observers(observers, options)
+    add_observers(observers, options, run)
     data_store, log_store = open_stores(config, run_dir, observers)
     load_rows = RowLoader(data_store, run_dir)
     rows = load_rows(run.data) if run.data else []
@@ -100,10 +103,12 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         return result
 
 
-def add_observers(observers: Observers, options: ArmOptions) -> None:
+def add_observers(observers: Observers, options: ArmOptions, run: RunConfig) -> None:
     """Make everyone who watches the arm; one that cannot be made fails the run."""
     for make in options.callbacks:
         observers.add(make())
+    observers.add(RolloutRecorder(run.rollouts))
+    observers.add(Diagnosis())
     if options.meter is not None:
         observers.add(options.meter)
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..config import ExperimentConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
 from ..data.types import HarborTask
+from ..paths import in_project
 from ..record.folders import conclusions_below
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
@@ -107,7 +108,7 @@ def _prospect(
     alone = sum("cluster" not in task.metadata for task in tasks)
     independent = len(named) + alone
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
-    earlier = recorded_seed_sd(Path(config.output_dir), sha256)
+    earlier = recorded_seed_sd(in_project(config.output_dir), sha256)
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
         "the noise of seeds is assumed: no earlier experiment scored these tasks"

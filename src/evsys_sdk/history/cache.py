@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..record.layout import HISTORY_CACHE
-from .summary import ExperimentSummary
+from .effects import Contrast
+from .summary import ExperimentSummary, RunResult
 
-_FORMAT = 4
+_FORMAT = 5
 """Raise it when summaries of the same folder come out differently."""
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
@@ -48,15 +49,53 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary], Any]]] = {
     "usd": ("REAL", lambda one: one.spend.get("usd")),
     "wall_s": ("REAL", lambda one: one.spend.get("wall_s")),
     "gpu_s": ("REAL", lambda one: one.spend.get("gpu_s")),
-    "tried": ("TEXT", lambda one: json.dumps(one.params, ensure_ascii=False)),
+    "claim": ("TEXT", lambda one: one.hypothesis or one.name),
+    "seeds": ("INTEGER", lambda one: one.best_seeds),
+    "tasks": ("TEXT", lambda one: next((run.tasks for run in one.results if run.run == one.best_run), "")),
     "reasons": ("TEXT", lambda one: json.dumps([f.reason for f in one.failures]) if one.failures else ""),
     "n_notes": ("INTEGER", lambda one: len(one.notes)),
     "invalidated": ("TEXT", lambda one: one.invalidated),
 }
 """What lists and digests are computed from.
 
-`tags`, `algorithms` and `models` are lists between bars, `tried` and `reasons` are JSON.
+`tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON.
 """
+RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary, RunResult], Any]]] = {
+    "model": ("TEXT", lambda _, run: run.model),
+    "metric": ("TEXT", lambda one, _: one.metric),
+    "mode": ("TEXT", lambda one, _: one.mode),
+    "tasks": ("TEXT", lambda _, run: run.tasks),
+    "algorithm": ("TEXT", lambda _, run: run.algorithm),
+    "params": ("TEXT", lambda _, run: json.dumps(run.params, sort_keys=True)),
+    "id": ("TEXT", lambda one, _: one.id),
+    "run": ("TEXT", lambda _, run: run.run),
+    "first": ("INTEGER", lambda one, run: int(_is_first(one, run))),
+    "counts": ("INTEGER", lambda one, _: int(one.counts)),
+    "verdict": ("TEXT", lambda one, _: one.verdict),
+    "rank": ("REAL", lambda one, run: None if run.failures else (-1 if one.mode == "min" else 1) * (run.score or 0.0)),
+    "seeds": ("INTEGER", lambda _, run: run.seeds),
+    "arms": ("INTEGER", lambda _, run: run.arms),
+    "usd": ("REAL", lambda _, run: run.usd),
+    "wall_s": ("REAL", lambda _, run: run.wall_s),
+}
+"""One row for each run that was scored; `rank` is its score, turned round where less is better, if no seed failed."""
+EFFECT_COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary, Contrast], Any]]] = {
+    "model": ("TEXT", lambda one, found: _run_of(one, found).model),
+    "metric": ("TEXT", lambda one, _: one.metric),
+    "tasks": ("TEXT", lambda one, found: _run_of(one, found).tasks),
+    "algorithm": ("TEXT", lambda one, found: "" if found.axis == "algorithm" else _run_of(one, found).algorithm),
+    "axis": ("TEXT", lambda _, found: found.axis),
+    "before": ("TEXT", lambda _, found: found.before),
+    "after": ("TEXT", lambda _, found: found.after),
+    "counts": ("INTEGER", lambda one, _: int(one.counts)),
+    "difference": ("REAL", lambda _, found: found.difference),
+    "low": ("REAL", lambda _, found: found.low),
+    "high": ("REAL", lambda _, found: found.high),
+    "weight": ("REAL", lambda _, found: 1 / found.stderr**2 if found.stderr else None),
+    "df": ("REAL", lambda _, found: found.df),
+    "seeds": ("INTEGER", lambda _, found: found.seeds),
+}
+"""One row for each setting that was changed alone."""
 _FRESHNESS = {"folder": "TEXT PRIMARY KEY", "fingerprint": "TEXT", "unfinished": "INTEGER", "status": "TEXT"}
 FRESHNESS = tuple(_FRESHNESS)
 """What tells whether a row is still true; an index holds all of it, so that nothing else is read."""
@@ -64,17 +103,26 @@ _TABLES: dict[str, dict[str, str]] = {
     "experiments": {**_FRESHNESS, **{name: kind for name, (kind, _) in COLUMNS.items()}},
     # What is needed of a few only, kept apart so that reading the rest is fast.
     "details": {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "summary": "TEXT"},
+    "runs": {"folder": "TEXT", **{name: kind for name, (kind, _) in RUN_COLUMNS.items()}},
+    "effects": {"folder": "TEXT", **{name: kind for name, (kind, _) in EFFECT_COLUMNS.items()}},
 }
 SEARCHED = "(SELECT text FROM details WHERE details.folder = experiments.folder)"
 """What searches look at, as an expression for conditions."""
 
 _INDEXES = {
-    "freshness": f"({', '.join(FRESHNESS)})",
-    "ranking": "(verdict, counts, metric, mode, score, started, status, folder)",
-    "combinations": "(algorithms, metric, mode, tried, counts, score, n_runs, id, status)",
-    "failing": "(reasons) WHERE reasons != ''",
-    "noted": "(n_notes) WHERE n_notes > 0",
-    "distrusted": "(invalidated) WHERE invalidated != ''",
+    "freshness": f"experiments ({', '.join(FRESHNESS)})",
+    "ranking": "experiments (verdict, counts, metric, mode, score, started, status, folder)",
+    "claims": "experiments (claim, models, metric, tasks, verdict, counts, started, id, status)",
+    "failing": "experiments (reasons) WHERE reasons != ''",
+    "noted": "experiments (n_notes) WHERE n_notes > 0",
+    "distrusted": "experiments (invalidated) WHERE invalidated != ''",
+    "run_folders": "runs (folder)",
+    "combinations": "runs (model, metric, mode, tasks, algorithm, params, counts, rank, first, arms, usd, wall_s)",
+    "best_runs": "runs (model, metric, mode, tasks, counts, rank, verdict, seeds)",
+    "effect_folders": "effects (folder)",
+    "changes": f"effects ({', '.join(EFFECT_COLUMNS)})",
+    "names": "experiments (name, status)",
+    "tagged": "experiments (tags, status)",
 }
 """So that the questions of a digest look at little more than their answers."""
 
@@ -86,9 +134,11 @@ class SummaryCache:
         self.path = root / HISTORY_CACHE
         self._db = self._open()
 
-    def read(self, columns: Sequence[str], where: str = "", values: Sequence[Any] = ()) -> list[Row]:
+    def read(
+        self, columns: Sequence[str], where: str = "", values: Sequence[Any] = (), table: str = "experiments"
+    ) -> list[Row]:
         """Some columns of the rows that meet a condition (what follows FROM)."""
-        return self._db.execute(f"SELECT {','.join(columns)} FROM experiments {where}", values).fetchall()
+        return self._db.execute(f"SELECT {','.join(columns)} FROM {table} {where}", values).fetchall()
 
     def summary_of(self, folder: str) -> str:
         """The summary of one folder, as it was stored."""
@@ -121,8 +171,11 @@ class SummaryCache:
     def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
         with self._db:
             for table, columns in _TABLES.items():
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", names)
-                values = [tuple(row.get(name) for name in columns) for row in rows]
+                several = table in ("runs", "effects")
+                changed = [(row["folder"],) for row in rows] if several else []
+                self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", [*names, *changed])
+                found = [one for row in rows for one in row.get(table, ())] if several else rows
+                values = [tuple(row.get(name) for name in columns) for row in found]
                 marks = ",".join("?" * len(columns))
                 self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
 
@@ -151,7 +204,7 @@ class SummaryCache:
                     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
                     db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
                 for name, columns in _INDEXES.items():
-                    db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON experiments {columns}")
+                    db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
                 db.execute(f"PRAGMA user_version = {_version()}")
                 db.commit()
         except BaseException:
@@ -178,10 +231,27 @@ def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSumm
         return row
     row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}
     row |= {"text": _searched_text(summary), "summary": summary.to_json()}
-    # Half of a surrogate pair is legal JSON and no text that SQLite takes.
+    runs = [{name: value(summary, run) for name, (_, value) in RUN_COLUMNS.items()} for run in summary.results]
+    effects = [{name: value(summary, one) for name, (_, value) in EFFECT_COLUMNS.items()} for one in summary.contrasts]
+    tables = {"runs": runs, "effects": effects}
+    row = _storable(row)
+    return row | {table: [_storable({"folder": folder, **one}) for one in found] for table, found in tables.items()}
+
+
+def _storable(row: NewRow) -> NewRow:
+    """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
     return {
         key: one.encode(errors="backslashreplace").decode() if isinstance(one, str) else one for key, one in row.items()
     }
+
+
+def _run_of(one: ExperimentSummary, found: Contrast) -> RunResult:
+    return next(run for run in one.results if run.run == found.run)
+
+
+def _is_first(one: ExperimentSummary, run: RunResult) -> bool:
+    """Whether it is the first of its experiment about its question, so that experiments can be counted."""
+    return next(other for other in one.results if (other.model, other.tasks) == (run.model, run.tasks)) is run
 
 
 def _between_bars(values: list[str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..record.runs import config_runs
 from ..record.values import Object, items, part
-from .detail import Detail
+
+if TYPE_CHECKING:
+    from .detail import Detail
 
 _NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
 """Fields that differ between experiments as a matter of course, or are compared run by run."""

@@ -1,117 +1,129 @@
 """`evsys context`: what a coding agent has to know before it writes the next experiment, within a budget of tokens.
 
-Goal, best so far and how sure that is, open questions, what was tried, what is settled, what failed and why, notes,
-spend, and what must not be believed. The database counts and sorts; whole summaries are read of very few.
+By question (one model, one metric, one set of tasks): what was tried, the best runs and where to start from them, and
+what each change did. Then the claims, what is untried and cheap, what failed and why, what is unfinished, and what must
+not be believed. The database counts and sorts; whole summaries are read of very few.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..record.layout import ExperimentFiles
+from ..record.scorings import read_scorings
+from ..record.values import Object, number, part, text
+from .claims import Claim, State, gather_claims
 from .digest import Digest, Item, Section
+from .effects import Effect, in_order
 from .filters import ORDERS, Filters
 from .index import HistoryIndex
-from .summary import ExperimentSummary
+from .questions import Question, Untried, best_runs, find_untried, list_questions
+from .reasons import grouped_reasons
+from .roots import shortest
+from .summary import ExperimentSummary, RunResult
 from .text import clip, count_text, duration_text, interval_text, score_text, usd_text
-from .tried import Combination, tried_items
 
 _MOST_ITEMS = 12
 """Of each section; budgets have no room for more, and whole summaries are read for no more."""
-_MOST_METRICS = 3
+_MOST_QUESTIONS = 8
+_MOST_VALUES = 6
+_ID_DIGITS = 8
+_ATTEMPT = re.compile(r"\.\d+$")
 _LONGEST = 220
 _SURENESS = {
-    "supported": "supported",
-    "refuted": "its hypothesis was refuted",
-    "inconclusive": "inconclusive: may be noise",
-    "promising_unconfirmed": "promising, not confirmed",
-    "": "no conclusion: only a hint",
+    "refuted": "its claim refuted",
+    "promising_unconfirmed": "promising",
+    "": "no conclusion",
 }
 _UNFINISHED = ("running", "killed", "interrupted", "budget", "damaged")
 
 
 def make_digest(
-    index: HistoryIndex, *, goal: str = "", budget_tokens: int = 2000, filters: Filters | None = None
+    index: HistoryIndex,
+    *,
+    goal: str = "",
+    budget_tokens: int = 2000,
+    filters: Filters | None = None,
+    known: bool = True,
 ) -> Digest:
-    """The digest of everything that meets the filters."""
-    ask = _Questions(index, filters or Filters())
-    tried = ask.tried()
-    metrics = _metrics(tried)
-    main = metrics[0] if metrics else ""
+    """The digest of everything that meets the filters; `known`: also scorings that this project wrote elsewhere."""
+    chosen = filters or Filters()
+    ask = _Ask(index, chosen)
+    questions = list_questions(index, chosen)
+    claims = ask.claims({(one.model.casefold(), one.metric, one.tasks): f"Q{one.number}" for one in questions})
     sections = [
-        Section("goal", "Goal", _goal(ask, goal), 0.1, "evsys history"),
-        Section("best", "Best so far", _best(ask, metrics), 0.25, "evsys history --sort score"),
-        _open_questions(ask, main),
-        Section("tried", "What was tried", tried_items(tried, main), 0.25, "evsys history --algorithm NAME"),
-        _settled(ask),
+        Section("goal", "Goal", _goal(ask, goal), 0.03, "evsys history"),
+        *_question_sections(ask, chosen, questions),
+        _claim_section(ask, claims, "contradicted", "Contradicted claims (believe neither)", 0.05),
+        _claim_section(ask, claims, "settled", "Settled claims", 0.07),
+        _claim_section(ask, claims, "open", "Open claims", 0.04),
+        _untried(questions),
+        _distrusted(ask),
         _failed(ask),
         _unfinished(ask),
+        _scorings(index, known=known and not chosen.condition()[0]),
         _notes(ask),
-        _invalidated(ask),
-        Section("spend", "Spend in all", _spend(ask), 0.05, "evsys history --sort spend"),
+        Section("spend", "Spend in all", _spend(ask), 0.02, "evsys history --sort spend"),
     ]
     return Digest(sections, budget_tokens)
 
 
-class _Questions:
+class _Ask:
     """What the digest asks the index, within the filters."""
 
     def __init__(self, index: HistoryIndex, filters: Filters) -> None:
-        self._index = index
+        self.index = index
         self._condition, self._values = filters.condition()
+        self._shared = {row[0] for row in index.rows(("name",), "", (), "GROUP BY name HAVING count(*) > 1")}
+
+    def name(self, experiment_id: str) -> str:
+        """What to call an experiment: its name, which commands take, too, where no other attempt has it."""
+        name, _, suffix = experiment_id.rpartition("-")
+        plain = bool(name) and len(suffix) == _ID_DIGITS and name not in self._shared and not _ATTEMPT.search(name)
+        return name if plain else experiment_id
 
     def rows(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> list[Any]:
-        return self._index.rows(columns, self._within(condition), [*self._values, *values], tail)
+        return self.index.rows(columns, self._within(condition), [*self._values, *values], tail)
 
     def top(
         self, condition: str, values: Sequence[Any] = (), *, order: str = "newest", most: int = _MOST_ITEMS
     ) -> list[ExperimentSummary]:
         """The first experiments that meet a condition."""
         tail = f"ORDER BY {ORDERS[order].sql} LIMIT {most}"
-        found = self._index.summaries(self._within(condition), [*self._values, *values], tail)
+        found = self.index.summaries(self._within(condition), [*self._values, *values], tail)
         return sorted(found, key=ORDERS[order].key)[:most]
 
     def count(self, condition: str, values: Sequence[Any] = ()) -> int:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))
 
-    def counted(self, column: str) -> dict[str, int]:
-        """How many experiments have each value of a column."""
-        counts: dict[str, int] = {}
-        for value, count in self.rows((column, "count(*)"), "", (), f"GROUP BY {column}"):
-            counts[value] = counts.get(value, 0) + count
-        return counts
-
-    def tried(self) -> list[Combination]:
-        """Experiments that differ in nothing that was tried, as one row."""
-        # Of a bare column beside max() or min(), SQLite takes the value in the row that has it.
-        best = "max(CASE WHEN counts AND score IS NOT NULL THEN CASE mode WHEN 'min' THEN -score ELSE score END END)"
-        total = "sum(CASE WHEN counts THEN score END)"
-        columns = ("algorithms", "metric", "mode", "tried", "count(*)", "sum(n_runs)", total)
-        scored = "sum(counts AND score IS NOT NULL)"
-        found = self.rows((*columns, scored, best, "id"), "", (), "GROUP BY algorithms, metric, mode, tried")
-        return list(map(Combination._make, found))
+    def claims(self, questions: dict[tuple[str, str, str], str]) -> list[Claim]:
+        """Every claim that has a verdict which counts."""
+        names = ("claim", "models", "metric", "tasks", "verdict")
+        # Of a bare column beside max(), SQLite takes the value in the row that has it.
+        return gather_claims(
+            self.rows(
+                (*names, "count(*)", "max(started)", "id"),
+                "counts AND verdict != ''",
+                (),
+                f"GROUP BY {','.join(names)}",
+            ),
+            questions,
+        )
 
     def _within(self, condition: str) -> str:
         return " AND ".join(f"({part})" for part in (self._condition, condition) if part)
 
 
-def _metrics(tried: Sequence[Combination]) -> list[str]:
-    """The metrics that scores are in, the one of most experiments first."""
-    counts: dict[str, int] = {}
-    for one in tried:
-        if one.scored:
-            counts[one.metric] = counts.get(one.metric, 0) + one.scored
-    return sorted(counts, key=lambda metric: (-counts[metric], metric))
-
-
-def _goal(ask: _Questions, goal: str) -> list[Item]:
+def _goal(ask: _Ask, goal: str) -> list[Item]:
     if goal:
         return [Item(clip(goal, 2 * _LONGEST), {"goal": goal})]
     counts: dict[str, int] = {}
-    for tags, count in ask.counted("tags").items():
+    for tags, count in ask.rows(("tags", "count(*)"), "tags != ''", (), "GROUP BY tags"):
         for tag in filter(None, tags.split("|")):
             counts[tag] = counts.get(tag, 0) + count
     tags = sorted(counts, key=lambda tag: (-counts[tag], tag))[:6]
@@ -121,140 +133,237 @@ def _goal(ask: _Questions, goal: str) -> list[Item]:
         shown = ", ".join(f"{tag} ({counts[tag]:,})" for tag in tags)
         found.append(Item(f"by tags: {shown}", {"tags": {tag: counts[tag] for tag in tags}}))
     if latest:
-        found.append(Item(f"latest hypothesis: {clip(latest, _LONGEST)}", {"latest_hypothesis": latest}))
+        found.append(Item(f"latest claim: {clip(latest, _LONGEST)}", {"latest_hypothesis": latest}))
     return found
 
 
-def _best(ask: _Questions, metrics: Sequence[str]) -> list[Item]:
-    chosen: list[ExperimentSummary] = []
-    for metric in metrics[:_MOST_METRICS]:
-        best = ask.top("counts AND score IS NOT NULL AND metric = ?", [metric], order="score", most=1)
-        chosen += best
-        if best and best[0].verdict != "supported":
-            condition = "counts AND score IS NOT NULL AND metric = ? AND verdict = 'supported'"
-            chosen += ask.top(condition, [metric], order="score", most=1)
-    return [Item(_best_text(one), _brief(one)) for one in chosen]
+def _question_sections(ask: _Ask, filters: Filters, questions: Sequence[Question]) -> list[Section]:
+    """The first questions have the larger shares: that is where most was tried."""
+    shown = questions[:_MOST_QUESTIONS]
+    weights = [1 / (place + 4) for place in range(len(shown))]
+    sections: list[Section] = []
+    for one, weight in zip(shown, weights, strict=True):
+        best = best_runs(ask.index, filters, one)
+        items = [_best_item(ask, *pair, is_start=pair[1].seeds > 1 or len(best) == 1) for pair in best]
+        items = [*items, *_effect_items(one)] or [Item("nothing to count on so far", {}, "best")]
+        share = 0.7 * weight / sum(weights)
+        sections.append(Section("questions", _question_title(one), items, share, "", head=_question_data(one)))
+    return sections
 
 
-def _best_text(one: ExperimentSummary) -> str:
-    interval = interval_text(one.best_low, one.best_high, one.best_covers)
-    seeds = f"{one.best_seeds} seed{'s' if one.best_seeds != 1 else ''}" if one.best_seeds else ""
-    tasks = f"{one.best_tasks} tasks" if one.best_tasks else ""
-    sure = ", ".join(part for part in (_SURENESS.get(one.verdict, one.verdict), seeds, tasks) if part)
-    claim = f" {clip(one.hypothesis, _LONGEST)}" if one.hypothesis else ""
-    score = " ".join(part for part in (one.metric, score_text(one.best_score), interval) if part)
-    return f"{score}: {one.id}, run {one.best_run} ({sure}).{claim}"
+def _question_title(one: Question) -> str:
+    runs = ", ".join(f"{algorithm or 'unknown'} {count:,}" for algorithm, count in one.runs_by_algorithm().items())
+    less = ", less is better" if one.mode == "min" else ""
+    training = "" if one.is_benchmark else " (measured in training)"
+    return f"Q{one.number} {one.label}{less}{training}: experiments {one.experiments:,}, runs {runs}"
 
 
-def _brief(one: ExperimentSummary) -> dict[str, Any]:
-    """What an agent needs of one experiment, without what is empty."""
-    found: dict[str, Any] = {"id": one.id, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
-    found |= {
-        "low": one.best_low,
-        "high": one.best_high,
-        "covers": one.best_covers,
-        "run": one.best_run,
-        "seeds": one.best_seeds or None,
-    }
-    found |= {"hypothesis": one.hypothesis, "why": one.sentence, "next": one.next}
-    return {name: value for name, value in found.items() if value not in (None, "")}
+def _question_data(one: Question) -> dict[str, Any]:
+    found = {"question": f"Q{one.number}", "model": one.model, "metric": one.metric, "mode": one.mode}
+    return {**found, "tasks": one.tasks, "experiments": one.experiments, "runs": one.runs_by_algorithm()}
 
 
-def _open_questions(ask: _Questions, main: str) -> Section:
-    shown: list[ExperimentSummary] = []
-    for verdict in ("promising_unconfirmed", "inconclusive"):
-        for same in ("=", "!="):  # what the others are about first
-            if left := _MOST_ITEMS - len(shown):
-                condition = f"counts AND verdict = ? AND metric {same} ?"
-                shown += ask.top(condition, [verdict, main], order="score", most=left)
-    items = [Item(f"{one.id} ({_SURENESS[one.verdict]}): {_claim(one)}{_next(one)}", _brief(one)) for one in shown]
-    total = ask.count("counts AND verdict IN ('promising_unconfirmed', 'inconclusive')")
-    command = "evsys history --verdict promising_unconfirmed --verdict inconclusive --all"
-    return Section("open_questions", "Open questions", items, 0.2, command, total)
+def _best_item(ask: _Ask, summary: ExperimentSummary, run: RunResult, *, is_start: bool) -> Item:
+    """A run, how sure its score is and, if it is one to start from, where its config, data and weights are."""
+    seeds = f"{run.seeds} seed{'s' if run.seeds != 1 else ''}"
+    sure = _SURENESS.get(summary.verdict, summary.verdict)
+    step = f"stopped at step {run.step}" if run.step is not None else ""
+    score = score_text(run.score) + ("" if run.low is None or run.high is None else f" [{run.low:.2g}, {run.high:.2g}]")
+    recipe = " ".join([run.algorithm, *(f"{name}={value}" for name, value in run.params.items())])
+    config = str(shortest(ExperimentFiles(summary.folder).config))
+    parts = [f"run {run.run} of {ask.name(summary.id)}"]
+    if is_start:
+        parts += [f"data {run.data}" if run.data else "", f"weights {run.checkpoint}" if run.checkpoint else ""]
+        parts.append(f"evsys run {config} --fresh")
+    told = ", ".join(filter(None, (seeds, sure, step)))
+    line = f"best {score} ({told}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
+    data = {"score": run.score, "low": run.low, "high": run.high, "covers": run.covers, "seeds": run.seeds}
+    data |= {"step": run.step, "verdict": summary.verdict, "id": summary.id, "run": run.run, "data": run.data}
+    data |= {"algorithm": run.algorithm, "params": run.params, "weights": run.checkpoint, "config": config}
+    return Item(line, {name: value for name, value in data.items() if value not in (None, "")}, "best")
 
 
-def _settled(ask: _Questions) -> Section:
-    condition = "counts AND verdict IN ('supported', 'refuted')"
-    shown = [Item(f"{one.verdict}: {_claim(one)} ({one.id})", _brief(one)) for one in ask.top(condition)]
-    command = "evsys history --verdict supported --verdict refuted --all"
-    return Section("settled", "Settled", shown, 0.15, command, ask.count(condition))
+def _effect_items(question: Question) -> list[Item]:
+    """One statement for each axis of each algorithm: every value against the one it was compared with."""
+    axes: dict[tuple[str, str], list[Effect]] = {}
+    for effect in question.effects:
+        axes.setdefault((effect.algorithm, effect.axis), []).append(effect)
+    ranked = sorted(axes.items(), key=lambda pair: (*_place(pair[1]), pair[0]))
+    items: list[Item] = []
+    for (algorithm, axis), effects in ranked:
+        shown = sorted(effects, key=lambda one: _place([one]))[:_MOST_VALUES]
+        shown.sort(key=lambda one: (in_order(one.before), in_order(one.after)))
+        told = [f"{one.before} -> {one.after} {_effect_text(one)}" for one in shown]
+        data: dict[str, Any] = {"algorithm": algorithm, "axis": axis, "changes": [_effect_data(one) for one in shown]}
+        if left := len(effects) - len(shown):
+            told.append(f"{left} more values, no larger")
+            data["left_out"] = left
+        items.append(Item(f"effect of {f'{algorithm} {axis}'.strip()}: {'; '.join(told)}", data, "effects"))
+    return items
 
 
-def _claim(one: ExperimentSummary) -> str:
-    return clip(one.hypothesis or one.sentence or one.name, _LONGEST)
+def _place(effects: Sequence[Effect]) -> tuple[bool, float]:
+    """What is clear comes first, and of that what is large."""
+    return not any(one.is_clear for one in effects), -max(abs(one.difference) for one in effects)
 
 
-def _next(one: ExperimentSummary) -> str:
-    return f" Next: {clip(one.next, _LONGEST)}" if one.next else ""
+def _effect_text(one: Effect) -> str:
+    interval = one.interval
+    shown = f" [{interval[0]:.2g}, {interval[1]:.2g}]" if interval else " (no interval)"
+    remarks = [f"{one.n:,} experiments"] if one.n > 1 else []
+    remarks += ["1 seed"] if one.seeds < 2 else []
+    remarks += ["they disagree"] if one.disagrees else []
+    return f"{one.difference:+.2g}{shown}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def _failed(ask: _Questions) -> Section:
-    from .reasons import grouped_reasons
+def _effect_data(one: Effect) -> dict[str, Any]:
+    low, high = one.interval or (None, None)
+    data = {"before": one.before, "after": one.after, "difference": _short(one.difference)}
+    data |= {"low": _short(low), "high": _short(high), "experiments": one.n, "seeds": one.seeds}
+    return data | ({"disagree": True} if one.disagrees else {})
 
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _claim_section(ask: _Ask, claims: Sequence[Claim], state: State, title: str, share: float) -> Section:
+    own = [claim for claim in claims if claim.state == state]
+    if state == "open":  # what promises something first
+        own.sort(key=lambda claim: claim.latest.verdict != "promising_unconfirmed")
+    items = [_claim_item(ask, claim) for claim in own[:_MOST_ITEMS]]
+    command = f"evsys history --verdict {'inconclusive' if state == 'open' else 'supported'}"
+    return Section(state, title, items, share, command, len(own))
+
+
+def _claim_item(ask: _Ask, claim: Claim) -> Item:
+    words = clip(claim.text, _LONGEST).rstrip(".")  # the verdicts follow
+    data: dict[str, Any] = {"claim": claim.text, "state": claim.state}
+    data["verdicts"] = [
+        {"verdict": one.verdict, "question": one.question, "experiments": one.count, "latest": one.id}
+        for one in claim.verdicts
+    ]
+    line = f"{words}: {claim.tell(ask.name)}"
+    if claim.state == "open":
+        latest = next(iter(ask.top("id = ?", [claim.latest.id], most=1)), None)
+        if latest is not None and latest.next:
+            line, data["next"] = f"{line}. Next: {clip(latest.next, _LONGEST // 2)}", latest.next
+    return Item(line, data)
+
+
+def _untried(questions: Sequence[Question]) -> Section:
+    found = find_untried(questions)
+    items = [Item(_untried_text(one), _untried_data(one)) for one in found[:_MOST_ITEMS]]
+    return Section("untried", "Untried, cheapest first", items, 0.05, "evsys mutate CONFIG", len(found))
+
+
+def _untried_text(one: Untried) -> str:
+    price = [usd_text(one.usd)] if one.usd else []
+    price += [duration_text(one.wall_s)] if one.wall_s >= 0.1 or not price else []
+    what = f"{one.algorithm} {one.what}".rstrip()
+    return f"about {', '.join(price)} an arm: Q{one.question.number} {what} ({one.why})"
+
+
+def _untried_data(one: Untried) -> dict[str, Any]:
+    question = {"question": f"Q{one.question.number}"}
+    cost = {"usd": _short(one.usd), "wall_s": _short(one.wall_s)}
+    return {**question, "algorithm": one.algorithm, "what": one.what, "why": one.why, **cost}
+
+
+def _distrusted(ask: _Ask) -> Section:
+    marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
+    found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
+    reasons = [(one.id, clip(_why_not(one), _LONGEST)) for one in found]
+    items = [Item(f"{ask.name(one)}: {reason}", {"id": one, "reason": reason}) for one, reason in reasons]
+    once = "counts AND seeds = 1 AND score IS NOT NULL AND status NOT IN ('running', 'killed', 'interrupted')"
+    single = sorted(ask.rows(("started", "id"), once, (), f"ORDER BY started DESC LIMIT {_MOST_ITEMS}"), reverse=True)
+    total = ask.count(marked) + ask.count(judged)
+    if single:
+        names, count = [row[1] for row in single[:_MOST_ITEMS]], ask.count(once)
+        more = f" and {count - len(names):,} more" if count > len(names) else ""
+        line = f"one seed, so luck may explain them: {', '.join(map(ask.name, names))}{more}"
+        items.append(Item(line, {"ids": names, "count": count, "reason": "one seed"}))
+        total += 1
+    return Section("distrusted", "Do not count on these", items, 0.06, "evsys history --all", total)
+
+
+def _why_not(one: ExperimentSummary) -> str:
+    flagged = f"flagged by its audit: {', '.join(one.flags)}" if one.flags else ""
+    return one.invalidated or flagged or one.sentence or "its conclusion is invalid"
+
+
+def _failed(ask: _Ask) -> Section:
     rows = ask.rows(("started", "id", "reasons"), "reasons != ''")
     rows.sort(key=lambda row: (-(row[0] or 0.0), row[1]))
     groups = grouped_reasons((row[1], reason) for row in rows for reason in json.loads(row[2]))
-    shown = [
+    items = [
         Item(
-            f"{group.count:,}x {clip(group.example, _LONGEST)} (last in {group.experiment})",
+            f"{group.count:,}x {clip(group.example, _LONGEST)} (last in {ask.name(group.experiment)})",
             {"count": group.count, "reason": clip(group.example, 2 * _LONGEST), "last_in": group.experiment},
         )
         for group in groups[: 2 * _MOST_ITEMS]
     ]
-    return Section("failed", "What failed, and why", shown, 0.15, "evsys history --status failed --all", len(groups))
+    return Section("failed", "What failed, and why", items, 0.05, "evsys history --status failed --all", len(groups))
 
 
-def _unfinished(ask: _Questions) -> Section:
+def _unfinished(ask: _Ask) -> Section:
     condition = f"status IN ({','.join('?' * len(_UNFINISHED))})"
-    shown = [
-        Item(f"{one.id}: {one.status}", {"id": one.id, "status": one.status}) for one in ask.top(condition, _UNFINISHED)
-    ]
+    items = [_unfinished_item(ask, one) for one in ask.top(condition, _UNFINISHED)]
     command = f"evsys history {' '.join(f'--status {status}' for status in _UNFINISHED)}"
-    total = ask.count(condition, _UNFINISHED)
-    return Section("unfinished", "Unfinished (evsys show says how to resume)", shown, 0.05, command, total)
+    title = "Unfinished (evsys run CONFIG --resume goes on)"
+    return Section("unfinished", title, items, 0.04, command, ask.count(condition, _UNFINISHED))
 
 
-def _notes(ask: _Questions) -> Section:
+def _unfinished_item(ask: _Ask, one: ExperimentSummary) -> Item:
+    config = str(shortest(ExperimentFiles(one.folder).config))
+    data: dict[str, Any] = {"id": one.id, "status": one.status, "config": config}
+    line = f"{ask.name(one.id)}: {one.status}"
+    if one.best_score is not None:
+        at = "" if one.best_step is None else f" at step {one.best_step}"
+        line += f", best run {one.best_run} {score_text(one.best_score)}{at} by {one.metric}"
+        data |= {"run": one.best_run, "score": one.best_score, "step": one.best_step, "metric": one.metric}
+    return Item(f"{line}; {config}", data)
+
+
+def _scorings(index: HistoryIndex, *, known: bool) -> Section:
+    """Models as they are; only where no filter asks for experiments alone."""
+    found = read_scorings(index.roots, elsewhere=known)
+    items = [_scoring_item(one, name) for one in found for name in part(one, "metrics")]
+    command = "evsys benchmark run --help"
+    return Section("scorings", "Models scored without training", items[:_MOST_ITEMS], 0.03, command, len(items))
+
+
+def _scoring_item(one: Object, metric: str) -> Item:
+    score, sha256, tasks = part(one, "metrics", metric), text(one.get("sha256")), number(one.get("n_tasks"))
+    value, low, high = (number(score.get(name)) for name in ("value", "low", "high"))
+    about = " ".join(filter(None, (f"{tasks:.0f} tasks" if tasks else "", sha256[:6])))
+    shown = " ".join(filter(None, (score_text(value), interval_text(low, high))))
+    line = f"{text(one.get('model'))}, {text(one.get('benchmark'))}/{metric}, {about}: {shown}"
+    data = {"model": one.get("model"), "benchmark": one.get("benchmark"), "metric": metric, "tasks": about}
+    return Item(line, {**data, "score": value, "low": low, "high": high, "path": one.get("path")})
+
+
+def _notes(ask: _Ask) -> Section:
     noted = ask.top("n_notes > 0")
     notes = [(note.time or 0.0, one.id, note.text) for one in noted for note in one.notes]
     notes.sort(key=lambda note: (-note[0], note[1], note[2]))
     shown = [
-        Item(f"{experiment}: {clip(text, _LONGEST)}", {"id": experiment, "text": clip(text, 2 * _LONGEST)})
+        Item(f"{ask.name(experiment)}: {clip(text, _LONGEST)}", {"id": experiment, "text": clip(text, 2 * _LONGEST)})
         for _, experiment, text in notes[:_MOST_ITEMS]
     ]
     total = sum(row[0] or 0 for row in ask.rows(("sum(n_notes)",), "n_notes > 0"))
-    return Section("notes", "Notes", shown, 0.1, "evsys show EXPERIMENT", total)
+    return Section("notes", "Notes", shown, 0.04, "evsys show EXPERIMENT", total)
 
 
-def _invalidated(ask: _Questions) -> Section:
-    marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
-    found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
-    reasons = [(one.id, clip(_why_not(one), _LONGEST)) for one in found]
-    shown = [Item(f"{name}: {reason}", {"id": name, "reason": reason}) for name, reason in reasons]
-    total = ask.count(marked) + ask.count(judged)
-    return Section("invalidated", "Invalid: do not count on these", shown, 0.1, "evsys history --all", total)
-
-
-def _why_not(one: ExperimentSummary) -> str:
-    flagged = f"its record contradicts itself (evsys audit: {', '.join(one.flags)})" if one.flags else ""
-    return one.invalidated or flagged or one.sentence or "its conclusion is invalid"
-
-
-def _spend(ask: _Questions) -> list[Item]:
+def _spend(ask: _Ask) -> list[Item]:
     names = ("n_arms", "tokens", "usd", "wall_s", "gpu_s")
     rows = ask.rows(("count(*)", "count(usd)", *(f"sum({name})" for name in names)))
     total = [sum(row[column] or 0 for row in rows) for column in range(2 + len(names))]
     experiments, priced, arms, tokens, usd, wall_s, gpu_s = total
     if not experiments:
         return []
-    data: dict[str, Any] = {
-        "experiments": experiments,
-        "arms": arms,
-        "tokens": tokens,
-        "wall_s": wall_s,
-        "gpu_s": gpu_s,
-    }
-    data |= {"usd": round(usd, 6) if priced else None, "experiments_with_a_price": priced}
+    data: dict[str, Any] = {"experiments": experiments, "arms": arms, "tokens": tokens, "wall_s": wall_s}
+    data |= {"gpu_s": gpu_s, "usd": round(usd, 6) if priced else None, "experiments_with_a_price": priced}
     parts = [f"{experiments:,} experiment{'s' if experiments != 1 else ''}, {arms:,} arm{'s' if arms != 1 else ''}"]
     if usd:
         parts.append(usd_text(usd) + (f" (price known of {priced:,})" if priced < experiments else ""))

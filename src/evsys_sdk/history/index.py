@@ -62,6 +62,13 @@ class HistoryIndex:
         where = f"{_where(condition)} {tail}"
         return [(root, cache.read(columns, where, values)) for root, cache in self._caches]
 
+    def rows_of(
+        self, table: str, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> list[Row]:
+        """Columns of `runs` or `effects` of all roots."""
+        where = f"{f'WHERE {condition}' if condition else ''} {tail}"
+        return [row for _, cache in self._caches for row in cache.read(columns, where, values, table)]
+
     def summaries(self, condition: str = "", values: Sequence[Any] = (), tail: str = "") -> list[ExperimentSummary]:
         """Whole summaries of the experiments that meet an SQL condition; `tail` orders and limits each root's."""
         found: list[ExperimentSummary] = []

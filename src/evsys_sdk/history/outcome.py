@@ -1,8 +1,8 @@
-"""What an experiment found: its conclusion if one was written, else the plain means of its runs."""
+"""What an experiment found: its conclusion, and where that says nothing the plain means of the scores on record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class RunScore:
     """`baseline` for the run that the others are compared with."""
     covers: str = ""
     """What its interval is about: `tasks` alone where no run has a second seed, else `tasks and seeds`."""
+    step: int | None = None
+    """The step that the score is of, where no seed came to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,18 @@ class Outcome:
 
 
 def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) -> Outcome:
-    """The conclusion, completed from the arms where it says nothing."""
-    metric, mode = success_metric(config, arms)
-    metric, mode = text(conclusion.get("metric")) or metric, text(conclusion.get("mode")) or mode
-    runs = _concluded_runs(conclusion) or plain_scores(arms, metric)
-    usable = [run for run in runs if not run.failures]
-    best_run = text(conclusion.get("best_arm")) if conclusion else best_of(usable, mode)
-    best = next((run for run in runs if run.run == best_run), None)
+    """The conclusion, completed from the scores on record where it says nothing: of arms that were interrupted, too."""
+    own_metric, own_mode = success_metric(config, arms)
+    metric, mode = text(conclusion.get("metric")) or own_metric, text(conclusion.get("mode")) or own_mode
+    concluded = {run.run: run for run in _concluded_runs(conclusion)}
     score = number(conclusion.get("best_score"))
+    if metric != own_metric and own_metric and not is_score(metric):  # a loss says little about a recipe with a reward
+        metric, mode, concluded, score = own_metric, own_mode, {}, None
+    plain = {run.run: run for run in plain_scores(arms, metric)}
+    unsaid = {name for name, run in plain.items() if name not in concluded or _is_news(run, concluded[name])}
+    runs = [plain[name] if name in unsaid else concluded[name] for name in {**concluded, **plain}]
+    best_run = _best_run(conclusion, runs, unsaid, mode)
+    best = next((run for run in runs if run.run == best_run), None)
     if best_run and score is not None and (best is None or best.score is None):
         best = RunScore(best_run, score)
     return Outcome(
@@ -70,18 +76,67 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     )
 
 
-def success_metric(config: Object, arms: Iterable[RunRecord]) -> tuple[str, str]:
-    """Full name and direction of the metric that decides, as far as the record tells."""
+def _is_news(run: RunScore, concluded: RunScore) -> bool:
+    """Whether a run was scored on the way, which a conclusion about ends does not tell."""
+    return concluded.score is None and run.step is not None
+
+
+def _best_run(conclusion: Object, runs: Sequence[RunScore], unsaid: set[str], mode: str) -> str:
+    """What the conclusion says, unless a run that it knows no score of has a better one on record."""
+    said = text(conclusion.get("best_arm"))
+    usable = [run for run in runs if not run.failures and (not conclusion or run.run == said or run.run in unsaid)]
+    scored = [run for run in usable if run.score is not None]
+    return best_of(scored, mode) or said if not conclusion or any(run.run in unsaid for run in scored) else said
+
+
+def success_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str]:
+    """Full name and direction of the metric that decides, as far as the record tells.
+
+    Without a benchmark that is the measure by which the recipe itself chooses its best checkpoint.
+    """
     wanted = part(config, "metadata").get("success_metric")
     name = text(wanted) or text(part({"it": wanted}, "it").get("name"))
     mode = text(part({"it": wanted}, "it").get("mode")) or "max"
     known = {key: None for arm in arms for key in arm.metrics}
     if name in known:
         return name, mode
-    scores = sorted((key for key in known if is_score(key)), key=_rank)
+    scores = sorted((key for key in {**known, **_unfinished_scores(arms)} if is_score(key)), key=_rank)
     if name:
         return next((key for key in scores if key.endswith(f"/{name}")), name), mode
-    return (scores[0] if scores else ""), mode
+    return (scores[0], mode) if scores else _own_measure(arms)
+
+
+def _unfinished_scores(arms: Sequence[RunRecord]) -> dict[str, None]:
+    """The metrics that arms without an end were scored by."""
+    return {metric: None for arm in arms if arm.status != "completed" for metric, _, _, _ in arm.scores}
+
+
+def _own_measure(arms: Sequence[RunRecord]) -> tuple[str, str]:
+    for arm in arms:
+        notes = part(arm.result or {}, "extras") if arm.metrics else {}
+        if measure := text(notes.get("selection_metric")):
+            name = measure if measure in arm.metrics else f"final_{measure}"
+            return (name if name in arm.metrics else measure), text(notes.get("selection_mode")) or "min"
+    return "", "max"
+
+
+def latest_score(arm: RunRecord, metric: str) -> tuple[float, int | None] | None:
+    """The score of an arm, and the step it is of where the arm did not come to its end; None without any."""
+    if arm.status == "completed":
+        value = None if arm.unscored else arm.metrics.get(metric)
+        return None if value is None else (value, None)
+    if arm.problem:
+        return None
+    taken = [
+        (step, value)
+        for name, step, line, found in arm.scores
+        if name == metric and line.get("split") != "baseline" and (value := number(found.get("value"))) is not None
+    ]
+    taken = taken or (arm.logged.get(metric, []) if metric and not is_score(metric) else [])
+    if taken:
+        step, value = max(taken)
+        return value, int(step)
+    return (arm.metrics[metric], int(arm.metrics.get("steps", 0))) if metric in arm.metrics else None
 
 
 def is_score(metric: str) -> bool:
@@ -107,13 +162,18 @@ def best_of(runs: Sequence[RunScore], mode: str) -> str:
 
 
 def _plain_score(run: str, arms: Sequence[RunRecord], metric: str) -> RunScore:
-    good = [arm for arm in arms if arm.status == "completed" and not arm.unscored and metric in arm.metrics]
+    """Seeds that came to their end count; where none did, those that were scored on the way."""
     bad = sum(bool(arm.problem) for arm in arms)
+    found = [(arm, *score) for arm in arms if (score := latest_score(arm, metric)) is not None]
+    ended = [one for one in found if one[2] is None]
+    good = ended or found
     if not good:
         return RunScore(run, failures=bad)
-    mean = sum(arm.metrics[metric] for arm in good) / len(good)
-    tasks = good[0].metrics.get(f"{metric.rpartition('/')[0]}/tasks")
-    return RunScore(run, mean, n_seeds=len(good), n_tasks=None if tasks is None else int(tasks), failures=bad)
+    mean = sum(value for _, value, _ in good) / len(good)
+    tasks = good[0][0].metrics.get(f"{metric.rpartition('/')[0]}/tasks")
+    step = min((step for _, _, step in good if step is not None), default=None)
+    n_tasks = None if tasks is None else int(tasks)
+    return RunScore(run, mean, n_seeds=len(good), n_tasks=n_tasks, failures=bad, step=step)
 
 
 def _concluded_runs(conclusion: Object) -> list[RunScore]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..record.scores import task_scores
 from ..record.values import number, text
-from .detail import Detail
 from .outcome import is_score
+
+if TYPE_CHECKING:
+    from .detail import Detail
 
 type ByTask = dict[str, float]
 
@@ -48,6 +50,8 @@ class PairedDifference:
     remark: str = ""
     covers: str = ""
     """What the interval is about: `tasks`, `seeds`, or `tasks and seeds`."""
+    stderr: float | None = None
+    df: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,8 +106,10 @@ def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDiffe
         remark = _remark(first, second, common)
     paired = len(common) if len(common) > 1 else None
     left, right = (sum(map(sum, rows)) / sum(map(len, rows)) for rows in matrices)
-    low, high, covers = _interval(matrices[0], matrices[1], by_task=paired is not None)
-    return PairedDifference(metric, left, right, right - left, low, high, paired, seeds, remark, covers)
+    stderr, df, covers = _uncertainty(matrices[0], matrices[1], by_task=paired is not None)
+    difference, half = right - left, _half_width(stderr, df)
+    low, high = (None, None) if half is None else (difference - half, difference + half)
+    return PairedDifference(metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df)
 
 
 def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
@@ -116,18 +122,25 @@ def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
     return "; ".join(remarks)
 
 
-def _interval(
+def _uncertainty(
     left: Sequence[Sequence[float]], right: Sequence[Sequence[float]], *, by_task: bool
 ) -> tuple[float | None, float | None, str]:
-    """Both ends and what they cover; nothing where neither tasks nor seeds tell how noisy the scores are."""
+    """Standard error, its degrees of freedom, and what it covers; nothing where neither tasks nor seeds tell."""
     import numpy as np
 
-    from ..experiment.statistics.student_t import t_quantile
     from ..experiment.statistics.two_level import RunScores, compare
 
     found = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
     if found is None:
         return None, None, ""
-    estimate, half = float(found.estimates[0]), t_quantile(0.975, float(found.df[0])) * float(found.stderr[0])
     covers = [*(["tasks"] if by_task else []), *(["seeds"] if found.noise is not None else [])]
-    return estimate - half, estimate + half, " and ".join(covers)
+    return float(found.stderr[0]), float(found.df[0]), " and ".join(covers)
+
+
+def _half_width(stderr: float | None, df: float | None) -> float | None:
+    """Half of the 95 % interval."""
+    if stderr is None or df is None:
+        return None
+    from ..experiment.statistics.student_t import t_quantile
+
+    return t_quantile(0.975, df) * stderr

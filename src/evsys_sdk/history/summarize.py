@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..record.reader import ExperimentRecord
-from ..record.runs import config_runs
+from ..record.runs import RunRecord, add_spend, config_runs
 from ..record.values import Object, items, number, part, text
 from ..redact import redact, redact_text
-from .outcome import Outcome, outcome_of
-from .summary import ExperimentSummary, Failure
+from .effects import Settings, data_source, find_contrasts, settings_of, short_axis, value_text
+from .outcome import Outcome, RunScore, best_of, is_score, latest_score, outcome_of
+from .summary import ExperimentSummary, Failure, RunResult
 
 _KEPT_FAILURES = 5
 _KEPT_NOTES = 20
@@ -23,7 +24,8 @@ _LONGEST_TEXT = 600
 def summarize(record: ExperimentRecord) -> ExperimentSummary:
     """One experiment in a few fields; `unfinished` is left to whoever asks when to tell running from killed."""
     config, arms, start = record.config or {}, record.runs, record.start
-    metadata, runs = part(config, "metadata"), config_runs(config)
+    plain = redact(config)
+    metadata, runs = part(config, "metadata"), config_runs(plain)
     outcome = outcome_of(record.conclusion, config, arms)
     best, problems = outcome.best, [arm for arm in arms if arm.problem]
     return ExperimentSummary(
@@ -47,6 +49,9 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         best_seeds=best.n_seeds if best else 0,
         best_tasks=best.n_tasks if best else None,
         best_covers=best.covers if best else "",
+        best_step=best.step if best else None,
+        results=run_results(record, runs, outcome),
+        contrasts=find_contrasts(plain, record.conclusion, outcome, arms) if outcome.metric else [],
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
         n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
@@ -68,6 +73,76 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
     )
 
 
+def run_results(record: ExperimentRecord, configs: Sequence[Object], outcome: Outcome) -> list[RunResult]:
+    """Every run that was scored; the best one of each model tells where its weights are."""
+    settings = {text(run.get("name")): settings_of(run) for run in configs}
+    scored = [run for run in outcome.runs if run.score is not None]
+    of_model: dict[str, list[RunScore]] = {}
+    for run in scored:
+        of_model.setdefault(_setting(settings.get(run.run, {}), "model.name"), []).append(run)
+    best = {best_of([run for run in runs if not run.failures], outcome.mode) for runs in of_model.values()}
+    return [
+        _run_result(record, run, settings.get(run.run, {}), outcome, with_weights=run.run in best) for run in scored
+    ]
+
+
+def _run_result(
+    record: ExperimentRecord, run: RunScore, settings: Settings, outcome: Outcome, *, with_weights: bool
+) -> RunResult:
+    arms = [arm for arm in record.runs if arm.run == run.run]
+    spent = add_spend(*(arm.spend for arm in arms))
+    data = data_source(settings)
+    return RunResult(
+        run=run.run,
+        model=_setting(settings, "model.name"),
+        algorithm=_setting(settings, "algorithm.kind"),
+        tasks=_tasks_of(record, run, arms, outcome.metric) if is_score(outcome.metric) else f"data {data}",
+        score=run.score,
+        low=run.low,
+        high=run.high,
+        covers=run.covers,
+        seeds=run.n_seeds,
+        failures=run.failures,
+        step=run.step,
+        params={
+            short_axis(path): value_text(value)
+            for path, value in settings.items()
+            if path.startswith(("algorithm.params.", "backend.params.", "model.init", "model.load"))
+        },
+        data=data,
+        checkpoint=best_weights(arms, outcome) if with_weights else "",
+        arms=len(arms),
+        usd=spent.get("usd", 0.0),
+        wall_s=spent.get("wall_s", 0.0),
+    )
+
+
+def _setting(settings: Settings, path: str) -> str:
+    return value_text(settings[path]) if path in settings else ""
+
+
+def _tasks_of(record: ExperimentRecord, run: RunScore, arms: Sequence[RunRecord], metric: str) -> str:
+    """Which tasks a score is about: two sets of the same name are two questions."""
+    sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
+    if not sha256:
+        lines = (line for arm in arms for name, _, line, _ in arm.scores if name == metric)
+        line = next(lines, dict[str, Any]())
+        sha256, n_tasks = text(line.get("sha256")), n_tasks or len(items(line.get("tasks"))) or None
+    return " ".join([*([f"{n_tasks} tasks"] if n_tasks else []), *([sha256[:6]] if sha256 else [])])
+
+
+def best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:
+    """The weights of the best seed of a run: its best checkpoint, its final one, or the last it wrote."""
+    sign = 1 if outcome.mode == "min" else -1
+    ranked = [(sign * score[0], arm) for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
+    for _, arm in sorted(ranked, key=lambda pair: pair[0]):
+        artifacts = part(arm.result or {}, "artifacts")
+        last = text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""
+        if found := text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint")) or last:
+            return found
+    return ""
+
+
 def hypothesis_of(config: Object) -> str:
     """The claim, however it was written."""
     metadata = part(config, "metadata")
@@ -77,7 +152,7 @@ def hypothesis_of(config: Object) -> str:
 def best_params(runs: Sequence[Object], outcome: Outcome) -> dict[str, Any]:
     """The params of the best run's algorithm, flat; of the first run's where none is best."""
     chosen = next((run for run in runs if run.get("name") == outcome.best_run), runs[0] if runs else {})
-    return scalars(redact(part(chosen, "algorithm", "params")))
+    return scalars(part(chosen, "algorithm", "params"))
 
 
 def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,11 +7,12 @@ plain means of the runs, in which case `verdict` is empty.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ..record.reader import Note
+from .effects import Contrast
 
 STATUSES = ("running", "killed", "completed", "failed", "interrupted", "budget", "damaged")
 """running: a process works on it; killed: it has no end, and nobody works on it any more; budget: stopped by its limit;
@@ -25,6 +26,35 @@ class Failure:
 
     arm: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run of an experiment over its seeds: what it is, what it scored, and where its weights are."""
+
+    run: str
+    model: str
+    algorithm: str
+    tasks: str
+    """What it was scored on: how many tasks, and the beginning of their hash; the data, for a training measure."""
+    score: float | None
+    low: float | None
+    high: float | None
+    covers: str
+    seeds: int
+    failures: int
+    """Seeds that failed or are not scored."""
+    step: int | None
+    """The step of that score, where no seed came to its end."""
+    params: dict[str, str]
+    """Its settings by short name, as text."""
+    data: str
+    checkpoint: str
+    """Where its best weights are; of the best run of each model only."""
+    arms: int
+    usd: float
+    wall_s: float
+    """What all its seeds took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +84,11 @@ class ExperimentSummary:
     best_tasks: int | None = None
     best_covers: str = ""
     """What that interval is about: `tasks`, or `tasks and seeds`."""
+    best_step: int | None = None
+    """The step of that score, where the run did not come to its end."""
+    results: list[RunResult] = field(default_factory=list[RunResult])
+    contrasts: list[Contrast] = field(default_factory=list[Contrast])
+    """What each setting did that was changed alone."""
     n_runs: int = 0
     n_arms: int = 0
     n_seeds: int = 0
@@ -92,6 +127,8 @@ class ExperimentSummary:
         """The JSON form."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         plain["failures"] = [{"arm": one.arm, "reason": one.reason} for one in self.failures]
+        plain["results"] = [asdict(one) for one in self.results]
+        plain["contrasts"] = [asdict(one) for one in self.contrasts]
         plain["notes"] = [{"text": one.text, "time": one.time, "author": one.author} for one in self.notes]
         return plain
 
@@ -104,5 +141,7 @@ class ExperimentSummary:
         """What `to_json` wrote, with `changes`; raises ValueError, TypeError or KeyError on anything else."""
         plain = json.loads(line) | changes
         plain["failures"] = [Failure(**one) for one in plain["failures"]]
+        plain["results"] = [RunResult(**one) for one in plain["results"]]
+        plain["contrasts"] = [Contrast(**one) for one in plain["contrasts"]]
         plain["notes"] = [Note(**one) for one in plain["notes"]]
         return cls(**plain)

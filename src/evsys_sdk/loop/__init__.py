@@ -1,1 +1,1 @@
-"""The loop around experiments: campaigns, which hold a question, a budget and a rule to stop by."""
+"""The closed loop: what happened in production becomes data, and decides when to learn again; campaigns in between."""

@@ -34,7 +34,7 @@ _OWN = ("format", "id", "time", "kind", "prev")
 
 
 class Kind(StrEnum):
-    """Everything that can happen to an experiment."""
+    """Everything that can happen to an experiment, and to what is shipped of it."""
 
     STARTED = "experiment_started"
     RESUMED = "experiment_resumed"
@@ -46,6 +46,7 @@ class Kind(StrEnum):
     SEARCH_DECISION = "search_decision"
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
+    DIAGNOSED = "diagnosed"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
@@ -60,6 +61,9 @@ class Kind(StrEnum):
     STOP_REQUESTED = "stop_requested"
     APPROVED = "request_approved"
     REJECTED = "request_rejected"
+    GATED = "gated"
+    DEPLOYED = "deployed"
+    ROLLED_BACK = "rolled_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,17 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
+    """Write into the experiment's journal what was noticed about one of its arms, once; a resumed arm says it again."""
+    folder = run_dir.parent
+    known = (event for event in read_events(folder) if event.kind == Kind.DIAGNOSED)
+    if ExperimentFiles(folder).journal.exists() and not any(
+        (event.text("arm"), event.text("finding")) == (run_dir.name, finding) for event in known
+    ):
+        with Journal.of(folder) as journal:
+            journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
 
 
 def read_events(experiment_dir: Path) -> Iterator[Event]:

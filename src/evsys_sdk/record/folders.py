@@ -12,8 +12,8 @@ from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
 from ..redact import redact
 from .jsonl_file import JsonlFile, complete_lines
-from .layout import ExperimentFiles, RunFiles, run_folders
-from .values import Object, load_object, mtime, read_object, subfolders
+from .layout import ExperimentFiles, RunFiles, begun_folders, run_folders
+from .values import Object, load_object, mtime, number, read_lines, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """How a file system says that there is something at a path already."""
@@ -118,6 +118,24 @@ def latest_results(root: Path, most: int) -> list[Object]:
     files = [RunFiles(folder).result for folder in run_folders(root)]
     files.sort(key=lambda path: mtime(path) or 0.0, reverse=True)
     return [found for path in files[:most] if (found := read_object(path)) is not None]
+
+
+def steps_of_begun(root: Path, most: int) -> list[tuple[Object, list[tuple[float, float]]]]:
+    """For each run below a root that has not ended: its config, and tokens and seconds of the steps it has taken."""
+    found: list[tuple[Object, list[tuple[float, float]]]] = []
+    for folder in begun_folders(root)[:most]:
+        files = RunFiles(folder)
+        config = read_object(files.config)
+        logged = {number(line.get("step")): number(line.get("tokens")) for line in read_lines(files.logs.metrics)}
+        steps: list[tuple[float, float]] = []
+        for line in read_lines(files.logs.timing):
+            tokens = logged.get(number(line.get("step")))
+            seconds = (number(line.get("time/step_s")) or 0.0) + (number(line.get("time/build_s")) or 0.0)
+            if tokens and seconds:
+                steps.append((tokens, seconds))
+        if config is not None and steps:
+            found.append((config, steps))
+    return found
 
 
 def _escape(name: str) -> str:

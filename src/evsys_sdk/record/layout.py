@@ -44,7 +44,9 @@ class LogFiles:
     timing = Place("timing.jsonl")
     """What differs each time the same run is repeated."""
     rollouts = Place("rollouts.jsonl")
-    """The single predictions behind the scores of a split."""
+    """The single predictions behind the scores of a split; in the folder of training, what was learned from."""
+    rollout_timing = Place("rollout_timing.jsonl")
+    """How long the attempts of each step took, in the same order."""
     hyperparams = Place("hyperparams.json")
     artifacts = Place("artifacts.jsonl")
     hypothesis = Place("hypothesis.md")
@@ -155,8 +157,16 @@ OUTPUT_ROOTS = "output_roots.txt"
 """In the project's `.evsys/`: which other folders hold experiments."""
 CAMPAIGNS = "campaigns"
 """In the project's `.evsys/`: a folder with a journal for each campaign."""
+STANDALONE = "benchmarks"
+"""Below a root: scorings outside of any experiment, one folder for each benchmark and model."""
+SCORING = "result.json"
+"""In the folder of such a scoring: its scores."""
+SCORINGS = "scorings.txt"
+"""In the project's `.evsys/`: where such scorings are."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
+PROMOTIONS = "promotions.jsonl"
+"""In the project's `.evsys/`: which weights were judged, shipped and taken back."""
 
 
 def lock_beside(file: Path) -> Path:
@@ -167,6 +177,12 @@ def lock_beside(file: Path) -> Path:
 def run_folders(root: Path) -> list[Path]:
     """The folders of all arms below a root that have ended, in no order."""
     return [path.parent for path in root.glob(f"*/*/{RunFiles.result.name}")]
+
+
+def begun_folders(root: Path) -> list[Path]:
+    """The folders of all arms below a root that were begun and have not ended, in no order."""
+    begun = (RunFiles(path.parent) for path in root.glob(f"*/*/{RunFiles.starts.name}"))
+    return [files.folder for files in begun if not files.result.exists()]
 
 
 def locked_folders(root: Path) -> list[Path]:

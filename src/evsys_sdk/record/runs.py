@@ -12,8 +12,9 @@ from typing import Any, cast
 from .events import Event, Kind
 from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
+from .rollouts import read_rollouts
 from .scores import metric_name
-from .values import Object, items, number, part, read_lines, read_object, subfolders, text
+from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
 """Of an arm that waits for its turn, and of one that has begun and not ended."""
@@ -38,6 +39,8 @@ class RunRecord:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     spend: dict[str, float] = field(default_factory=dict[str, float])
     artifacts: dict[str, str] = field(default_factory=dict[str, str])
+    findings: tuple[str, ...] = ()
+    """What was noticed about it while it went on, in sentences."""
 
     @property
     def name(self) -> str:
@@ -78,10 +81,24 @@ class RunRecord:
         """What it is made of; None where that was not written down."""
         return read_object(self.files.identity)
 
+    @property
+    def datasets(self) -> list[Object]:
+        """Which rows it used, each with `source`, `rows` and `sha256`; nothing where that was not written down."""
+        return [part({"one": one}, "one") for one in items(read_json(self.files.datasets))]
+
     def read_answers(self, benchmark: str, step: int) -> list[Object] | None:
         """The answers behind one scoring; None where they were not kept."""
         path = self.files.predictions(benchmark, step)
         return list(read_lines(path)) if path.is_file() else None
+
+    @property
+    def has_rollouts(self) -> bool:
+        """Whether attempts that it learned from are recorded."""
+        return self.files.logs.below(LogFiles.training.name).rollouts.is_file()
+
+    def read_rollouts(self) -> Iterator[Object]:
+        """The attempts that it learned from, oldest first; see `record/rollouts.py`."""
+        return read_rollouts(self.files)
 
     @property
     def scores(self) -> Iterator[tuple[str, float, Object, Object]]:
@@ -210,6 +227,8 @@ def _apply(run: RunRecord, event: Event) -> RunRecord:
             return replace(run, status=STARTED, error="", unscored="")
         case Kind.ARM_RECALLED:
             return replace(run, status=event.text("status") or "completed")
+        case Kind.DIAGNOSED:
+            return replace(run, findings=(*run.findings, event.text("text")))
         case Kind.ARM_RETRIED:
             return replace(run, status=PENDING, error=event.text("reason"))
         case Kind.ARM_ENDED:
@@ -237,6 +256,7 @@ def _add_result(run: RunRecord, result: Object) -> RunRecord:
         unscored=text(result.get("unscored")) or text(part(result, "extras").get("unscored")),
         metrics=metrics or run.metrics,
         artifacts=artifacts,
+        findings=tuple(map(text, items(part(result, "extras").get("findings")))) or run.findings,
     )
 
 

@@ -28,6 +28,14 @@ def read_object(path: Path) -> Object | None:
         return None
 
 
+def read_json(path: Path) -> Any:
+    """Whatever JSON is in a file; None when there is none that can be read."""
+    try:
+        return json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def load_object(path: Path) -> Object:
     """The JSON object in a file that must be there; what is damaged is an error."""
     try:

@@ -7,9 +7,12 @@ import os
 import sys
 from typing import Any
 
+from ..paths import project_root
+
 
 def import_object(module: str, name: str) -> Any:
-    """An object of a module that can be imported from here, or lies below the current folder."""
-    if (here := os.getcwd()) not in sys.path:  # the installed command does not look there by itself
-        sys.path.append(here)  # last, so that nothing there hides a library
+    """An object of a module that can be imported from here, or lies below the current folder or the project root."""
+    for folder in (os.getcwd(), str(project_root())):  # the installed command does not look there by itself
+        if folder not in sys.path:
+            sys.path.append(folder)  # last, so that nothing there hides a library
     return getattr(importlib.import_module(module), name)

@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from ..data.types import HarborTask
-from ..errors import DataError, show
+from ..errors import DataError, TrainingError, show
 from .environment import Environment
 
 type RolloutStatus = Literal["ok", "truncated", "infra"]
@@ -76,6 +76,14 @@ class Rollout:
 
 class TruncatedError(DataError):
     """The rollout cannot go on, through no fault of ours: it is `truncated` and scored on what has been done."""
+
+
+class AllFailedError(TrainingError):
+    """Not one of the attempts that a step needs came to a reward."""
+
+    def __init__(self, message: str, rollouts: Sequence[Rollout] = ()) -> None:
+        super().__init__(message)
+        self.rollouts = tuple(rollouts)
 
 
 @runtime_checkable

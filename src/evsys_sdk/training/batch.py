@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ..backends.client import ForwardBackwardOutput
     from ..backends.datum import Datum
     from ..backends.losses import LossCallable
+    from ..rollouts.rollout import Rollout
 
 
 @dataclass(slots=True)
@@ -23,6 +24,10 @@ class TrainingBatch:
     """Parameters of a named loss, e.g. clip thresholds."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Known before the step, logged with it."""
+    rollouts: Sequence[Rollout] = ()
+    """The attempts it was made from, where there are some, each once: they are recorded with this step."""
+    empty_because: str = ""
+    """Why there is nothing to learn from, where the recipe knows."""
 
 
 @runtime_checkable

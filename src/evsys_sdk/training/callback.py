@@ -17,11 +17,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import EvsysError, TrainingError
 from ..log import get_logger
 from ..protocols import Row, RunResult
+
+if TYPE_CHECKING:
+    from ..rollouts.rollout import Rollout
 
 _FAILURES_BEFORE_SILENCE = 3
 
@@ -105,6 +108,9 @@ class Callback:
     def on_data(self, rows: Sequence[Row]) -> None:
         """The rows that will be trained on."""
 
+    def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Before the step that learns from these attempts, failed ones included."""
+
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """After each optimiser step; the first one is step 1."""
 
@@ -123,6 +129,10 @@ class Callback:
         The callback is made anew for this, so it knows nothing of the runs but what is on disk.
         """
 
+    def findings(self) -> Sequence[str]:
+        """What it noticed about the run, in sentences; they go into the result."""
+        return ()
+
     def close(self) -> None:
         """Release files and connections."""
 
@@ -134,18 +144,41 @@ class Callback:
         """Go on from a saved state."""
 
 
+HOOKS = (
+    "on_run_start",
+    "on_data",
+    "on_step",
+    "on_rollouts",
+    "on_eval",
+    "on_checkpoint",
+    "on_run_end",
+    "on_experiment_end",
+)
+"""The moments of a run, as methods of a callback."""
+
+
+class _Completed(Callback):
+    """An observer without our base class: it hears the moments that it has a method for."""
+
+    def __init__(self, observer: Any) -> None:
+        self.name = str(getattr(observer, "name", type(observer).__name__))
+        for method in (*HOOKS, "close", "state", "restore"):
+            if callable(own := getattr(observer, method, None)):
+                setattr(self, method, own)
+
+
 class Observers(Callback):
     """Several callbacks as one, each fenced off from the run and from the others."""
 
     name = "observers"
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = list(callbacks)
+        self._callbacks = [_complete(callback) for callback in callbacks]
         self._failures = [0] * len(self._callbacks)
 
     def add(self, callback: Callback) -> None:
-        """One more observer."""
-        self._callbacks.append(callback)
+        """One more observer; it may be of any class that has one of the hooks."""
+        self._callbacks.append(_complete(callback))
         self._failures.append(0)
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
@@ -161,6 +194,9 @@ class Observers(Callback):
     def on_data(self, rows: Sequence[Row]) -> None:
         self._tell(lambda callback: callback.on_data(rows))
 
+    def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        self._tell(lambda callback: callback.on_rollouts(step, tuple(rollouts)))
+
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         # Copies, here and below: what one of them does to its own reaches neither the run nor the others.
         self._tell(lambda callback: callback.on_step(step, dict(metrics)))
@@ -173,6 +209,11 @@ class Observers(Callback):
 
     def on_run_end(self, result: RunResult) -> None:
         self._tell(lambda callback: callback.on_run_end(copy.deepcopy(result)))
+
+    def findings(self) -> list[str]:
+        found: list[str] = []
+        self._tell(lambda callback: found.extend(str(one) for one in callback.findings()))
+        return found
 
     def close(self) -> None:
         self._tell(lambda callback: callback.close(), always=True)
@@ -215,6 +256,10 @@ class Observers(Callback):
                 get_logger(__name__).warning(
                     "callback '%s' failed: %s: %s%s", callback.name, type(error).__name__, error, consequence
                 )
+
+
+def _complete(callback: Any) -> Callback:
+    return callback if isinstance(callback, Callback) else _Completed(callback)
 
 
 def _unusable(callback: Callback, what: str, error: Exception) -> TrainingError:

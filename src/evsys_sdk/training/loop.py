@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends.client import AdamParams
 from ..errors import TrainingError, show
 from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..rollouts.rollout import AllFailedError
 from .batch import StepBuilder, TrainingBatch
 from .callback import Observers, RunControl
 from .schedule import Schedule
@@ -137,13 +138,19 @@ class TrainingLoop:
 
     async def _submit(self, step: int, in_flight: deque[_InFlight]) -> None:
         """Build the batch of a step and send it off; one without data is noted in its turn."""
-        began = time.perf_counter()
-        batch = await self.builder.build_batch(step)
+        began, number = time.perf_counter(), self.offset + step + 1
+        try:
+            batch = await self.builder.build_batch(step)
+        except AllFailedError as error:
+            self.observers.on_rollouts(number, error.rollouts)  # there is nothing else to look at
+            raise TrainingError(str(error)) from None
         build_s = time.perf_counter() - began
+        if batch.rollouts:
+            self.observers.on_rollouts(number, batch.rollouts)
         if not batch.data:
             await self._finish_all(in_flight)
-            self.observers.on_step(self.offset + step + 1, {**_numbers(batch.metrics), "empty_batch": 1.0})
-            self.watchdog.check_empty(self.offset + step + 1)
+            self.observers.on_step(number, {**_numbers(batch.metrics), "empty_batch": 1.0})
+            self.watchdog.check_empty(number, batch.empty_because)
             return
         learning_rate = self.settings.learning_rate_at(step)
         if isinstance(batch.loss_fn, str):

@@ -25,6 +25,8 @@ class Watchdog:
     _best: float = math.inf
     _exploded: int = 0
     _empty: int = 0
+    _reason: str = ""
+    """What the recipe said of the last batch without data."""
 
     def state(self) -> dict[str, float]:
         """What `restore` needs to go on watching after a resume."""
@@ -48,19 +50,20 @@ class Watchdog:
                 )
         self._check_explosion(step, metrics.get("loss"))
 
-    def check_empty(self, step: int) -> None:
-        """Count a batch without data; raise after too many in a row."""
-        self._empty += 1
+    def check_empty(self, step: int, reason: str = "") -> None:
+        """Count a batch without data; raise after too many in a row, with what the recipe says of the last one."""
+        self._empty, self._reason = self._empty + 1, reason
         if self._empty >= self.max_empty_batches:
             raise TrainingError(
-                f"{self._empty} batches in a row up to step {step} held nothing to learn from. {_REMEDY}"
+                f"{self._empty} batches in a row up to step {step} held nothing to learn from. {reason or _REMEDY}"
             )
 
     def check_learned(self, steps: int, *, learned: bool) -> None:
         """Refuse to call a run finished that never had anything to learn from, however few its steps were."""
         if steps and not learned:
             raise TrainingError(
-                f"none of the {steps} steps had anything to learn from, so that nothing was trained. {_REMEDY}"
+                f"none of the {steps} steps had anything to learn from, so that nothing was trained. "
+                f"{self._reason or _REMEDY}"
             )
 
     def _check_explosion(self, step: int, loss: float | None) -> None:

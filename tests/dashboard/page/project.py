@@ -6,6 +6,8 @@ import base64
 import json
 import struct
 import zlib
+from contextlib import chdir
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +18,38 @@ from evsys_sdk.experiment.conclusion.write import conclude
 from evsys_sdk.history.notes import invalidate
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-TRAIN, TASKS = EXAMPLES / "quickstart/data/train.jsonl", EXAMPLES / "benchmark/data/test.jsonl"
+ROWS, TASKS = EXAMPLES / "quickstart/data/train.jsonl", EXAMPLES / "benchmark/data/test.jsonl"
+TRAIN = "data/train.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 
 def make_project(root: Path) -> dict[str, str]:
     """Run every experiment; returns name -> id."""
     (root / ".evsys").mkdir()
+    _write_rows(root / TRAIN)
     runs = [_sweep, _too_hot, _rl, _continual, _search, _invalid]
     found: dict[str, str] = {}
     for make in runs:
         config = ExperimentConfig.model_validate({"output_dir": str(root / "outputs")} | make())
-        Experiment(config).run()
+        with chdir(root):
+            Experiment(config).run()
         found[config.name] = experiment_id(root / "outputs" / config.name)
     _add_training_rollouts(root / "outputs" / "rl" / "rl")
     invalidate(root / "outputs" / "invalid", "the verifier accepted everything")
     conclude(root / "outputs" / "invalid")
     _add_pictures(root)
     return found
+
+
+def _write_rows(target: Path) -> None:
+    """Rows to train on that do not hold a task: an experiment is not flagged unless it means to be."""
+    tasks = [json.loads(line)["query"].casefold() for line in TASKS.read_text("utf-8").splitlines()]
+    target.parent.mkdir(parents=True)
+    with target.open("w", encoding="utf-8") as file:
+        for line in ROWS.read_text("utf-8").splitlines():
+            query = json.loads(line)["query"].casefold()
+            if all(SequenceMatcher(None, query, task).ratio() < 0.75 for task in tasks):
+                file.write(line + "\n")
 
 
 def experiment_id(folder: Path) -> str:
@@ -45,6 +61,7 @@ def write_live_config(root: Path, steps: int) -> Path:
     """An experiment that takes a while: something to watch."""
     config = {"name": "live", "output_dir": str(root / "outputs"), "metadata": {"hypothesis": "It can be watched."}}
     path = root / "live.yaml"
+    _write_rows(root / TRAIN)
     path.write_text(json.dumps(config | {"run": _run("slow", {"max_steps": steps})}), "utf-8")
     return path
 
@@ -59,7 +76,7 @@ def _run(name: str, params: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }
     return {
         "name": name,
-        "data": {"path": str(TRAIN), "transforms": [to_chat]},
+        "data": {"path": TRAIN, "transforms": [to_chat]},
         "model": {"name": "tiny-router"},
         "algorithm": {"kind": "sft", "params": params},
         "backend": {"kind": "mock"},
@@ -85,7 +102,7 @@ def _sweep() -> dict[str, Any]:
             "hypothesis": claim | {"baseline": "s__max_steps4"},
             "success_metric": "pass@1",
             "tags": ["routing", "sweep"],
-            "benchmark": [_benchmark(24)],
+            "benchmark": [_benchmark(48)],
         },
         "n_repeats": 3,
         "base_run": _run("s", {"max_steps": 4}),
@@ -135,7 +152,7 @@ def _continual() -> dict[str, Any]:
         }
         transforms = [chosen, *_run("", {})["data"]["transforms"]]
         held_out = EXAMPLES / "quickstart/data/test.jsonl"
-        data = {"path": str(TRAIN), "transforms": transforms}
+        data = {"path": TRAIN, "transforms": transforms}
         return {"name": name, "data": data, "eval_data": {"path": str(held_out), "transforms": transforms}}
 
     run = _run("stages", {"max_steps": 12}, eval={"metrics": [{"kind": "exact_match"}]})

@@ -94,7 +94,7 @@ def test_the_claim_stands_beside_its_interval(tab: Tab, ids: dict[str, str]) -> 
     )
     facts = page.locator("dl.facts")
     expect(facts).to_contain_text("max_steps 4 / 20 / 36")
-    expect(facts).to_contain_text("24 tasks")
+    expect(facts).to_contain_text("48 tasks")
     expect(facts).to_contain_text("+0.050 on pass@1, registered")
 
 
@@ -140,7 +140,7 @@ def test_numbers_behind_a_plot_can_be_saved(tab: Tab, ids: dict[str, str]) -> No
 
 def test_flipped_tasks_come_first_with_both_answers(tab: Tab, ids: dict[str, str]) -> None:
     page = tab.open(f"/e/{ids['sweep']}?tab=items")
-    expect(page.get_by_text(re.compile(r"24 tasks: \d+ gained, 0 lost"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"48 tasks: \d+ gained, 0 lost"))).to_be_visible()
     first = page.get_by_role("table", name="tasks").get_by_role("row").first
     expect(first).to_contain_text("gained")
     answers = page.get_by_role("region", name="answers").locator("article")

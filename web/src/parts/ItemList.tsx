@@ -76,7 +76,7 @@ export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
 }
 
 function ItemLine({ item, chosen, onChoose }: { item: Item; chosen: boolean; onChoose: () => void }) {
-  const signs = { gained: "▲", lost: "▼", same: "＝", unpaired: "○" };
+  const signs = { gained: "▲", lost: "▼", same: "=", unpaired: "○" };
   const tones = { gained: "var(--supported)", lost: "var(--refuted)", same: "var(--quiet)", unpaired: "var(--quiet)" };
   return (
     <div className="line" role="row" data-current={chosen} onClick={onChoose} style={{ cursor: "pointer" }}>

@@ -24,8 +24,15 @@ remedy. This layer knows nothing about experiments, and leaves it to its caller 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ...lazy import lazy_names
 from .document import Document, read_yaml, read_yaml_file
 from .source import MAX_BYTES
-from .write import write_yaml
+
+if TYPE_CHECKING:
+    from .write import write_yaml
 
 __all__ = ["MAX_BYTES", "Document", "read_yaml", "read_yaml_file", "write_yaml"]
+
+__getattr__ = lazy_names(__name__, {"write": "write_yaml"})  # most commands only read

@@ -18,7 +18,6 @@ from ...errors import Problem, closest
 from .nodes import AliasNode, MappingNode, Node, ScalarNode, SequenceNode, target_of
 from .report import Report, excerpt
 from .scalars import TAG_PREFIX, BadScalar, Scalar, plain_value, tagged_value
-from .syntax import explain
 
 MAX_VALUES: Final = 1_000_000
 """Values in one document, with aliases expanded."""
@@ -93,6 +92,8 @@ class _Composer:
             while parser.check_event():
                 yield parser.get_event()
         except yaml.MarkedYAMLError as error:
+            from .syntax import explain
+
             self._report.stop(explain(error, self._text))
         except (yaml.YAMLError, ValueError, OverflowError) as error:  # the pure Python parser lets some escape
             line = getattr(parser, "line", None)

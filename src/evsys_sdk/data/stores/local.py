@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from ...config.base import Strict
-from ...errors import DataError, show
+from ...errors import DataError, closest, show
 from ...files import atomic_write
+from ...paths import in_project
 from ...protocols import Row
 from ...record.jsonable import dump_json
 from ..jsonl import read_json, read_jsonl, write_jsonl
@@ -24,7 +25,7 @@ class LocalDataStoreConfig(Strict):
     """Where the folder is."""
 
     root: str = "."
-    """Folder that relative paths start from; itself relative to where the process was started."""
+    """Folder that relative paths start from; itself relative to the project root."""
 
 
 class LocalDataStore:
@@ -35,7 +36,7 @@ class LocalDataStore:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        self.root = Path(os.path.abspath(Path(self.cfg.root).expanduser()))
+        self.root = Path(os.path.abspath(in_project(self.cfg.root)))
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
         """The rows of a file, one at a time."""
@@ -77,8 +78,7 @@ class LocalDataStore:
         found = self._resolve(path)
         if not _is_there(found):
             raise DataError(
-                f"{found}: there is no such file (path {show(path)}, data store root {self.root}). "
-                "Correct the path, or set data_store.params.root to the folder that paths start from."
+                f"{found}: there is no such file (path {show(path)}, data store root {self.root}). {_remedy(found)}"
             )
         return found
 
@@ -118,6 +118,15 @@ def _real(path: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links, or a name no file can have
         raise DataError(f"{show(str(path))} is not a usable path: {error}.") from error
+
+
+def _remedy(missing: Path) -> str:
+    """The file that was probably meant; else where paths start from."""
+    folder = missing.parent
+    guess = closest(missing.name, (one.name for one in folder.iterdir())) if folder.is_dir() else None
+    if guess:
+        return f"Did you mean '{guess}'?"
+    return "Correct the path, or set data_store.params.root to the folder that paths start from."
 
 
 def _is_there(path: Path) -> bool:

@@ -30,8 +30,9 @@ from typing import Any, Final, NoReturn
 
 from ...config.deep import deep_problems
 from ...errors import ConfigError, EvsysError, Problem
-from ...log import get_logger, redact_output
+from ...log import get_logger
 from ...protocols import RunResult
+from ...redact import redact_output
 from ...training.callback import RunControl
 from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
 from ..project_code import ProjectCode

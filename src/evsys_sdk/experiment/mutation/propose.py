@@ -24,8 +24,8 @@ from ...config.load import load_document
 from ...config.yaml_text import read_yaml
 from ...errors import ConfigError, Problem, closest
 from ...files import write_text
-from ..experiment import Experiment
 from ..parents import parent_id
+from ..preflight import PulledRows, check_config
 from .moves import move
 from .space import MutableField, mutation_space, run_paths
 from .yaml_edit import edited
@@ -91,7 +91,9 @@ def propose(
     if not spaces:
         message = "--freeze leaves no field that may change" if freeze else "nothing in this config may change"
         raise ConfigError(Problem(message, file=file, hint=_known_fields(data)))
-    maker = _Maker(text, config, parent or parent_id(config) or config.name)
+    pulled: dict[str, PulledRows] = {}
+    fits = not check_config(config, kinds=False, pulled=pulled).problems  # else its rows say nothing about a child's
+    maker = _Maker(text, config, parent or parent_id(config) or config.name, pulled if fits else None)
     rng = Random(seed)
     tried: dict[str, Child | None] = {}
     found: list[Child] = []
@@ -109,10 +111,11 @@ def propose(
     return found
 
 
-def _runnable(text: str, file: str | None) -> ExperimentConfig:
-    """The config, if `evsys run` would take it."""
+def _runnable(text: str, file: str | None, pulled: dict[str, PulledRows] | None = None) -> ExperimentConfig:
+    """The config, if `evsys run` would take it; with `pulled`, its rows included."""
     config = load_document(read_yaml(text, file=file), deep=True)
-    Experiment(config).validate()
+    if problems := check_config(config, kinds=False, rows=pulled is not None, pulled=pulled).problems:
+        raise ConfigError(problems)
     return config
 
 
@@ -121,6 +124,8 @@ class _Maker:
     text: str
     config: ExperimentConfig
     parent: str
+    pulled: dict[str, PulledRows] | None
+    """The rows of the parent, which children share."""
 
     def child(self, moved: Mapping[MutableField, Any]) -> Child | None:
         """The config with some values changed; None where that is no valid config."""
@@ -130,7 +135,7 @@ class _Maker:
         changes |= {("name",): name, ("parent_experiment_id",): self.parent, ("metadata", "mutation"): noted}
         text = edited(self.text, changes)
         try:
-            config = _runnable(text, f"{name}.yaml")
+            config = _runnable(text, f"{name}.yaml", self.pulled)
         except ConfigError:
             return None
         return Child(name, text, config, {path: (pair[0], pair[1]) for path, pair in noted.items()})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 
 _TINY = 1e-300
 _PRECISION = 1e-15
@@ -48,6 +47,8 @@ def t_quantile(p: float, df: float) -> float:
 
 def chi2_quantile(p: float, df: float) -> float:
     """The value that a share `p` of the chi-square distribution lies below, to about a per cent (Wilson, Hilferty)."""
+    from statistics import NormalDist  # takes longer than all else here together
+
     spread = 2 / (9 * df)
     return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
 

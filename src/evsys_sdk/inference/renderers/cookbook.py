@@ -169,7 +169,7 @@ def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any,
         renderer = package.get_renderer(renderer_name, GuardedTokenizer(tokenizer), model_name=name)
         return renderer, list(renderer.get_stop_sequences())
     except Exception as error:  # an unknown name, or a tokenizer without the tokens the renderer relies on
-        known = _known_names(package)
+        known = known_names(package)
         if renderer_name in known or not known:
             message = f"the renderer cannot be used with this tokenizer ({type(tokenizer).__name__}): {_reason(error)}"
             hint = "Name another one, or none to use the tokenizer's own chat template."
@@ -180,7 +180,7 @@ def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any,
         raise ConfigError(Problem(message, path="run.model.renderer_name", value=renderer_name, hint=hint)) from error
 
 
-def _known_names(package: Any) -> list[str]:
+def known_names(package: Any) -> list[str]:
     """Names that `get_renderer` compares with, read from its source: the package keeps no list of them."""
     import inspect
 

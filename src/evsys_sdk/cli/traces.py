@@ -1,0 +1,107 @@
+"""`evsys traces`: conversations of systems in use become data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import emit, json_option, table
+
+if TYPE_CHECKING:
+    from ..loop.traces.store import ImportReport
+
+
+@click.group()
+def traces() -> None:
+    """Import traces of systems in use, and make data of them."""
+
+
+@traces.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="Store to add them to.")
+@click.option("--format", default="auto", show_default=True, help="How the files are written, where it is not obvious.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option("--most-bad", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="Share of bad records.")
+@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@json_option
+def import_(
+    files: tuple[Path, ...],
+    name: str,
+    format: str,
+    feedback: tuple[str, ...],
+    most_bad: float,
+    keep_personal: bool,
+    as_json: bool,
+) -> None:
+    """Add the traces in FILES to a store, each once, without secrets and personal things."""
+    from ..errors import ConfigError
+    from ..loop.traces.store import import_traces
+    from ..loop.traces.trace import BadRecord, RewardRule
+
+    try:
+        rules = [RewardRule.parse(one) for one in feedback]
+    except BadRecord as error:
+        raise ConfigError(str(error)) from None
+    report = import_traces(name, files, format=format, rules=rules, most_bad=most_bad, keep_personal=keep_personal)
+    emit(report.to_dict(), as_json, lambda: _render(report))
+
+
+@traces.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the stores of traces."""
+    from ..loop.traces.rounds import read_rounds
+    from ..loop.traces.store import TraceStore
+    from ..paths import workspace_dir
+
+    names = sorted(path.parent.name for path in (workspace_dir() / "traces").glob("*/traces.jsonl"))
+    found: list[dict[str, Any]] = []
+    for name in names:
+        rounds = read_rounds(name)
+        taken = sum(one["taken"] for one in rounds)
+        found.append({"name": name, "traces": len(TraceStore(name).ids()), "rounds": len(rounds), "taken": taken})
+    rows = [(one["name"], one["traces"], one["rounds"], one["traces"] - one["taken"]) for one in found]
+    nothing = "There are no traces yet. Add some with: evsys traces import FILE --name NAME"
+    emit(found, as_json, lambda: click.echo(table(("store", "traces", "rounds", "new"), rows) if rows else nothing))
+
+
+@traces.command()
+@click.argument("name")
+@click.option("--share", default=0.2, show_default=True, type=float, help="Share of the newest traces to hold out.")
+@click.option("--min-reward", type=float, help="Learn from, and expect, only answers with at least this reward.")
+@click.option("--verifier", default="exact_match", show_default=True, help="How answers to held-out tasks are judged.")
+@json_option
+def seal(name: str, share: float, min_reward: float | None, verifier: str, as_json: bool) -> None:
+    """Cut the new traces of NAME by time into a dataset to train on and a benchmark that is never trained on."""
+    from ..loop.traces.rounds import seal_round
+    from ..registry import get_verifier
+
+    get_verifier(verifier)
+    made = seal_round(name, share=share, min_reward=min_reward, verifier=verifier)
+
+    def render() -> None:
+        click.echo(f"round {made.number} of {name}: {made.taken} new traces")
+        click.echo(f"  dataset    {made.dataset}  {made.rows} rows")
+        click.echo(f"  benchmark  {made.benchmark}  {made.tasks} tasks")
+        for reason, count in made.left_out.items():
+            click.echo(f"  left out   {count}: {reason}")
+
+    emit(made.to_dict(), as_json, render)
+
+
+def _render(report: ImportReport) -> None:
+    counts = report.counts
+    click.echo(
+        f"{report.name}: {report.added} traces added, {report.duplicates} were there already, {report.rewarded} with a "
+        f"reward ({', '.join(sorted(set(counts.formats.values())))})"
+    )
+    if report.redacted:
+        click.echo("  taken out  " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.redacted.items())))
+    for kind, count in counts.unknown.items():
+        click.echo(f"  unknown    {count} lines of type {kind}")
+    for reason, where in counts.reasons.items():
+        click.echo(f"  bad        {where}: {reason}")

@@ -1,0 +1,1 @@
+"""From a conclusion to production: the gate that weights must pass, and the deployers that ship them."""

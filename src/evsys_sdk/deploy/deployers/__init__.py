@@ -1,0 +1,1 @@
+"""The built-in deployers, one a file, named for their kind."""

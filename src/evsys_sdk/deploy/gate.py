@@ -1,0 +1,213 @@
+"""The gate: whether weights may replace those that are live. A verdict with reasons, and a line in the list.
+
+    decision = judge(find_source("routing"), "production", load_policy("gate.yaml"))
+    decision.passed, decision.checks
+
+Better on the target and not worse on any canary are both shown by intervals, never by averages alone: what too few
+tasks cannot show is refused, and said. Candidates that are judged on one set of tasks share one error rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..errors import DataError
+from ..experiment.audit import AuditReport, audit_experiment
+from ..experiment.statistics.attempts import attempt_error
+from ..record.events import Event, Kind
+from ..record.promotions import PromotionLog, read_promotions
+from ..record.values import text
+from .deployments import Deployments, check_promotions
+from .judged import Gap, Judged, Scored, find_judged, judge_source, measure_gap
+from .policy import Canary, GatePolicy, Limit, Target
+from .source import Source
+
+type State = Literal["ok", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class GateCheck:
+    """One condition, and whether it holds."""
+
+    name: str
+    state: State
+    reason: str
+    numbers: dict[str, float] = field(default_factory=dict[str, float])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "state": self.state, "reason": self.reason, **self.numbers}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the gate said."""
+
+    candidate: str
+    current: str
+    checks: list[GateCheck]
+    id: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return all(check.state == "ok" for check in self.checks)
+
+    @property
+    def failures(self) -> list[GateCheck]:
+        return [check for check in self.checks if check.state != "ok"]
+
+    @property
+    def sentence(self) -> str:
+        if self.passed:
+            return f"Passed: {self.candidate} may replace {self.current}."
+        return f"Refused: {self.candidate} does not replace {self.current}: {self.failures[0].reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        checks = [check.to_dict() for check in self.checks]
+        about = {"id": self.id, "verdict": "pass" if self.passed else "refuse", "sentence": self.sentence}
+        return {**about, "candidate": self.candidate, "current": self.current, "checks": checks}
+
+
+def judge(source: Source, current: str, policy: GatePolicy) -> Decision:
+    """Judge weights by a policy, and write the decision down."""
+    check_promotions()
+    candidate, live = judge_source(source), find_judged(current, source)
+    checks = list(_check_all(source, candidate, live, policy))
+    decision = Decision(candidate.label, live.label, checks)
+    target = candidate.score(policy.target.metric)
+    with PromotionLog.open() as log:
+        id = log.append(
+            Kind.GATED,
+            verdict="pass" if decision.passed else "refuse",
+            candidate=source.to_dict(),
+            current={"label": live.label, "weights_sha256": live.weights_sha256},
+            tasks_sha256=target.sha256 if target else "",
+            policy=policy.model_dump(mode="json"),
+            checks=[check.to_dict() for check in checks],
+        )
+    return Decision(decision.candidate, decision.current, checks, id)
+
+
+def find_pass(source: Source, name: str) -> str:
+    """The id of the decision that lets these weights go live under a name now; refused where there is none."""
+    live = Deployments.read().live_under(name)
+    now = text(live.source.get("weights_sha256")) if live else ""
+    for event in reversed(read_promotions()):
+        if event.kind != Kind.GATED or event.part("candidate").get("weights_sha256") != source.sha256:
+            continue
+        judged = text(event.part("current").get("weights_sha256"))
+        if event.get("verdict") != "pass":
+            raise DataError(f"the gate refused these weights: {_first_reason(event)} Nothing is shipped.")
+        if judged == now or (not now and judged.startswith("base:")):
+            return event.id
+        raise DataError(
+            f"these weights passed the gate against {event.part('current').get('label')}, which is not what is live "
+            f"under {name!r} now. Judge them again: evsys gate CANDIDATE --against {name} --policy FILE"
+        )
+    raise DataError(
+        f"these weights were not judged yet. Ask first: evsys gate CANDIDATE --against {name if live else 'base'} "
+        "--policy FILE"
+    )
+
+
+def _first_reason(event: Event) -> str:
+    checks: list[Any] = event.get("checks") or []
+    return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "no reason was recorded.")
+
+
+def _check_all(source: Source, candidate: Judged, live: Judged, policy: GatePolicy) -> Iterator[GateCheck]:
+    target = candidate.score(policy.target.metric)
+    attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256)
+    error = attempt_error(attempt, policy.error)
+    told = f" (candidate {attempt} on these tasks)" if attempt > 1 else ""
+    yield _check_gap("target", policy.target, policy.target.min_gain, candidate, live, error, told)
+    for canary in policy.canaries:
+        yield _check_gap(f"canary {canary.metric}", canary, -canary.margin, candidate, live, policy.error, "")
+    if target is not None:
+        current = live.score(policy.target.metric)
+        for name in type(policy.limits).model_fields:
+            yield from _check_limit(name, getattr(policy.limits, name), target, current)
+    yield from _check_record(source, policy)
+
+
+def _check_gap(
+    name: str, wanted: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, told: str
+) -> GateCheck:
+    """Whether the whole interval lies above a bound."""
+    scores: list[Scored] = []
+    for whose, judged in (("the candidate", candidate), ("what is live", live)):
+        found = judged.score(wanted.metric)
+        if found is None:
+            known = ", ".join(sorted(judged.scores)) or "none"
+            reason = f"{whose} ({judged.label}) has no score {wanted.metric}; it has {known}."
+            return GateCheck(name, "failed", reason)
+        if found.problem:
+            return GateCheck(name, "failed", f"{wanted.metric} of {whose} is incomplete: {found.problem}.")
+        scores.append(found)
+    lower = wanted.direction == "decrease"
+    gap = measure_gap(scores[0], scores[1], error=error, lower_is_better=lower)
+    if isinstance(gap, str):
+        return GateCheck(name, "failed", f"{wanted.metric} cannot be compared: {gap}.")
+    numbers = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "bound": bound, "tasks": gap.n_tasks}
+    return GateCheck(name, "ok" if gap.low > bound else "failed", _describe(wanted, gap, bound, told), numbers)
+
+
+def _describe(wanted: Target | Canary, gap: Gap, bound: float, told: str) -> str:
+    better = " better" if wanted.direction == "decrease" else ""
+    seen = f"{wanted.metric} {gap.estimate:+.3f}{better} [{gap.low:+.3f}, {gap.high:+.3f}] on {gap.n_tasks} tasks{told}"
+    if gap.low > bound:
+        return f"{seen}, above {bound:+.3f}."
+    if gap.high <= bound:
+        return f"{seen}, and it must be above {bound:+.3f}."
+    return f"{seen}: that does not show that it is above {bound:+.3f}; more tasks would tell."
+
+
+def _check_limit(name: str, limit: Limit, target: Scored, current: Scored | None) -> Iterator[GateCheck]:
+    taken, before = target.costs.get(name), current.costs.get(name) if current else None
+    bounds = [("most", limit.most)]
+    if limit.times_current is not None:
+        bounds.append(("times_current", None if before is None else limit.times_current * before))
+    for label, bound in bounds:
+        if label == "most" and bound is None:
+            continue
+        if taken is None or bound is None:
+            yield GateCheck(name, "failed", f"{name} is limited, and it is not known what it is.")
+        else:
+            state: State = "ok" if taken <= bound else "failed"
+            said = "within" if state == "ok" else "above"
+            yield GateCheck(name, state, f"{name} {taken:.4g} is {said} {bound:.4g}.", {"value": taken, "bound": bound})
+
+
+def _check_record(source: Source, policy: GatePolicy) -> Iterator[GateCheck]:
+    report = audit_experiment(source.detail.folder)
+    if policy.integrity.audit != "ignore":
+        yield _check_audit(report, policy.integrity.audit)
+    if policy.integrity.contamination:
+        found = next((one for one in report.checks if one.name == "contamination"), None)
+        if found is not None and found.state == "flagged":
+            yield GateCheck("contamination", "failed", f"its training rows hold tasks: {found.evidence[0]}")
+        else:
+            yield GateCheck("contamination", "ok", "no task was found in its training rows.")
+    if reason := source.detail.record.invalidated:
+        yield GateCheck("not invalid", "failed", f"its experiment was marked as not to be believed: {reason}")
+
+
+def _check_audit(report: AuditReport, wanted: str) -> GateCheck:
+    if report.invalid:
+        return GateCheck("audit", "failed", f"the record does not hold: {report.invalid}")
+    flags = ", ".join(check.name for check in report.flags)
+    if flags and wanted == "clean":
+        return GateCheck("audit", "failed", f"the audit flags {flags}.")
+    return GateCheck("audit", "ok", f"the audit flags {flags}, which forbids nothing." if flags else "nothing flagged.")
+
+
+def _other_candidates(tasks_sha256: str, weights_sha256: str) -> int:
+    """How many other weights were judged on these tasks: who tries often enough passes by luck."""
+    judged = (event for event in read_promotions() if event.kind == Kind.GATED)
+    others = {
+        text(event.part("candidate").get("weights_sha256"))
+        for event in judged
+        if tasks_sha256 and event.get("tasks_sha256") == tasks_sha256
+    }
+    return len(others - {weights_sha256})

@@ -1,0 +1,160 @@
+"""What the gate compares: the scores of exactly the weights that would be shipped, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+from ..experiment.statistics.student_t import t_quantile
+from ..experiment.statistics.two_level import RunScores, compare
+from ..record.runs import RunRecord
+from ..record.scores import metric_name, task_scores
+from ..record.values import Object, items, number, part, text
+from .deployments import Deployments
+from .source import Source, find_source
+
+BASE = "base"
+"""The model before training, as the candidate's own experiment scored it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One metric of some weights."""
+
+    value: float
+    by_task: dict[str, float]
+    clusters: dict[str, str]
+    sha256: str
+    """Of the tasks."""
+    problem: str = ""
+    """Why this is not the score of all tasks."""
+    costs: dict[str, float] = field(default_factory=dict[str, float])
+    """Per task: tokens, seconds, usd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Weights and everything that they scored."""
+
+    label: str
+    weights_sha256: str
+    scores: dict[str, Scored]
+
+    def score(self, metric: str) -> Scored | None:
+        return self.scores.get(metric)
+
+
+def judge_source(source: Source) -> Judged:
+    """The scores of the checkpoint that would be shipped, and of no other."""
+    step = _step_of(source)
+    lines = ((metric, line, value) for metric, at, line, value in source.arm.scores if at == step)
+    label = f"{source.experiment}/{source.arm.name}@{source.checkpoint}"
+    return Judged(label, source.sha256, _collect((m, s, v) for m, s, v in lines if s.get("split") != "baseline"))
+
+
+def judge_base(source: Source) -> Judged:
+    """The model before training, by the same metric names."""
+    scores = _collect(_baseline_lines(source.arm))
+    if not scores:
+        raise DataError(
+            f"{source.detail.folder}: the model before training was not scored there. Add `models: [base]` to its "
+            "benchmarks, or name what to compare with."
+        )
+    return Judged(f"{source.experiment}/{BASE}", f"base:{source.base_model}", scores)
+
+
+def find_judged(reference: str, candidate: Source) -> Judged:
+    """CURRENT on the command line: `base`, the name or id of a deployment, or an experiment or one of its arms."""
+    if reference == BASE:
+        return judge_base(candidate)
+    known = Deployments.read()
+    if reference in known.live or any(one.id == reference for one in known.all):
+        shipped = known.find(reference)
+        source = find_source(
+            f"{text(shipped.source.get('path'))}/{text(shipped.source.get('arm'))}",
+            checkpoint=text(shipped.source.get("checkpoint")),
+        )
+        if source.sha256 != shipped.source.get("weights_sha256"):
+            raise DataError(f"{source.weights}: these are not the weights that {shipped.id} was shipped from.")
+        return judge_source(source)
+    return judge_source(find_source(reference))
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Candidate minus current on one metric, positive where the candidate is better."""
+
+    estimate: float
+    low: float
+    high: float
+    n_tasks: int
+
+
+def measure_gap(candidate: Scored, current: Scored, *, error: float, lower_is_better: bool) -> Gap | str:
+    """The difference with its interval, over the luck of the tasks alone: the weights are what they are. Or why not."""
+    tasks = sorted(set(candidate.by_task) & set(current.by_task))
+    if candidate.sha256 != current.sha256:
+        return f"the tasks differ (sha256 {candidate.sha256[:12]} and {current.sha256[:12]})"
+    if len(tasks) < 2:
+        return "there are no scores by task to compare"
+    if len(tasks) < max(len(candidate.by_task), len(current.by_task)):
+        return f"only {len(tasks)} of {max(len(candidate.by_task), len(current.by_task))} tasks have both scores"
+    names = [candidate.clusters.get(task) or f"task {task}" for task in tasks]
+    clusters = np.unique(names, return_inverse=True)[1] if len(set(names)) < len(names) else None
+    sign = -1.0 if lower_is_better else 1.0
+    both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]
+    runs = [RunScores(values, trained=False, clusters=clusters) for values in both]
+    found = compare(runs[0], [runs[1]])
+    if found is None:
+        return "its scores do not tell how noisy they are"
+    half = t_quantile(1 - error, float(found.df[0])) * float(found.stderr[0])
+    estimate = float(found.estimates[0])
+    return Gap(estimate, estimate - half, estimate + half, len(tasks))
+
+
+def _step_of(source: Source) -> float:
+    line = next((one for one in source.arm.checkpoints if text(one.get("name")) == source.checkpoint), None)
+    step = number((line or {}).get("next_step"))
+    if step is None:
+        raise DataError(f"{source.arm.folder}: its record does not say at which step {source.checkpoint} was taken.")
+    return step
+
+
+def _baseline_lines(arm: RunRecord) -> Iterator[tuple[str, Object, Object]]:
+    for line in arm.score_lines:
+        split, _, rest = text(line.get("name")).partition("/")
+        name, _, model = rest.rpartition("/")
+        if line.get("split") == "baseline" and model == BASE:
+            for metric, value in part(line, "metrics").items():
+                yield metric_name(split, name, metric), line, part({"it": value}, "it")
+
+
+def _collect(lines: Iterator[tuple[str, Object, Object]]) -> dict[str, Scored]:
+    return {metric: found for metric, line, value in lines if (found := _read(line, value)) is not None}
+
+
+def _read(line: Object, value: Object) -> Scored | None:
+    score = number(value.get("value"))
+    if score is None:
+        return None
+    tasks, groups = items(line.get("tasks")), items(line.get("clusters"))
+    clusters = {str(task): group for task, group in zip(tasks, groups, strict=False) if isinstance(group, str)}
+    unscored, failed = part(line, "unscored"), number(line.get("failed_samples")) or 0
+    problem = f"{len(unscored)} tasks could not be scored" if unscored else ""
+    if failed and not problem:
+        problem = f"{failed:g} answers failed on the side of the harness"
+    return Scored(score, task_scores(line, value) or {}, clusters, text(line.get("sha256")), problem, _costs(line))
+
+
+def _costs(line: Object) -> dict[str, float]:
+    tasks = len(items(line.get("tasks"))) or 1
+    amounts: dict[str, Any] = {
+        "tokens_per_task": line.get("tokens"),
+        "seconds_per_task": line.get("seconds"),
+        "usd_per_task": line.get("cost_usd"),
+    }
+    return {name: value / tasks for name, raw in amounts.items() if (value := number(raw)) is not None}

@@ -1,0 +1,155 @@
+"""Shipping: build beside its place, move there at once, write down what it was made of. And going back.
+
+deployment = ship(find_source("routing"), "peft_dir", name="production")
+roll_back("production", reason="live scores fell")
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.building import build_extension
+from ..errors import DataError, show
+from ..experiment.audit import AuditReport, audit_experiment
+from ..files import write_text
+from ..paths import workspace_dir
+from ..record.events import Kind
+from ..record.promotions import PromotionLog, promoting
+from ..registry import get_deployer
+from .deployer import Built, Deployer
+from .deployments import Deployment, Deployments, check_promotions
+from .gate import find_pass
+from .model_card import write_card
+from .source import Source, hash_file
+
+CARD = "README.md"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def deployments_dir() -> Path:
+    """Where deployments are built that name no folder of their own."""
+    return workspace_dir() / "deployments"
+
+
+def check_name(name: str) -> str:
+    """Refuse a name that cannot be part of an address or a folder."""
+    if not _NAME.fullmatch(name):
+        raise DataError(f"a deployment cannot be called {show(name)}. Use letters, digits, '_' and '-', 64 at most.")
+    return name
+
+
+def ship(
+    source: Source,
+    kind: str,
+    *,
+    name: str,
+    params: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    gated: bool = False,
+    despite_audit: bool = False,
+) -> Deployment:
+    """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
+
+    With `gated`, only weights that passed the gate against what is live at this moment.
+    """
+    given = dict(params or {})
+    deployer: Deployer = build_extension(get_deployer(kind), given, what=f"deployer '{kind}'", path="--param")
+    check_name(name)
+    check_promotions()
+    audit = audit_experiment(source.detail.folder)
+    if audit.invalid and not despite_audit:
+        raise DataError(
+            f"{source.detail.folder}: its record does not hold ({audit.invalid}). Nothing is shipped. See evsys audit, "
+            "or ship it all the same with --despite-audit."
+        )
+    with promoting():
+        gate = find_pass(source, name) if gated else ""
+        number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
+        place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
+        built = _build(deployer, source, place, audit)
+        with PromotionLog.open() as log:
+            log.append(
+                Kind.DEPLOYED,
+                deployment=f"{name}.{number}",
+                name=name,
+                number=number,
+                deployer=kind,
+                params=given,
+                location=built.location or str(place),
+                source=source.to_dict(),
+                files={file.relative_to(place).as_posix(): hash_file(file) for file in _files(place)},
+                facts=built.facts,
+                gate=gate,
+                audit={"clean": audit.clean, "flags": [check.name for check in audit.flags]},
+            )
+    return Deployments.read().find(f"{name}.{number}")
+
+
+def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bool = False) -> Deployment | None:
+    """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then."""
+    check_promotions()
+    with promoting():
+        known = Deployments.read()
+        live = known.live_under(name)
+        if live is None:
+            raise DataError(f"nothing is live under {show(name)}, so there is nothing to take back.")
+        target = known.find(to) if to else known.before(live)
+        if target is None and not nothing:
+            raise DataError(
+                f"{live.id} is the first deployment of {name!r}: there is none to go back to. Take it down with "
+                "--to-nothing."
+            )
+        if target is not None and target.name != name:
+            raise DataError(f"{target.id} is a deployment of {target.name!r}, not of {name!r}.")
+        if target is not None and target.id == live.id:
+            raise DataError(f"{live.id} is live already.")
+        if target is not None:
+            check_whole(target)
+        with PromotionLog.open() as log:
+            back_to = target.id if target else ""
+            log.append(Kind.ROLLED_BACK, name=name, deployment=back_to, replaced=live.id, reason=reason)
+    return target
+
+
+def check_whole(deployment: Deployment) -> None:
+    """Refuse a deployment whose files are not those that were shipped."""
+    folder = Path(deployment.location)
+    for name, sha256 in deployment.files.items() if folder.is_dir() else ():
+        file = folder / name
+        if not file.is_file() or hash_file(file) != sha256:
+            state = "was changed" if file.is_file() else "is gone"
+            raise DataError(f"{file}: this file of {deployment.id} {state} since it was shipped. Ship it again.")
+
+
+def _clear(shelf: Path, number: int) -> Path:
+    """The place of a deployment that is not in the list yet, without what a killed process may have left there."""
+    place = shelf / str(number)
+    for left in [place, *shelf.glob(".*.tmp")]:
+        shutil.rmtree(left, ignore_errors=True)
+    return place
+
+
+def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) -> Built:
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise DataError(f"{place}: there is something already. Name an empty folder with --out.")
+    staged = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    staged.mkdir(parents=True)
+    try:
+        built = deployer.build(source, staged)
+        card = write_card(source, audit, kind=deployer.name, library=deployer.library or "evsys")
+        write_text(staged / CARD, card)
+        staged.rename(place)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+    return built
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

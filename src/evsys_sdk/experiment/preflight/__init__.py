@@ -1,0 +1,91 @@
+"""The check before a run: everything that can be known to be wrong before anything is spent, all of it at once.
+
+`evsys validate --deep`, `evsys plan` and the start of `evsys run` share it, so that none of them accepts what another
+refuses. Cheap things come first, rows are read for a limited time, and equal parts of many arms are looked at once.
+
+    checked = check_file("config.yaml")        # raises ConfigError with every problem, at its line
+    checked.config, checked.warnings
+    report = check_config(config)              # the same for a config at hand
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...config import ExperimentConfig
+from ...config.deep import deep_problems
+from ...errors import EvsysError, Problem
+from ..arms import expand_arms, folder_problems
+from ..benchmark_plan import benchmark_problems, is_priced, run_eval_problems
+from ..hypothesis import claim_problems
+from ..search import search_problems
+from .observers import callback_problems
+from .places import Adapt, load_checked
+from .report import Report
+from .runs import RunChecks
+from .scores import collect_reported, score_problems
+from .sources import PulledRows
+
+__all__ = ["Checked", "PulledRows", "Report", "check_config", "check_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A config in which nothing was found that would keep it from running."""
+
+    config: ExperimentConfig
+    warnings: tuple[str, ...] = ()
+
+
+def check_file(path: str | Path, *, rehearsed: bool = False, adapt: Adapt | None = None) -> Checked:
+    """Load a file and check it; raises with everything that is wrong, at its place in the file.
+
+    `adapt` changes the config as the command line asks, before its rows are looked at. With `rehearsed`, backends that
+    are not installed here are no problem.
+    """
+    config, report = load_checked(path, check_config, rehearsed=rehearsed, adapt=adapt)
+    return Checked(config, tuple(report.warnings))
+
+
+def check_config(
+    config: ExperimentConfig, *, kinds: bool = True, rows: bool = True, pulled: dict[str, PulledRows] | None = None
+) -> Report:
+    """Look at everything; without `kinds`, those and their params were looked at before, and without `rows`, data.
+
+    `pulled` keeps the rows that were read, for whoever checks many configs of the same data.
+    """
+    config, report = config.expanded(), Report()
+    if kinds:
+        report.add(deep_problems(config))
+    checks: tuple[Callable[[], Iterable[Problem]], ...] = (
+        lambda: folder_problems(expand_arms(config)),
+        lambda: run_eval_problems(config),
+        lambda: claim_problems(config),
+        lambda: callback_problems(config),
+        lambda: benchmark_problems(config.metadata, priced=_is_priced(config)),
+    )
+    for check in checks:
+        with report.at(""):
+            report.add(check())
+    with tempfile.TemporaryDirectory(prefix="evsys-check-") as folder:
+        runs = RunChecks(config, report, Path(folder), rows, {} if pulled is None else pulled)
+        runs.check()
+    report.add(score_problems(config, collect_reported(config, runs.algorithms)))
+    if not report.problems:
+        report.add(_first_of_each(search_problems(config)))
+    return report
+
+
+def _first_of_each(problems: Iterable[Problem]) -> Iterable[Problem]:
+    """One problem for each place and remedy, where every run of a search has its own."""
+    return {(problem.path, problem.hint): problem for problem in reversed(list(problems))}.values()
+
+
+def _is_priced(config: ExperimentConfig) -> bool:
+    with suppress(EvsysError):
+        return is_priced(config)
+    return True  # an algorithm that is not known, which is said elsewhere

@@ -1,0 +1,121 @@
+"""A file that is checked: what is wrong with its config, at the lines of the file that it comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from pydantic import ValidationError
+
+from ...config import ExperimentConfig, Metadata
+from ...config.expansion import Expansion, expand_file
+from ...config.fields import resolve
+from ...config.load import load_document
+from ...config.space import SpaceExpansion, expand_space
+from ...config.yaml_text import Document, read_yaml_file
+from ...errors import ConfigError, EvsysError, Problem
+from ...paths import is_project, project_root
+from ..benchmark_plan import benchmark_problems
+
+if TYPE_CHECKING:
+    from .report import Report
+
+_NOT_FOUND = re.compile("there is no such|is not registered|is not known|cannot import")
+
+type Adapt = Callable[[ExperimentConfig], ExperimentConfig]
+
+
+class Check(Protocol):
+    """`check_config`."""
+
+    def __call__(self, config: ExperimentConfig, *, kinds: bool) -> Report: ...
+
+
+def load_checked(
+    path: str | Path, check: Check, *, rehearsed: bool, adapt: Adapt | None
+) -> tuple[ExperimentConfig, Report]:
+    """A config and what was found; raises with all problems, those of its kinds and those of its meaning together."""
+    document = read_yaml_file(Path(path))
+    known: Sequence[Problem] = ()
+    try:
+        config = load_document(document, deep=True, rehearsed=rehearsed)
+    except ConfigError as error:
+        known = error.problems
+        try:
+            config = load_document(document)
+        except ConfigError:  # not even well-formed: of the rest, only the benchmarks can be told
+            raise _all_problems(document, None, known, _benchmarks(document)) from None
+    config = adapt(config) if adapt is not None and not known else config
+    report = check(config, kinds=False)
+    if known or report.problems:
+        raise _all_problems(document, config, known, report.problems)
+    return config, report
+
+
+def _all_problems(
+    document: Document, config: ExperimentConfig | None, known: Sequence[Problem], found: Iterable[Problem]
+) -> ConfigError:
+    """Everything in the order of the file; what stands below a known problem is its consequence."""
+    known, found = _hint_at_project(document, known), _hint_at_project(document, found)
+    wrong = {problem.path for problem in known if problem.path}
+    located = [_locate(problem, document) for problem in _in_file(document, config, found)]
+    new = [one for one in located if not any(_overlap(one.path, path) for path in wrong)]
+    return ConfigError(sorted([*known, *new], key=lambda one: (one.line or 0, one.column or 0)))
+
+
+def _hint_at_project(document: Document, problems: Iterable[Problem]) -> list[Problem]:
+    """What is not found may be in the project of the file, where that is not the one that was started in."""
+    home = project_root(Path(document.file or ".").absolute().parent)
+    if home == project_root() or not is_project(home):
+        return list(problems)
+    said = f" This file belongs to the project in {home}, whose pyproject.toml was not read: start evsys there."
+    return [replace(one, hint=f"{one.hint}{said}") if _NOT_FOUND.search(one.message) else one for one in problems]
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one place is the other, or lies inside it: what is wrong there follows from the rest."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _locate(problem: Problem, document: Document) -> Problem:
+    line, column = document.position(resolve(document.data, problem.path)) or (None, None)
+    return problem.located(file=document.file, line=line, column=column)
+
+
+def _in_file(document: Document, config: ExperimentConfig | None, problems: Iterable[Problem]) -> list[Problem]:
+    """Problems of expanded runs at the place of the matrix or space that these were made of."""
+    data: Any = document.data
+    if "run" in data:  # what the command line changes is written out as a list of runs
+        return [replace(one, path=one.path.replace("runs[0]", "run", 1)) for one in problems]
+    expansion = _expand(data) if config is not None else None
+    if expansion is None or config is None:
+        return list(problems)
+    names = [run.name for run in config.all_runs()]
+    cells = {cell["name"]: position for cell, position in zip(expansion.cells, expansion.positions(), strict=True)}
+    found: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        moved = problem
+        if problem.path.startswith("runs["):
+            index, _, rest = problem.path.removeprefix("runs[").partition("]")
+            position: Any = cells.get(names[int(index)])
+            inside = replace(problem, path=rest.removeprefix("."))
+            moved = problem if position is None else expansion.in_file(inside, position)
+        found.setdefault((moved.path, moved.message), moved)
+    return list(found.values())
+
+
+def _expand(data: dict[str, Any]) -> Expansion | SpaceExpansion | None:
+    return expand_space(data, []) or expand_file(data, [])
+
+
+def _benchmarks(document: Document) -> list[Problem]:
+    """What is wrong with the benchmarks of a file that is no config; nothing where the block itself is malformed."""
+    data: Any = document.data
+    try:
+        metadata = Metadata.model_validate(cast("dict[str, Any]", data).get("metadata") or {})
+        return benchmark_problems(metadata)
+    except (EvsysError, ValidationError, AttributeError):
+        return []  # said already, by whoever read the file before

@@ -1,0 +1,141 @@
+"""Whether a recipe can learn from its rows: it is bound to some of them and set up, on a client that trains nothing.
+
+Only the recipes that come with the SDK are set up here: what a recipe of the user's own does in `setup` is not known,
+and may cost something. Their rows are still read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ...algorithms import examples
+from ...algorithms.base import BaseAlgorithm
+from ...algorithms.on_policy import RolloutAlgorithm
+from ...backends.client import Capabilities, ForwardBackwardOutput
+from ...backends.future import Operation
+from ...backends.mock.tokenizer import VOCABULARY, ByteTokenizer
+from ...errors import ConfigError, EvsysError, Problem, problems_of
+from ...inference.renderer import get_renderer
+from ...log import get_logger
+from ...protocols import Row
+from ...rollouts.harbor.task_folder import refuse_containers
+from ...training.blocking import run_blocking
+from ...training.callback import Observers, RunControl
+from ...training.services import RunServices
+from .sources import PulledRows, try_rows
+from .verifiers import verifier_problems
+
+if TYPE_CHECKING:
+    from ...backends.datum import Datum
+
+_UNLIMITED = 1 << 40
+_OWN = __name__.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StillClient:
+    """Stands for a training client in `setup`: it has a tokenizer and a context, and does nothing."""
+
+    model_name: str
+    context_length: int | None = None
+    """In bytes, on the mock backend; None where it is not known, and everything fits."""
+    tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those that refuse nothing: what a real backend cannot do is for it to say."""
+        return Capabilities(
+            backend="mock" if self.context_length is not None else "unknown",
+            vocab_size=VOCABULARY,
+            context_length=self.context_length or _UNLIMITED,
+            losses=frozenset(),
+            suggested_learning_rate=1e-4,
+            top_k_logprobs=1 << 20,
+            vision=self.context_length is None,
+        )
+
+    def forward(self, data: Sequence[Datum], *_: Any) -> Operation[ForwardBackwardOutput]:
+        import numpy as np
+
+        logprobs = [np.zeros(len(datum.tokens), dtype=np.float32) for datum in data]
+        return Operation[ForwardBackwardOutput].done(ForwardBackwardOutput(0.0, logprobs))
+
+    def sampler(self, name: str | None = None) -> Operation[Any]:
+        return Operation[Any].done(self)
+
+    def open_sampler(self, ref: str) -> Operation[Any]:
+        return Operation[Any].done(self)
+
+
+def recipe_problems(
+    algorithm: BaseAlgorithm, pulled: PulledRows, client: StillClient, *, place: str, data_place: str, folder: Path
+) -> Iterator[Problem]:
+    """What keeps a recipe from learning from these rows."""
+    yield from _batch_problems(algorithm, pulled, place)
+    if not pulled.rows or not _is_ours(algorithm, "setup"):
+        return
+    if client.context_length is None:
+        if _has_images(pulled.rows[0]):
+            return  # whether a model sees them is for its backend to say
+        # Lengths are in tokens of a model that is not here; the bytes that stand for them are more.
+        if hasattr(algorithm.cfg, "max_length"):
+            algorithm.cfg = algorithm.cfg.model_copy(update={"max_length": None})
+    try:
+        problems = try_rows(pulled, lambda rows: _set_up(algorithm, rows, client, folder), data_place)
+    except ConfigError as error:  # about the params, whatever the rows
+        yield from problems_of(error, f"{place}.params")
+        return
+    yield from problems
+    if isinstance(algorithm, RolloutAlgorithm) and not problems:
+        yield from verifier_problems(pulled, data_place)
+        try:
+            refuse_containers(algorithm.tasks, algorithm.harness().environment)
+        except EvsysError as refused:
+            yield from problems_of(refused, f"{place}.params.environment")
+
+
+def _has_images(row: Row) -> bool:
+    return '"image' in json.dumps(row.get("messages"), default=str)
+
+
+def _is_ours(algorithm: BaseAlgorithm, method: str) -> bool:
+    return getattr(type(algorithm), method).__module__.partition(".")[0] == _OWN
+
+
+def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, folder: Path) -> EvsysError | None:
+    renderer = get_renderer(client.tokenizer)
+    standing = cast("Any", client)
+    services = RunServices(Observers([]), RunControl(), _score_nothing, _load_nothing, standing, renderer, 0)
+    algorithm.bind(client=standing, renderer=renderer, rows=rows, seed=0, run_dir=folder, services=services)
+    told = get_logger(examples.__name__)
+    told.disabled = True  # what it leaves out is said by the run itself
+    try:
+        run_blocking(algorithm.setup)
+    except ConfigError:
+        raise
+    except EvsysError as error:
+        return error
+    finally:
+        told.disabled = False
+        algorithm.close()
+    return None
+
+
+def _batch_problems(algorithm: BaseAlgorithm, pulled: PulledRows, place: str) -> Iterator[Problem]:
+    """A batch that the config writes down and the data cannot fill is not the one that would be trained on."""
+    size, rows = algorithm.cfg.batch_size, len(pulled.rows)
+    if pulled.complete and rows and size > rows and "batch_size" in algorithm.cfg.model_fields_set:
+        message = f"a batch of {size:,} does not fit into the {rows:,} rows there are"
+        yield Problem(message, f"{place}.params.batch_size", hint=f"Set it to {rows} or less, or add rows.")
+
+
+async def _score_nothing(*_: Any) -> Any:
+    raise AssertionError("nothing is rolled out before a run")
+
+
+def _load_nothing(_: Any) -> Any:
+    raise AssertionError("rows are pulled before a recipe is set up")

@@ -1,0 +1,42 @@
+"""What the check before a run has found: problems that keep it from starting, and warnings that do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...errors import EvsysError, Problem, problems_of
+
+_RUN_INDEX = re.compile(r"^runs\[\d+\]")
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything found, each thing once, in the order it was found."""
+
+    problems: list[Problem] = field(default_factory=list[Problem])
+    warnings: list[str] = field(default_factory=list[str])
+    _seen: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Take note of problems; what is wrong at the same place of many arms is one problem."""
+        for problem in problems:
+            key = (_RUN_INDEX.sub("runs", problem.path), problem.message)
+            if key not in self._seen:
+                self._seen.add(key)
+                self.problems.append(problem)
+
+    def warn(self, sentence: str) -> None:
+        """Take note of what does not keep it from running, but may surprise."""
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+    @contextmanager
+    def at(self, path: str, remedy: str = "") -> Generator[None]:
+        """Whatever is refused inside the block is a problem of this place."""
+        try:
+            yield
+        except EvsysError as error:
+            self.add(problems_of(error, path, remedy))

@@ -1,0 +1,167 @@
+"""The runs of an experiment, one after another: their models, rows, recipes and evaluations; equal parts once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...algorithms.base import BaseAlgorithm
+from ...algorithms.combo import Combo
+from ...algorithms.continual import Continual
+from ...config import DataConfig, ExperimentConfig, RunConfig
+from ...errors import EvsysError, Problem
+from ...eval.row_tasks import tasks_of_rows
+from ...protocols import Algorithm, DataStore, Row
+from ...registry import get_data_store
+from ..estimate import size_of_work
+from ..recipe import build_algorithm
+from .models import context_of, model_problems
+from .recipes import StillClient, recipe_problems
+from .report import Report
+from .sources import PulledRows, pull_rows, try_rows
+from .verifiers import verifier_problems
+
+_MOST_SECONDS = 6.0
+"""How long rows are looked at altogether; what is left then is looked at by the runs themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A recipe with its rows, and where both stand in the config."""
+
+    algorithm: Algorithm
+    data: DataConfig
+    place: str
+    data_place: str
+
+
+@dataclass(slots=True)
+class RunChecks:
+    """Looks at every run of a config."""
+
+    config: ExperimentConfig
+    report: Report
+    folder: Path
+    """A folder for what recipes write when they are set up."""
+    reads_rows: bool = True
+    pulled: dict[str, PulledRows] = field(default_factory=dict[str, PulledRows])
+    """The rows that were read, by the source."""
+    algorithms: list[Algorithm] = field(default_factory=list[Algorithm])
+    """One of each kind of work."""
+    _seen: set[str] = field(default_factory=set[str])
+    _left_out: int = 0
+    _until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
+
+    def check(self) -> None:
+        """Look at all of them; what is equal in two runs is looked at once."""
+        store = self._store() if self.reads_rows else None
+        for index, run in enumerate(self.config.all_runs()):
+            place = "run" if self.config.run is not None else f"runs[{index}]"
+            if self._is_new("model", repr((run.model, run.backend, run.algorithm.kind))):
+                with suppress(EvsysError):  # an unknown kind, which was said with the others
+                    self.report.add(model_problems(run, place))
+            if self._is_new("work", size_of_work(run)):
+                self._check_work(run, place, store)
+        if self._left_out:
+            self.report.warn(f"{self._left_out} more sources of rows were not read beforehand: the time for that is up")
+
+    def _store(self) -> DataStore | None:
+        spec = self.config.data_store
+        try:
+            return get_data_store(spec.kind)(**spec.params)
+        except Exception:  # its kind and params were looked at before
+            return None
+
+    def _is_new(self, what: str, key: str) -> bool:
+        known = (mark := f"{what} {key}") in self._seen
+        self._seen.add(mark)
+        return not known
+
+    def _check_work(self, run: RunConfig, place: str, store: DataStore | None) -> None:
+        try:
+            algorithm = build_algorithm(run)
+        except EvsysError as error:
+            if not self.report.problems:  # else it was said with the kinds and params
+                with self.report.at(place, "Correct the params."):
+                    raise error
+            return
+        except Exception:  # params that do not fit, which were said
+            return
+        self.algorithms.append(algorithm)
+        if store is None:
+            return
+        client = StillClient(run.model.name, context_of(run))
+        for stage in stages_of(run, algorithm, place):
+            pulled = self._pull(stage.data, stage.data_place, store)
+            recipe = getattr(stage.algorithm, "recipe", stage.algorithm)  # TRL trains by one of our recipes
+            if pulled is not None and isinstance(recipe, BaseAlgorithm):
+                self.report.add(
+                    recipe_problems(
+                        recipe, pulled, client, place=stage.place, data_place=stage.data_place, folder=self.folder
+                    )
+                )
+        self._check_evaluation(run, place, store)
+
+    def _check_evaluation(self, run: RunConfig, place: str, store: DataStore) -> None:
+        for data, at in _evaluated(run, place) if run.eval.enabled and run.eval.metrics else ():
+            pulled = self._pull(data, at, store)
+            if pulled is not None and pulled.rows and self._is_new("eval", f"{id(pulled)} {run.eval.n_samples}"):
+                self.report.add(_evaluation_problems(pulled, run.eval.n_samples, at))
+
+    def _pull(self, data: DataConfig, place: str, store: DataStore) -> PulledRows | None:
+        key = data.model_dump_json()
+        if key not in self.pulled:
+            if time.monotonic() > self._until:
+                self._left_out += 1
+                return None
+            self.pulled[key] = pull_rows(data, store)
+        self.report.add(_placed(self.pulled[key].problems, place))
+        return self.pulled[key]
+
+
+def stages_of(run: RunConfig, algorithm: Algorithm, place: str) -> Iterator[Stage]:
+    """Every recipe of a run with its rows."""
+    if run.continual is not None and isinstance(algorithm, Continual):
+        for index, (recipe, stage) in enumerate(zip(algorithm.stages, run.continual.stages, strict=True)):
+            at = f"{place}.continual.stages[{index}]"
+            yield Stage(recipe, stage.data, at if "batch_size" in stage.params else f"{place}.algorithm", f"{at}.data")
+    elif isinstance(algorithm, Combo):
+        for index, (recipe, phase) in enumerate(zip(algorithm.stages, algorithm.cfg.phases, strict=True)):
+            at = f"{place}.algorithm.params.phases[{index}]"
+            if (data := phase.data or run.data) is not None:
+                yield Stage(recipe, data, at, f"{at}.data" if phase.data else f"{place}.data")
+    elif run.data is not None:
+        yield Stage(algorithm, run.data, f"{place}.algorithm", f"{place}.data")
+
+
+def _evaluated(run: RunConfig, place: str) -> Iterator[tuple[DataConfig, str]]:
+    """What `run.eval` scores: held-out rows, or those of training where there are none."""
+    if run.continual is not None:
+        for index, stage in enumerate(run.continual.stages):
+            if stage.eval_data is not None:
+                yield stage.eval_data, f"{place}.continual.stages[{index}].eval_data"
+    if run.eval.eval_data is not None:
+        yield run.eval.eval_data, f"{place}.eval.eval_data"
+    elif run.data is not None:
+        yield run.data, f"{place}.data"
+
+
+def _evaluation_problems(pulled: PulledRows, n_samples: int | None, place: str) -> Iterator[Problem]:
+    scored = PulledRows(pulled.data, pulled.rows[:n_samples], pulled.origins[:n_samples])
+    problems = try_rows(scored, _make_tasks, place)
+    yield from problems or verifier_problems(scored, place)
+
+
+def _make_tasks(rows: list[Row]) -> EvsysError | None:
+    try:
+        tasks_of_rows(rows)
+    except EvsysError as error:
+        return error
+    return None
+
+
+def _placed(problems: list[Problem], place: str) -> list[Problem]:
+    return [replace(problem, path=f"{place}.{problem.path}") for problem in problems]

@@ -1,0 +1,182 @@
+"""Rows as the runs will see them: pulled through their transforms before anything is spent, for a limited time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
+
+from ...config import DataConfig
+from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
+from ...errors import ConfigError, DataError, EvsysError, MissingExtraError, Problem, place_in_user_code, problems_of
+from ...protocols import DataStore, Row
+
+_MOST_SECONDS = 1.0
+"""How long one source is read; what comes later is looked at by the run itself."""
+_MOST_ROWS = 200_000
+_IN_TRANSFORM = re.compile(r"^transform '([^']*)'")
+_ROW = re.compile(r"(?:\bdata: )?\b(?:eval )?row \d+(?::|,)? ?")
+_LOOKED_AT = 512
+_LONGEST = 64
+_SIZED = 4096
+
+type Attempt = Callable[[list[Row]], EvsysError | None]
+"""Does something with rows, and says what it was refused for."""
+
+
+@dataclass(slots=True)
+class PulledRows:
+    """The rows of one source after its transforms, as far as they were read."""
+
+    data: DataConfig
+    rows: list[Row] = field(default_factory=list[Row])
+    origins: list[int | None] = field(default_factory=list[int | None])
+    """For each row the number of the raw row it was made of, where that is known."""
+    complete: bool = True
+    """Whether these are all of them."""
+    problems: list[Problem] = field(default_factory=list[Problem])
+    """Places are relative to the `data` block."""
+
+    def where(self, index: int) -> str:
+        """Row `index` for people: `file:line` where the file has one row on each line."""
+        origin = self.origins[index]
+        named = describe_source(self.data)
+        if origin is None:
+            return f"{named}, row {index + 1} after the transforms"
+        is_lines = self.data.path is not None and self.data.source_kind == "jsonl" and not _is_cached(self.data)
+        return f"{named}:{origin}" if is_lines else f"{named}, row {origin}"
+
+
+def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
+    """The rows of a source, or what is wrong with it."""
+    pulled = PulledRows(data)
+    try:
+        transforms = build_transforms(data.transforms)
+    except EvsysError:  # reported with the kinds and params of the config
+        return pulled
+    try:
+        _refuse_missing_extra(data)
+        _pull(pulled, store, transforms)
+    except (EvsysError, OSError) as error:
+        pulled.problems = _problems(data, error)
+    except Exception as error:  # code of the user's own
+        pulled.problems = _problems(data, DataError(f"{_said(error)}. Correct it, or the rows it is given."))
+    return pulled
+
+
+def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> None:
+    raw = _Counted(load_rows(pulled.data, store=store, workspace=Workspace()))
+    for row in apply_transforms(iter(raw), transforms):
+        pulled.rows.append(row)
+        pulled.origins.append(raw.number)
+        if raw.cut or len(pulled.rows) >= _MOST_ROWS or raw.is_late():
+            pulled.complete = False
+            break
+    pulled.complete = pulled.complete and not raw.cut
+    if raw.is_exhausted and raw.ended_before(pulled.origins):
+        pulled.origins = [None] * len(pulled.rows)  # all rows were read before the first was made
+    if not pulled.rows and pulled.complete:
+        raise DataError(
+            f"the transforms leave none of the {raw.number} rows of {describe_source(pulled.data)}. "
+            "Look at what each keeps with `evsys dataset show`, or remove the one that drops them."
+        )
+
+
+def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
+    """Try something on some of the rows; what is wrong is placed at the first row that alone is refused for it."""
+    chosen = _choose(pulled.rows)
+    error = attempt([pulled.rows[index] for index in chosen]) if chosen else None
+    if error is None:
+        return []
+    if isinstance(error, ConfigError) or not _ROW.search(str(error)):
+        return problems_of(error, place)
+    same = _without_numbers(error)
+    for index in chosen:  # the message numbers rows among the chosen ones
+        alone = attempt([pulled.rows[index]])
+        if alone is not None and _without_numbers(alone) == same:
+            found = problems_of(alone, place, "Correct the row, or leave it out with a transform.")
+            return [_in_row(problem, pulled.where(index)) for problem in found]
+    return problems_of(error, place)
+
+
+def _choose(rows: Sequence[Row]) -> list[int]:
+    """Some rows to look at closely, by index: the longest ones, and others from beginning to end."""
+    if len(rows) <= _LOOKED_AT:
+        return list(range(len(rows)))
+    sized = _spread(len(rows), _SIZED)
+    longest = sorted(sized, key=lambda index: -len(repr(rows[index])))[:_LONGEST]
+    return sorted({*longest, *_spread(len(rows), _LOOKED_AT - _LONGEST)})
+
+
+def _spread(count: int, most: int) -> list[int]:
+    return [at * count // most for at in range(most)] if count > most else list(range(count))
+
+
+def _in_row(problem: Problem, where: str) -> Problem:
+    return replace(problem, message=f"{where}: {_ROW.sub('', problem.message, count=1)}")
+
+
+def _without_numbers(error: EvsysError) -> str:
+    return re.sub(r"\d+", "", str(error))
+
+
+class _Counted:
+    """A stream of raw rows that knows how many were read, and ends when the time is up."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+        self._until = time.monotonic() + _MOST_SECONDS
+        self.number = 0
+        self.cut = False
+        self.is_exhausted = False
+
+    def __iter__(self) -> Iterator[Row]:
+        for number, row in enumerate(self._rows, 1):
+            self.number = number
+            yield row
+            if number % 16 == 0 and self.is_late():
+                self.cut = True
+                return
+        self.is_exhausted = True
+
+    def is_late(self) -> bool:
+        return time.monotonic() > self._until
+
+    def ended_before(self, origins: list[int | None]) -> bool:
+        """Whether a transform asked for all rows at once, so that the last one read says nothing about its rows."""
+        return len(origins) > 1 and origins[0] == self.number
+
+
+def _is_cached(data: DataConfig) -> bool:
+    return bool(data.dataset_id or data.dataset_name)
+
+
+def _refuse_missing_extra(data: DataConfig) -> None:
+    if data.source_kind == "hf_dataset" and not _is_cached(data) and find_spec("datasets") is None:
+        raise MissingExtraError("data source 'hf_dataset'", "hf")
+
+
+def _problems(data: DataConfig, error: Exception) -> list[Problem]:
+    text = str(error)
+    known = error if isinstance(error, EvsysError) else DataError(f"{text}. Check the path and its permissions.")
+    if found := _IN_TRANSFORM.match(text):
+        at = next((at for at, spec in enumerate(data.transforms) if spec.kind == found[1]), None)
+        place = f"transforms[{at}]" if at is not None else "transforms"
+        remedy = "Correct the transform, or the rows it is given; `evsys dataset show` prints them."
+        return problems_of(known, place, remedy)
+    return problems_of(known, _field(data), "Check that it is what you meant.")
+
+
+def _field(data: DataConfig) -> str:
+    """The key that says where the rows are."""
+    if _is_cached(data):
+        return "dataset_id" if data.dataset_id else "dataset_name"
+    return {"in_memory": "rows", "hf_dataset": "hf_dataset"}.get(data.source_kind, "path")
+
+
+def _said(error: Exception) -> str:
+    place = place_in_user_code(error)
+    return f"{type(error).__name__}: {error}".rstrip(": .") + (f" (at {place})" if place else "")

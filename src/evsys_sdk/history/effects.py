@@ -1,0 +1,275 @@
+"""What a change did: runs of one experiment that differ in one setting alone, and the same change over experiments.
+
+Only such pairs are compared: of the same model, by the same metric, on the same tasks, trained to their ends or scored
+after the same step. The interval is that of the conclusion where it compared the two, else made in the same way from
+the scores on record. The same change in several experiments is weighed by how sure each is, and where they lie further
+apart than that allows, the interval is widened by as much.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..record.runs import RunRecord, config_runs
+from ..record.values import Object, items, number, part, text
+from .config_diff import flatten_config
+from .outcome import Outcome, RunScore
+from .pairing import SetScores, add_score, pair_scores
+
+_MOST_RUNS = 40
+"""Of an experiment with more runs, each is compared with the baseline only."""
+_NOT_SETTINGS = ("name", "seed", "tags", "eval")
+_Z = 1.959963984540054
+
+type Settings = dict[str, str]
+"""Dotted path into a run -> its value, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One setting changed, everything else the same, in one experiment."""
+
+    run: str
+    """Whose model and algorithm it is about."""
+    axis: str
+    before: str
+    after: str
+    difference: float
+    low: float | None
+    high: float | None
+    stderr: float | None
+    df: float | None
+    seeds: int
+    """Of the run that has fewer."""
+
+
+@dataclass(slots=True)
+class Effect:
+    """The same change in all experiments that made it, on one question."""
+
+    axis: str
+    before: str
+    after: str
+    algorithm: str
+    n: int = 0
+    """Experiments."""
+    total: float = 0.0
+    weight: float = 0.0
+    weighted: float = 0.0
+    squares: float = 0.0
+    df: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    n_weighed: int = 0
+    seeds: int = 0
+    n_up: int = 0
+    n_down: int = 0
+    """Experiments whose interval lies above zero, and below."""
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether one experiment shows a gain and another a loss."""
+        return bool(self.n_up and self.n_down)
+
+    @property
+    def difference(self) -> float:
+        return self.weighted / self.weight if self.weight else self.total / self.n
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval over all of them; None where none has one."""
+        if not self.weight:
+            return None
+        if self.n_weighed == 1 and self.low is not None and self.high is not None:
+            return self.low, self.high
+        spread = max(0.0, self.squares - self.difference**2 * self.weight)
+        widened = max(1.0, spread / max(1, self.n_weighed - 1))
+        half = _quantile(self.df) * math.sqrt(widened / self.weight)
+        return self.difference - half, self.difference + half
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves zero out, and the luck of training is in it."""
+        interval = self.interval
+        return interval is not None and (interval[0] > 0 or interval[1] < 0) and self.seeds > 1
+
+
+def find_contrasts(config: Object, conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]) -> list[Contrast]:
+    """Every setting of an experiment that was changed alone."""
+    scored = {run.run: run for run in outcome.runs if run.score is not None and not run.failures}
+    own = {text(run.get("name")): settings_of(run) for run in config_runs(config)}
+    names = [name for name in own if name in scored]
+    baseline = next((name for name in names if scored[name].role == "baseline"), "")
+    pairs = itertools.combinations(names, 2)
+    if len(names) > _MOST_RUNS:
+        pairs = ((baseline, name) for name in names if baseline and name != baseline)
+    slices: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
+    for first, second in pairs:
+        if found := changed_axis(own[first], own[second]):
+            axis, paths = found
+            rest = frozenset(pair for pair in own[first].items() if pair[0] not in paths)
+            values = slices.setdefault((axis, rest), {})
+            values |= {name: _axis_value(axis, own[name]) for name in (first, second)}
+    measured = _Measured(conclusion, outcome, arms, scored)
+    contrasts: list[Contrast] = []
+    for (axis, _), values in slices.items():
+        reference = baseline if baseline in values else next(name for name in names if name in values)
+        for name in names:
+            if name in values and name != reference:
+                contrasts += measured.contrast(axis, reference, name, values)
+    return contrasts + _trend(conclusion, contrasts, names)
+
+
+def settings_of(run: Object) -> Settings:
+    """What a run is made of, flat, each value as JSON."""
+    flat = flatten_config({key: value for key, value in run.items() if key not in _NOT_SETTINGS})
+    return {path: json.dumps(value, sort_keys=True, default=str) for path, value in flat.items()}
+
+
+def changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
+    """The one setting in which two runs differ, with its paths; None where there are none, several, or the model's."""
+    paths = {path for path in {*first, *second} if first.get(path) != second.get(path)}
+    if not paths or "model.name" in paths:
+        return None
+    if len(paths) == 1:
+        return short_axis(next(iter(paths))), paths
+    recipe = ("algorithm.", "data.transforms")  # another recipe may want the same rows in another form
+    if "algorithm.kind" in paths and all(path.startswith(recipe) for path in paths):
+        return "algorithm", {path for path in {*first, *second} if path.startswith(recipe)}
+    if all(path.startswith("data.") for path in paths) and any("transforms" not in path for path in paths):
+        return "data", {path for path in {*first, *second} if path.startswith("data.")}
+    return None
+
+
+def short_axis(path: str) -> str:
+    """A setting as people call it: `learning_rate`, `backend.lora_rank`, `data`."""
+    if path in ("algorithm.kind", "data.path", "data.dataset_name", "data.dataset_id", "data.hf_dataset"):
+        return path.partition(".")[0]
+    return path.removeprefix("algorithm.params.").replace(".params.", ".")
+
+
+def data_source(settings: Settings) -> str:
+    """What a run learns from, by the name the config gives it."""
+    names = ("data.path", "data.dataset_name", "data.dataset_id", "data.hf_dataset")
+    return next((value_text(settings[name]) for name in names if name in settings), "")
+
+
+def value_text(value: str) -> str:
+    """A value as one would write it; long ones are cut."""
+    found: Any = json.loads(value)
+    shown = found if isinstance(found, str) else f"{found:g}" if isinstance(found, float) else value
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _axis_value(axis: str, settings: Settings) -> str:
+    if axis == "algorithm":
+        return value_text(settings.get("algorithm.kind", '""'))
+    if axis == "data":
+        return data_source(settings)
+    value = next((value for path, value in settings.items() if short_axis(path) == axis), None)
+    return "unset" if value is None else value_text(value)
+
+
+class _Measured:
+    """What an experiment says about the difference between two of its runs."""
+
+    def __init__(
+        self, conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord], scored: Mapping[str, RunScore]
+    ) -> None:
+        rows = [part({"it": raw}, "it") for raw in items(conclusion.get("comparisons"))]
+        self._compared = {text(row.get("run")): row for row in rows}
+        self._metric, self._arms, self._scored = outcome.metric, arms, scored
+
+    def contrast(self, axis: str, reference: str, name: str, values: Mapping[str, str]) -> list[Contrast]:
+        runs = (self._scored[reference], self._scored[name])
+        seeds = min(run.n_seeds for run in runs)
+        found = self._concluded(reference, name) or self._paired(*runs)
+        if found is None:
+            return []
+        difference, low, high, stderr, df = found
+        before, after = values[reference], values[name]
+        if in_order(after) < in_order(before):  # so that the same change has the same name in every experiment
+            before, after, difference = after, before, -difference
+            low, high = (None, None) if low is None or high is None else (-high, -low)
+        return [Contrast(reference, axis, before, after, difference, low, high, stderr, df, seeds)]
+
+    def _concluded(self, reference: str, name: str) -> _Found | None:
+        row = self._compared.get(name, {}) if self._scored[reference].role == "baseline" else {}
+        difference = number(row.get("difference"))
+        if difference is None:
+            return None
+        ends = [(number(row.get(f"{kind}low")), number(row.get(f"{kind}high"))) for kind in ("plain_", "")]
+        low, high = next((pair for pair in ends if None not in pair), (None, None))
+        if low is None or high is None:
+            return difference, None, None, None, None
+        df = number(row.get("df"))
+        return difference, low, high, (high - low) / 2 / _quantile(df), df
+
+    def _paired(self, first: RunScore, second: RunScore) -> _Found | None:
+        """From the scores on record: the last ones of runs that ended, else those after the same step."""
+        pair = [[arm for arm in self._arms if arm.run == run.run and not arm.problem] for run in (first, second)]
+        step = None
+        if first.step is not None or second.step is not None:
+            common = [self._steps(arm) for arms in pair for arm in arms if self._steps(arm)]
+            shared = common[0].intersection(*common[1:]) if common else set[float]()
+            if not shared:
+                return None
+            step = max(shared)
+        sets = [self._set(arms, step) for arms in pair]
+        if any(not one.totals for one in sets):
+            return None
+        found = pair_scores(self._metric, sets[0], sets[1])
+        return found.difference, found.low, found.high, found.stderr, found.df
+
+    def _steps(self, arm: RunRecord) -> set[float]:
+        return {step for metric, step, _, _ in arm.scores if metric == self._metric}
+
+    def _set(self, arms: Sequence[RunRecord], step: float | None) -> SetScores:
+        """The scores of the seeds of one run, after a step or at their ends."""
+        found: dict[str, SetScores] = {}
+        for arm in arms:
+            taken = [(at, line, value) for metric, at, line, value in arm.scores if metric == self._metric]
+            taken = [one for one in taken if step is None or one[0] == step]
+            if taken:
+                add_score(found, self._metric, *max(taken, key=lambda one: one[0])[1:])
+            elif step is None and self._metric in arm.metrics:
+                add_score(found, self._metric, {}, {"value": arm.metrics[self._metric]})
+        return found.get(self._metric, SetScores(""))
+
+
+type _Found = tuple[float, float | None, float | None, float | None, float | None]
+
+
+def _trend(conclusion: Object, contrasts: Sequence[Contrast], names: Sequence[str]) -> list[Contrast]:
+    """How the metric moves along an axis whose values were drawn at random, so that no two runs differ in it alone."""
+    trend = part(conclusion, "trend")
+    axis, change = short_axis(text(trend.get("axis"))), number(trend.get("change"))
+    if not names or not axis or change is None or any(one.axis == axis for one in contrasts):
+        return []
+    ends = [value_text(json.dumps(trend.get(end))) for end in ("first", "last")]
+    low, high = number(trend.get("low")), number(trend.get("high"))
+    stderr = None if low is None or high is None else (high - low) / 2 / _Z
+    return [Contrast(names[0], axis, ends[0], ends[1], change, low, high, stderr, None, 2)]
+
+
+def in_order(value: str) -> tuple[bool, float, str]:
+    """The place of a value among others: numbers by size, before all words."""
+    try:
+        return False, float(value), value
+    except ValueError:
+        return True, 0.0, value
+
+
+def _quantile(df: float | None) -> float:
+    """Of Student's t at 97.5 %; that of the normal distribution where nobody knows how many degrees there are."""
+    if not df or df <= 0:
+        return _Z
+    from ..experiment.statistics.student_t import t_quantile
+
+    # Many degrees of freedom differ in nothing that is shown, and the quantile is worked out once for each number.
+    return t_quantile(0.975, df if df < 30 else float(f"{min(df, 1000.0):.1e}"))

@@ -1,0 +1,261 @@
+"""The questions that experiments were about: one model, one metric, one set of tasks. Nothing is averaged across them.
+
+Each has what was tried, its best runs, what each change did, and what has not been tried although it is cheap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .effects import Effect
+from .filters import Filters
+from .index import HistoryIndex
+from .outcome import is_score
+from .summary import ExperimentSummary, RunResult
+
+_KEY = ("model", "metric", "mode", "tasks")
+_EFFECT_SUMS = (
+    "count(*)", "sum(difference)", "sum(weight)", "sum(weight * difference)",
+    "sum(weight * difference * difference)", "sum(CASE WHEN weight THEN df END)", "max(low)", "max(high)",
+    "count(weight)", "min(seeds)", "sum(low > 0)", "sum(high < 0)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Runs with the same algorithm and settings."""
+
+    algorithm: str
+    params: dict[str, str]
+    runs: int
+    arms: int
+    usd: float
+    wall_s: float
+
+
+@dataclass(slots=True)
+class Question:
+    """One model, one metric, one set of tasks."""
+
+    model: str
+    metric: str
+    mode: str
+    tasks: str
+    number: int = 0
+    """By which others refer to it: Q1, Q2 and so on."""
+    experiments: int = 0
+    combinations: list[Combination] = field(default_factory=list[Combination])
+    effects: list[Effect] = field(default_factory=list[Effect])
+
+    @property
+    def is_benchmark(self) -> bool:
+        """Whether it is about a benchmark, rather than about a measure of training itself."""
+        return is_score(self.metric)
+
+    @property
+    def sign(self) -> int:
+        return -1 if self.mode == "min" else 1
+
+    @property
+    def label(self) -> str:
+        return f"{self.model or 'unknown model'}, {self.metric}" + (f", {self.tasks}" if self.tasks else "")
+
+    def runs_by_algorithm(self) -> dict[str, int]:
+        """How many runs of each algorithm there are, the most used first."""
+        counts: dict[str, int] = {}
+        for one in self.combinations:
+            counts[one.algorithm] = counts.get(one.algorithm, 0) + one.runs
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def cost_of_an_arm(self, algorithm: str) -> tuple[float, float]:
+        """Dollars and seconds, as a mean over all arms of an algorithm."""
+        own = [one for one in self.combinations if one.algorithm == algorithm]
+        arms = sum(one.arms for one in own) or 1
+        return sum(one.usd for one in own) / arms, sum(one.wall_s for one in own) / arms
+
+
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """Something that nobody has run, and what one arm of it may take."""
+
+    question: Question
+    algorithm: str
+    what: str
+    why: str
+    usd: float
+    wall_s: float
+
+
+def list_questions(index: HistoryIndex, filters: Filters) -> list[Question]:
+    """Every question; those about benchmarks first, then those that most experiments were about."""
+    within, values = _within(filters)
+    sums = ("sum(first)", "count(*)", "sum(arms)", "sum(usd)", "sum(wall_s)")
+    found: dict[tuple[str, ...], Question] = {}
+    for row in index.rows_of(
+        "runs", (*_KEY, "algorithm", "params", *sums), within, values, f"GROUP BY {','.join(_KEY)},algorithm,params"
+    ):
+        question = found.setdefault(row[:4], Question(*row[:4]))
+        question.experiments += row[6] or 0
+        question.combinations.append(Combination(row[4], json.loads(row[5]), *row[7:]))
+    ordered = sorted(found.values(), key=lambda one: (not one.is_benchmark, -one.experiments, one.label))
+    for number, question in enumerate(ordered, start=1):
+        question.number = number
+    by_place = {(one.model, one.metric, one.tasks): one for one in found.values()}
+    for place, effects in _list_effects(index, filters).items():
+        if place in by_place:
+            by_place[place].effects = effects
+    return ordered
+
+
+def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, str, str], list[Effect]]:
+    """Every change that was made alone, by question; the same change in several experiments is one effect."""
+    within, values = _within(filters, "counts")
+    names = ("model", "metric", "tasks", "algorithm", "axis", "before", "after")
+    merged: dict[tuple[Any, ...], Effect] = {}
+    for row in index.rows_of("effects", (*names, *_EFFECT_SUMS), within, values, f"GROUP BY {','.join(names)}"):
+        sums = row[7:]
+        one = merged.setdefault(row[:7], Effect(*row[4:7], algorithm=row[3], seeds=sums[9]))
+        one.n += sums[0]
+        one.total += sums[1]
+        one.weight, one.weighted, one.squares = (
+            before + (found or 0.0)
+            for before, found in zip((one.weight, one.weighted, one.squares), sums[2:5], strict=True)
+        )
+        one.df += sums[5] or 0.0
+        one.low, one.high = sums[6], sums[7]
+        one.n_weighed += sums[8]
+        one.seeds = min(one.seeds, sums[9])
+        one.n_up, one.n_down = one.n_up + (sums[10] or 0), one.n_down + (sums[11] or 0)
+    found: dict[tuple[str, str, str], list[Effect]] = {}
+    for key, effect in merged.items():
+        found.setdefault((key[0], key[1], key[2]), []).append(effect)
+    return found
+
+
+def best_runs(index: HistoryIndex, filters: Filters, one: Question) -> list[tuple[ExperimentSummary, RunResult]]:
+    """The best run on a question and, where that is not sure, the best of those that are surer."""
+    chosen = _top_runs(index, filters, one, "1")
+    if chosen and chosen[0][1].seeds < 2:
+        chosen += _top_runs(index, filters, one, "seeds > 1")
+    if chosen and chosen[0][0].verdict != "supported":
+        chosen += _top_runs(index, filters, one, "verdict = 'supported'")
+    return list({(summary.id, run.run): (summary, run) for summary, run in chosen}.values())
+
+
+def _top_runs(
+    index: HistoryIndex, filters: Filters, one: Question, which: str
+) -> list[tuple[ExperimentSummary, RunResult]]:
+    condition = f"counts AND rank IS NOT NULL AND model = ? AND metric = ? AND mode = ? AND tasks = ? AND {which}"
+    within, values = _within(filters, condition, one.model, one.metric, one.mode, one.tasks)
+    # Two questions, because an index answers the first at once, and few rows share the best score.
+    best = max(
+        (row[0] for row in index.rows_of("runs", ("rank",), within, values, "ORDER BY rank DESC LIMIT 1")), default=0
+    )
+    rows = index.rows_of("runs", ("-seeds", "folder", "id", "run"), f"{within} AND rank = ?", [*values, best])
+    for _, folder, name, run in sorted(rows)[:1]:
+        for summary in index.summaries("folder = ? AND id = ?", [folder, name]):
+            return [(summary, result) for result in summary.results if result.run == run][:1]
+    return []
+
+
+def find_untried(questions: Sequence[Question]) -> list[Untried]:
+    """What nobody has run although what is known speaks for it, the cheapest first."""
+    found: list[Untried] = []
+    for one in questions:
+        if one.is_benchmark:
+            for algorithm in one.runs_by_algorithm():
+                found += _combine(one, algorithm)
+                found += _go_further(one, algorithm)
+            found += _carry_over(one, [other for other in questions if other is not one])
+    return sorted(found, key=lambda untried: (untried.usd, untried.wall_s))  # of the same price, the surer comes first
+
+
+def clear_winners(one: Question, algorithm: str) -> dict[str, str]:
+    """Axis -> the value that clearly beat the others it was compared with."""
+    winners: dict[str, str] = {}
+    for axis in dict.fromkeys(effect.axis for effect in one.effects if effect.algorithm == algorithm):
+        own = [effect for effect in one.effects if (effect.axis, effect.algorithm) == (axis, algorithm)]
+        standing = _standing(own, one.sign)
+        best = max(standing, key=lambda value: standing[value])
+        beaten = [effect for effect in own if effect.is_clear and not effect.disagrees]
+        if any(best == (effect.after if effect.difference * one.sign > 0 else effect.before) for effect in beaten):
+            winners[axis] = best
+    return winners
+
+
+def _standing(effects: Sequence[Effect], sign: int) -> dict[str, float]:
+    """How good each value is, counted from the first; values that no chain of comparisons reaches are left out."""
+    standing = {effects[0].before: 0.0}
+    for _ in effects:
+        for effect in effects:
+            if effect.before in standing:
+                standing.setdefault(effect.after, standing[effect.before] + sign * effect.difference)
+            elif effect.after in standing:
+                standing[effect.before] = standing[effect.after] - sign * effect.difference
+    return standing
+
+
+def _combine(one: Question, algorithm: str) -> Iterable[Untried]:
+    """The values that won alone, together."""
+    winners = clear_winners(one, algorithm)
+    own = [found.params for found in one.combinations if found.algorithm == algorithm]
+    together = any(all(params.get(axis) == value for axis, value in winners.items()) for params in own)
+    if len(winners) > 1 and not together and all(any(axis in params for params in own) for axis in winners):
+        what = " with ".join(f"{axis}={value}" for axis, value in sorted(winners.items()))
+        yield Untried(one, algorithm, what, "each helped alone", *one.cost_of_an_arm(algorithm))
+
+
+def _go_further(one: Question, algorithm: str) -> Iterable[Untried]:
+    """The next value of a number whose best value so far is the last one that was tried."""
+    for axis, best in clear_winners(one, algorithm).items():
+        own = {
+            found.params[axis] for found in one.combinations if found.algorithm == algorithm and axis in found.params
+        }
+        numbers = sorted(number for value in own if (number := _number(value)) is not None and number > 0)
+        value = _number(best)
+        if value is None or len(numbers) < 2 or value not in (numbers[0], numbers[-1]):
+            continue
+        neighbour = numbers[1] if value == numbers[0] else numbers[-2]
+        further = float(f"{value * value / neighbour:.2g}")
+        whole = all(number.is_integer() for number in numbers) and further >= 1
+        shown = f"{round(further)}" if whole else f"{further:g}"
+        if shown not in own:
+            why = f"{best} is the best so far and the last that was tried"
+            yield Untried(one, algorithm, f"{axis}={shown}", why, *one.cost_of_an_arm(algorithm))
+
+
+def _carry_over(one: Question, others: Sequence[Question]) -> Iterable[Untried]:
+    """What won, or was used, on another model for the same tasks."""
+    algorithms = one.runs_by_algorithm()
+    for other in others:
+        if (other.metric, other.tasks, other.mode) != (one.metric, one.tasks, one.mode):
+            continue
+        for algorithm in other.runs_by_algorithm():
+            if algorithm not in algorithms:
+                why = f"used on {other.model} only"
+                yield Untried(one, algorithm, "", why, *other.cost_of_an_arm(algorithm))
+                continue
+            own = [found.params for found in one.combinations if found.algorithm == algorithm]
+            for axis, value in clear_winners(other, algorithm).items():
+                if not any(params.get(axis) == value for params in own):
+                    why = f"it helped {other.model}"
+                    yield Untried(one, algorithm, f"{axis}={value}", why, *one.cost_of_an_arm(algorithm))
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _within(filters: Filters, condition: str = "", *values: Any) -> tuple[str, list[Any]]:
+    """A condition on runs or effects, within what the filters let through."""
+    chosen, given = filters.condition()
+    parts = [condition] if condition else []
+    if chosen:
+        parts.append(f"folder IN (SELECT folder FROM experiments WHERE {chosen})")
+    return " AND ".join(parts), [*values, *given]

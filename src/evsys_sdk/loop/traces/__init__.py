@@ -1,0 +1,1 @@
+"""Traces: conversations of systems in use, read from what they leave behind and kept without secrets."""

@@ -1,0 +1,1 @@
+"""How others write their traces, one format a file."""

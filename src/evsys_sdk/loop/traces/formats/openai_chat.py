@@ -1,0 +1,58 @@
+"""OpenAI's chat format: rows of `messages`, and logs of `request` with `response`, as our own server writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..trace import BadRecord, Feedback, Trace, as_list, as_object, chat_messages, parse_time
+
+NAME = "openai_chat"
+
+
+def is_mine(record: Mapping[str, Any]) -> bool:
+    """Whether a record looks like this format."""
+    return isinstance(record.get("messages"), list) or ("request" in record and "response" in record)
+
+
+def read(record: Mapping[str, Any]) -> Iterator[Trace]:
+    """The conversation in a record; of several choices the first."""
+    request = as_object(record.get("request")) or as_object(record.get("body")) or record
+    response = as_object(record.get("response"))
+    response = as_object(response.get("body")) or response or record
+    said = [*as_list(request.get("messages"))]
+    choices = as_list(response.get("choices"))
+    if choices:
+        said.append({"role": "assistant", **as_object(as_object(choices[0]).get("message"))})
+    if not said:
+        raise BadRecord("it has no messages")
+    metadata = as_object(record.get("metadata")) or as_object(request.get("metadata"))
+    usage = as_object(response.get("usage"))
+    counts = {"input": usage.get("prompt_tokens"), "output": usage.get("completion_tokens")}
+    yield Trace(
+        str(record.get("id") or response.get("id") or record.get("custom_id") or ""),
+        chat_messages(said),
+        next((at for name in ("time", "timestamp", "created", "created_at")
+              for place in (record, response) if (at := parse_time(place.get(name))) is not None), None),
+        str(metadata.get("conversation_id") or record.get("conversation_id") or ""),
+        str(response.get("model") or request.get("model") or ""),
+        list(_feedback(record)),
+        {name: value for name, value in counts.items() if isinstance(value, int)},
+    )  # fmt: skip
+
+
+def _feedback(record: Mapping[str, Any]) -> Iterator[Feedback]:
+    given = record.get("feedback")
+    if isinstance(given, list):
+        for one in as_list(given):
+            fields = as_object(one)
+            comment = fields.get("comment")
+            yield Feedback(
+                str(fields.get("name") or "feedback"),
+                fields.get("value", fields.get("score")),
+                comment if isinstance(comment, str) else "",
+            )
+    elif given is not None:
+        yield Feedback("feedback", given)
+    if record.get("reward") is not None:
+        yield Feedback("reward", record["reward"])

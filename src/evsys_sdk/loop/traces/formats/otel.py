@@ -1,0 +1,187 @@
+"""OpenTelemetry's GenAI spans, in OTLP JSON and as the console exporter prints them, in all of their dialects.
+
+Which one a span speaks is told by its attributes: the current conventions (`gen_ai.input.messages`), the events of
+versions up to 1.36 (`gen_ai.user.message`), OpenLLMetry (`gen_ai.prompt.0.content`) and OpenInference
+(`llm.input_messages.0.message.content`). Spans that hold no conversation are passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ....data.types import Message
+from ..trace import BadRecord, Feedback, Trace, as_list, as_object, as_text, chat_messages, parse_time, tool_call
+
+NAME = "otel"
+
+_EVENTS = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+_USAGE = {
+    "input": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+    "output": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+}
+_CONVERSATION = ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id")
+_MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+
+
+def is_mine(record: Mapping[str, Any]) -> bool:
+    """Whether a record looks like this format."""
+    return "resourceSpans" in record or "resource_spans" in record or ("context" in record and "attributes" in record)
+
+
+def read(record: Mapping[str, Any]) -> Iterator[Trace]:
+    """Every conversation in a batch of spans."""
+    batches = as_list(record.get("resourceSpans")) or as_list(record.get("resource_spans"))
+    if not batches:
+        if "context" not in record:
+            raise BadRecord("it has neither resourceSpans nor a span's context")
+        yield from _read_span(record)
+    for batch in batches:
+        scopes = as_object(batch)
+        for scope in as_list(scopes.get("scopeSpans")) or as_list(scopes.get("scope_spans")):
+            for span in as_list(as_object(scope).get("spans")):
+                yield from _read_span(as_object(span))
+
+
+def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
+    attributes = _attributes(span.get("attributes"))
+    events = [
+        (str(as_object(event).get("name") or ""), _attributes(as_object(event).get("attributes")))
+        for event in as_list(span.get("events"))
+    ]
+    messages = (
+        _current(attributes)
+        or _from_details(events)
+        or _numbered(attributes, "llm.input_messages", "llm.output_messages", ".message")
+        or _numbered(attributes, "gen_ai.prompt", "gen_ai.completion", "")
+        or _from_events(events)
+    )
+    if not messages:
+        return
+    context = as_object(span.get("context"))
+    ids = [
+        _hex(context.get(f"{name}_id") or span.get(f"{name}Id") or span.get(f"{name}_id")) for name in ("trace", "span")
+    ]
+    yield Trace(
+        "/".join(ids) if all(ids) else "",
+        messages,
+        parse_time(span.get("startTimeUnixNano") or span.get("start_time")),
+        next((str(attributes[name]) for name in _CONVERSATION if attributes.get(name)), ""),
+        next((str(attributes[name]) for name in _MODEL if attributes.get(name)), ""),
+        list(_feedback(attributes, events)),
+        {
+            label: int(attributes[name])
+            for label, names in _USAGE.items()
+            for name in names
+            if str(attributes.get(name, "")).isdecimal()
+        },
+    )
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Attributes as a plain object: OTLP writes a list of keys with typed values."""
+    if isinstance(value, Mapping):
+        return dict(as_object(value))
+    found: dict[str, Any] = {}
+    for one in as_list(value):
+        fields = as_object(one)
+        key = fields.get("key")
+        if isinstance(key, str):
+            found[key] = _value(fields.get("value"))
+    return found
+
+
+def _value(value: Any) -> Any:
+    for kind, inner in as_object(value).items() if not isinstance(value, str) else ():
+        if kind == "intValue":
+            return int(inner) if str(inner).lstrip("-").isdecimal() else inner
+        if kind == "arrayValue":
+            return [_value(one) for one in as_list(as_object(inner).get("values"))]
+        if kind == "kvlistValue":
+            return _attributes(as_object(inner).get("values"))
+        return inner
+    return value
+
+
+def _current(attributes: Mapping[str, Any]) -> list[Message]:
+    said = [*as_list(attributes.get("gen_ai.input.messages")), *as_list(attributes.get("gen_ai.output.messages"))]
+    system = "".join(
+        as_text(as_object(one).get("content")) for one in as_list(attributes.get("gen_ai.system_instructions"))
+    )
+    found: list[Message] = [{"role": "system", "content": system}] if system and said else []
+    for raw in said:
+        found += _from_parts(as_object(raw))
+    return found
+
+
+def _from_details(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
+    details = [fields for name, fields in events if name == "gen_ai.client.inference.operation.details"]
+    return _current(details[-1]) if details else []
+
+
+def _from_parts(message: Mapping[str, Any]) -> Iterator[Message]:
+    role, text = str(message.get("role") or ""), ""
+    calls: list[dict[str, Any]] = []
+    for raw in as_list(message.get("parts")):
+        part = as_object(raw)
+        kind = part.get("type")
+        if kind == "tool_call":
+            calls.append(tool_call(part.get("id"), part.get("name"), part.get("arguments", "")))
+        elif kind == "tool_call_response":
+            response = part.get("response", part.get("result"))
+            yield {"role": "tool", "content": as_text(response), "tool_call_id": str(part.get("id") or "")}
+        elif kind == "text":
+            text += as_text(part.get("content"))
+    if text or calls or not as_list(message.get("parts")):
+        content = text or as_text(message.get("content"))
+        yield from chat_messages([{"role": role, "content": content, **({"tool_calls": calls} if calls else {})}])
+
+
+def _numbered(attributes: Mapping[str, Any], before: str, after: str, below: str) -> list[Message]:
+    """Messages that are spread over attributes with numbers in their names."""
+    found: list[Message] = []
+    for prefix in (before, after):
+        at = 0
+        while (role := attributes.get(f"{prefix}.{at}{below}.role")) is not None:
+            content = attributes.get(f"{prefix}.{at}{below}.content")
+            found += chat_messages([{"role": role, "content": content}])
+            at += 1
+    return found
+
+
+def _from_events(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
+    found: list[Message] = []
+    for name, fields in events:
+        if name in _EVENTS:
+            body = as_object(fields.get("body")) or fields
+            found += chat_messages([{**body, "role": _EVENTS[name], "tool_call_id": body.get("id")}])
+        elif name == "gen_ai.choice" and fields.get("index", 0) in (0, "0"):
+            body = as_object(fields.get("message")) or fields
+            found += chat_messages([{**body, "role": "assistant"}])
+    return found
+
+
+def _feedback(attributes: Mapping[str, Any], events: list[tuple[str, dict[str, Any]]]) -> Iterator[Feedback]:
+    for fields in (attributes, *(fields for _, fields in events)):
+        name = fields.get("gen_ai.evaluation.name")
+        if isinstance(name, str):
+            value = fields.get("gen_ai.evaluation.score.value", fields.get("gen_ai.evaluation.score.label"))
+            yield Feedback(name, value, as_text(fields.get("gen_ai.evaluation.explanation")))
+
+
+def _hex(value: Any) -> str:
+    """An id as lower-case hexadecimal digits; protobuf's JSON writes base64."""
+    text = str(value or "").removeprefix("0x").lower()
+    if len(text) in (16, 32) and all(letter in "0123456789abcdef" for letter in text):
+        return text
+    try:
+        return base64.b64decode(str(value or ""), validate=True).hex()
+    except (binascii.Error, ValueError):
+        return text

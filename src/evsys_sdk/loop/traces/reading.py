@@ -1,0 +1,234 @@
+"""Files of traces -> traces: which format it is, what cannot be read, and how much of that is too much.
+
+A record that cannot be read is counted with its reason and passed over; more of them than a share of the file is an
+error, because then the format is not what it seems to be.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+from pydantic_core import from_json
+
+from ...errors import DataError, closest, show
+from .formats import claude_code, codex, harbor, langfuse, openai_chat, otel
+from .trace import BadRecord, Feedback, Trace
+
+FORMATS: Final[dict[str, ModuleType]] = {
+    one.NAME: one for one in (otel, claude_code, codex, harbor, langfuse, openai_chat)
+}
+"""By name; the order is that in which a record is tried, the most telling first."""
+AUTO: Final = "auto"
+_LONGEST_RECORD: Final = 16_000_000
+_LOOKED_AT: Final = 50
+_REASONS: Final = 20
+
+_LONG: Final = 32_000_000
+
+type Record = Mapping[str, Any]
+type NumberedLines = Iterable[tuple[int, bytes]]
+type NumberedRecords = Iterator[tuple[int, Record]]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was read."""
+
+    records: int = 0
+    traces: int = 0
+    bad: int = 0
+    unknown: dict[str, int] = field(default_factory=dict[str, int])
+    """Kinds of lines that nobody knows."""
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
+    """Reason -> where it was first seen."""
+    formats: dict[str, str] = field(default_factory=dict[str, str])
+    """File -> format."""
+
+    def add(self, other: Counts) -> None:
+        """Count what was read elsewhere."""
+        self.records += other.records
+        self.traces += other.traces
+        self.bad += other.bad
+        self.formats |= other.formats
+        for kind, count in other.unknown.items():
+            self.unknown[kind] = self.unknown.get(kind, 0) + count
+        for reason, where in other.reasons.items():
+            if len(self.reasons) < _REASONS:
+                self.reasons.setdefault(reason, where)
+
+    def spoil(self, where: str, reason: str) -> None:
+        self.bad += 1
+        if len(self.reasons) < _REASONS:
+            self.reasons.setdefault(reason, where)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """One file, its format known."""
+
+    path: Path
+    format: str
+
+    @classmethod
+    def open(cls, path: Path, wanted: str = AUTO) -> TraceFile:
+        """Tells the format by the first records; refuses what none of them is."""
+        if wanted != AUTO:
+            if wanted not in FORMATS:
+                guess = closest(wanted, FORMATS)
+                hint = f"Did you mean '{guess}'?" if guess else f"There are {', '.join(FORMATS)}."
+                raise DataError(f"--format {show(wanted)} is not known. {hint}")
+            return cls(path, wanted)
+        seen = 0
+        for _, record in _records(path, Counts().spoil):
+            found = next((name for name, one in FORMATS.items() if one.is_mine(record)), None)
+            if found:
+                return cls(path, found)
+            seen += 1
+            if seen >= _LOOKED_AT:
+                break
+        raise DataError(
+            f"{path}: none of its first {seen} records looks like one of {', '.join(FORMATS)}. Name the format with "
+            "--format, or bring the file into OpenAI's chat format: one object a line, with messages."
+        )
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its lines stand for themselves and are so many that it pays to read them in several processes."""
+        plain = self.path.suffix not in (".csv", ".json", ".gz") and not hasattr(FORMATS[self.format], "read_session")
+        return plain and self.path.stat().st_size > _LONG
+
+    def traces(
+        self, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None, lines: NumberedLines | None = None
+    ) -> Iterator[Trace]:
+        """The traces of the file, or of some of its lines, one at a time."""
+        reader = FORMATS[self.format]
+        counts.formats[str(self.path)] = self.format
+        records = _records(self.path, counts.spoil) if lines is None else _parse(lines, self.path, counts.spoil)
+        read = self._sessions if hasattr(reader, "read_session") else self._single
+        for trace in read(reader, records, counts):
+            if scores and (about := scores.get(trace.conversation)):
+                trace.feedback.extend(about)
+            counts.traces += 1
+            yield trace
+
+    def scores(self) -> dict[str, list[Feedback]]:
+        """Of Langfuse's files: what was thought of each trace."""
+        found: dict[str, list[Feedback]] = {}
+        for _, record in _records(self.path, Counts().spoil) if self.format == langfuse.NAME else ():
+            if langfuse.is_score(record):
+                trace, feedback = langfuse.read_score(record)
+                found.setdefault(trace, []).append(feedback)
+        return found
+
+    def _single(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
+        read: Callable[[Record], Iterator[Trace]] = reader.read
+        is_langfuse = reader is langfuse
+        for number, record in records:
+            counts.records += 1
+            if is_langfuse and langfuse.is_score(record):
+                continue
+            try:
+                yield from read(record)
+            except BadRecord as error:
+                counts.spoil(f"{self.path}:{number}", str(error))
+            except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError) as error:
+                counts.spoil(
+                    f"{self.path}:{number}", f"its shape is not that of {self.format} ({type(error).__name__})"
+                )
+
+    def _sessions(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
+        session: list[Record] = []
+        for _, record in records:
+            counts.records += 1
+            session.append(record)
+            kind = record.get("type")
+            if kind not in reader.KNOWN and not reader.is_mine(record):
+                counts.unknown[str(kind)] = counts.unknown.get(str(kind), 0) + 1
+        try:
+            yield from reader.read_session(session)
+        except BadRecord as error:
+            counts.spoil(str(self.path), str(error))
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError) as error:
+            counts.spoil(str(self.path), f"its shape is not that of {self.format} ({type(error).__name__})")
+
+
+def _records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
+    """The objects in a file with their numbers: lines of JSONL, a list, several objects one after another, or CSV."""
+    try:
+        if path.suffix == ".csv":
+            yield from _csv_records(path, spoil)
+        elif path.suffix == ".json":
+            yield from _json_records(path, spoil)
+        else:
+            yield from _parse(numbered_lines(path, spoil), path, spoil)
+    except (OSError, EOFError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: it cannot be read ({reason}). Check the path.") from error
+
+
+def numbered_lines(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers; one that is too long is passed over without being held in memory."""
+    import gzip
+
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LONGEST_RECORD):
+            number += 1
+            if len(line) < _LONGEST_RECORD or line.endswith(b"\n"):
+                yield number, line
+                continue
+            spoil(f"{path}:{number}", f"it is longer than {_LONGEST_RECORD // 1_000_000} MB")
+            while (rest := file.readline(_LONGEST_RECORD)) and not rest.endswith(b"\n"):
+                pass
+
+
+def _parse(lines: NumberedLines, path: Path, spoil: Callable[[str, str], None]) -> NumberedRecords:
+    for number, line in lines:
+        try:
+            record = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        except ValueError:
+            if line.strip():
+                spoil(f"{path}:{number}", "it is not JSON")
+            continue
+        if record.__class__ is dict:
+            yield number, record
+        else:
+            spoil(f"{path}:{number}", "it is no object")
+
+
+def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
+    text = path.read_text(encoding="utf-8-sig")
+    decoder, at, number = json.JSONDecoder(), 0, 0
+    while at < len(text):
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if at >= len(text):
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            spoil(f"{path} (character {at + 1})", "it is not JSON")
+            return
+        for one in cast(list[Any], value) if isinstance(value, list) else [value]:
+            number += 1
+            if isinstance(one, dict):
+                yield number, cast(Record, one)
+            else:
+                spoil(f"{path}: record {number}", "it is no object")
+
+
+def _csv_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(io.TextIOWrapper(file.buffer, encoding="utf-8-sig", newline=""))
+        try:
+            for number, row in enumerate(rows, 2):
+                yield number, {key: value for key, value in row.items() if isinstance(key, str)}
+        except csv.Error as error:
+            spoil(str(path), f"it is not CSV ({error})")

@@ -1,0 +1,153 @@
+"""The traces of a project: `.evsys/traces/<name>/traces.jsonl`, each once, without secrets and personal things.
+
+    report = import_traces("support", [Path("spans.jsonl")])
+    for trace in TraceStore("support").read(): ...
+
+A line begins with the id, so that what is there already is known without reading the rest. An import that was killed is
+done again: what it had written is there, and is not written twice.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ...errors import DataError
+from ...paths import workspace_dir
+from ...record.jsonl_file import JsonlFile, complete_lines
+from ...record.layout import lock_beside
+from ...record.lock import exclusive
+from ..names import check_name
+from .converting import Batch, Conversion, convert_file
+from .reading import AUTO, Counts, TraceFile
+from .trace import RewardRule
+
+_ID = slice(7, 39)
+"""Where the id stands in a line: behind `{"id":"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStore:
+    """The traces under one name."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return workspace_dir() / "traces" / check_name(self.name, "a store of traces")
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "traces.jsonl"
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Every trace, in the order in which they were read."""
+        for number, line in complete_lines(self.file):
+            try:
+                yield from_json(line, cache_strings="keys")
+            except ValueError:
+                raise DataError(f"{self.file}:{number}: this line is damaged. Remove it, and import again.") from None
+
+    def ids(self) -> set[bytes]:
+        """The ids of all traces."""
+        return {line[_ID] for _, line in complete_lines(self.file)}
+
+    def salt(self) -> bytes:
+        """What makes pseudonyms of this store its own; made when it is first asked for."""
+        path = self.folder / "salt"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(16))
+        return path.read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import did."""
+
+    name: str
+    counts: Counts
+    added: int
+    duplicates: int
+    rewarded: int
+    redacted: dict[str, int] = field(default_factory=dict[str, int])
+
+    def to_dict(self) -> dict[str, Any]:
+        counts = self.counts
+        return {
+            "name": self.name,
+            "records": counts.records,
+            "traces": counts.traces,
+            "added": self.added,
+            "duplicates": self.duplicates,
+            "with_reward": self.rewarded,
+            "bad_records": counts.bad,
+            "reasons": counts.reasons,
+            "unknown_kinds": counts.unknown,
+            "redacted": self.redacted,
+            "formats": counts.formats,
+        }
+
+
+def import_traces(
+    name: str,
+    files: Sequence[Path],
+    *,
+    format: str = AUTO,
+    rules: Sequence[RewardRule] = (),
+    most_bad: float = 0.01,
+    keep_personal: bool = False,
+) -> ImportReport:
+    """Add the traces of some files to a store; what is there already is not added again."""
+    store, opened = TraceStore(name), [TraceFile.open(path, format) for path in files]
+    counts = Counts()
+    scores = {trace: found for one in opened for trace, found in one.scores().items()}
+    store.folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(lock_beside(store.file), str(store.file)), JsonlFile(store.file) as out:
+        writer, redacted = _Writer(store, out), dict[str, int]()
+        conversion = Conversion(tuple(rules), None if keep_personal else store.salt(), scores)
+        for batch in (batch for one in opened for batch in convert_file(one, conversion)):
+            writer.add(batch)
+            counts.add(batch.counts)
+            for kind, count in batch.redacted.items():
+                redacted[kind] = redacted.get(kind, 0) + count
+    report = ImportReport(name, counts, writer.added, writer.duplicates, writer.rewarded, redacted)
+    seen = counts.records + counts.bad
+    if counts.bad > most_bad * seen:
+        reason, where = next(iter(counts.reasons.items()))
+        raise DataError(
+            f"{counts.bad} of {seen} records could not be read, first {where}: {reason}. The {report.added} traces "
+            f"that could be read are in '{name}'. Correct the files, name their --format, or allow more with "
+            "--most-bad."
+        )
+    return report
+
+
+class _Writer:
+    """Adds lines to a file unless they are there."""
+
+    def __init__(self, store: TraceStore, out: JsonlFile) -> None:
+        self._out = out
+        self._known = store.ids() if store.file.is_file() else set[bytes]()
+        self.added = self.duplicates = self.rewarded = 0
+
+    def add(self, batch: Batch) -> None:
+        lines: list[bytes] = []
+        for id, line, rewarded in batch.lines:
+            if id in self._known:
+                self.duplicates += 1
+                continue
+            self._known.add(id)
+            lines.append(line)
+            self.rewarded += rewarded
+        if lines:
+            self._out.append_line(b"".join(lines))
+            self.added += len(lines)

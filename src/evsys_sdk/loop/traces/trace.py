@@ -1,0 +1,244 @@
+"""One conversation as it happened: who said what, when, and what was thought of it.
+
+An id is made of what the producer calls the record, or of what was said, so that reading a file twice adds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from ...data.types import Message
+
+_GOOD = frozenset(
+    ("up", "thumbs_up", "thumbsup", "positive", "good", "pass", "passed", "yes", "correct", "true", "like")
+)
+_BAD = frozenset(
+    (
+        "down",
+        "thumbs_down",
+        "thumbsdown",
+        "negative",
+        "bad",
+        "fail",
+        "failed",
+        "no",
+        "incorrect",
+        "wrong",
+        "false",
+        "dislike",
+    )
+)
+_LATEST = 4102444800.0
+"""The year 2100 in seconds; larger numbers are milli-, micro- or nanoseconds."""
+
+
+class BadRecord(ValueError):
+    """A record that cannot be read; the reason is said once per kind, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What somebody or something thought of an answer, as it was given."""
+
+    name: str
+    value: Any
+    comment: str = ""
+
+
+@dataclass(slots=True)
+class Trace:
+    """One conversation."""
+
+    native_id: str
+    """What its producer calls it; empty where it has no name."""
+    messages: list[Message]
+    time: float | None = None
+    """Seconds since 1970, UTC."""
+    conversation: str = ""
+    """What several traces of one conversation share."""
+    model: str = ""
+    feedback: list[Feedback] = field(default_factory=list[Feedback])
+    usage: dict[str, int] = field(default_factory=dict[str, int])
+
+    def id_in(self, source: str) -> str:
+        """32 characters that stand for this trace wherever it is read again."""
+        if self.native_id:
+            content = f"{source}\0{self.native_id}".encode("utf-8", "surrogatepass")
+        else:
+            said = json.dumps([self.time, self.messages], sort_keys=True, ensure_ascii=True, default=str)
+            content = f"{source}\0\0{said}".encode()
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRule:
+    """How one kind of feedback becomes a reward: from `low` (0) to `high` (1)."""
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RewardRule:
+        """From `NAME` or `NAME=LOW:HIGH`."""
+        name, _, scale = text.partition("=")
+        low, colon, high = scale.partition(":")
+        try:
+            ends = (float(low), float(high)) if colon else (None, None)
+        except ValueError:
+            ends = (math.nan, math.nan)
+        if not name or (scale and not colon) or (ends[0] is not None and not ends[0] != ends[1] == ends[1]):
+            raise BadRecord(f"--feedback takes NAME or NAME=LOW:HIGH with two different numbers (got {text!r}).")
+        return cls(name, *ends)
+
+    def apply(self, value: Any) -> float | None:
+        """The reward of a value; None where this rule has nothing to say about it."""
+        if self.low is None or self.high is None:
+            return plain_reward(value)
+        found = _number(value)
+        if found is None:
+            return None
+        return min(1.0, max(0.0, (found - self.low) / (self.high - self.low)))
+
+
+def plain_reward(value: Any) -> float | None:
+    """What means the same everywhere: true and false, thumbs, and numbers from 0 to 1."""
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and (word := value.strip().lower()) in _GOOD | _BAD:
+        return float(word in _GOOD)
+    found = _number(value)
+    return found if found is not None and 0 <= found <= 1 else None
+
+
+def work_out_reward(
+    feedback: Sequence[Feedback], rules: Sequence[RewardRule]
+) -> tuple[float | None, list[dict[str, Any]]]:
+    """The mean reward of what counts, and each piece of it with the rule that made it one."""
+    by_name = {rule.name: rule for rule in rules}
+    found: list[dict[str, Any]] = []
+    for one in feedback:
+        rule = by_name.get(one.name) if by_name else RewardRule(one.name)
+        reward = rule.apply(one.value) if rule else None
+        told: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
+        if rule is not None and rule.low is not None:
+            told["scale"] = [rule.low, rule.high]
+        found.append(told | ({"comment": one.comment} if one.comment else {}))
+    rewards = [one["reward"] for one in found if one["reward"] is not None]
+    return (sum(rewards) / len(rewards) if rewards else None), found
+
+
+def parse_time(value: Any) -> float | None:
+    """A time in any of the usual spellings as seconds since 1970; without a zone it is UTC."""
+    number = _number(value)
+    if number is not None:
+        while number > _LATEST:
+            number /= 1000
+        return number if number > 0 else None
+    if not isinstance(value, str) or not value:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """`value` if it is an object; one that is written as JSON is read."""
+    if value.__class__ is dict:  # nearly always, and the question below takes ten times as long
+        return value
+    if isinstance(value, str) and value[:1] == "{":
+        value = parse_embedded(value)
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """`value` if it is a list; one that is written as JSON is read."""
+    if isinstance(value, str) and value[:1] == "[":
+        value = parse_embedded(value)
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+def parse_embedded(text: str) -> Any:
+    """JSON inside a text; the text itself where it is none."""
+    from pydantic_core import from_json
+
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def as_text(value: Any) -> str:
+    """`value` as what was said: a text, the texts of content blocks, or JSON of anything else."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "".join(_block_text(block) for block in cast(list[Any], value))
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _block_text(block: Any) -> str:
+    if not isinstance(block, Mapping):
+        return as_text(block)
+    fields = cast(Mapping[str, Any], block)
+    for name in ("text", "content"):
+        if isinstance(fields.get(name), str):
+            return fields[name]
+    kind = fields.get("type")
+    return f"[{kind}]" if isinstance(kind, str) else ""
+
+
+def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    """A call as chat messages have it, its arguments as JSON text."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    return {"id": str(id or ""), "type": "function", "function": {"name": str(name or ""), "arguments": text}}
+
+
+def chat_messages(messages: Iterable[Any]) -> list[Message]:
+    """Messages of OpenAI's shape with nothing in them that a row of chat may not have."""
+    found: list[Message] = []
+    for raw in messages:
+        message = as_object(raw)
+        role = message.get("role")
+        role = {"developer": "system", "human": "user", "ai": "assistant", "function": "tool"}.get(
+            cast(str, role), role
+        )
+        if role not in ("system", "user", "assistant", "tool"):
+            raise BadRecord(f"a message has the role {role!r}")
+        kept: Message = {"role": role, "content": as_text(message.get("content"))}
+        calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
+        if calls:
+            kept["tool_calls"] = [
+                tool_call(call.get("id"), (inner := as_object(call.get("function")) or call).get("name"),
+                          inner.get("arguments", inner.get("args", "")))
+                for call in calls
+            ]  # fmt: skip
+        if role == "tool" and isinstance(message.get("tool_call_id"), str):
+            kept["tool_call_id"] = message["tool_call_id"]
+        found.append(kept)
+    return found

@@ -1,0 +1,235 @@
+"""Looks at the attempts that a run learns from and says in one sentence what is wrong with them.
+
+Each thing is said once: in the log, in the journal of the experiment while the run goes on, and in its result. Nothing
+here ends a run. A run that has got worse is told from a noisy one by the scatter of its own steps; a run that has
+learned all there is to learn is well, although its rewards no longer differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ..log import get_logger
+from ..protocols import Row
+from ..record.events import note_finding
+from ..rollouts.rollout import text_of
+from .callback import Callback, RunControl, RunInfo
+
+if TYPE_CHECKING:
+    from ..rollouts.rollout import Rollout
+
+_LOOK = "Look at them with `evsys rollouts`."
+_SAME_STEPS = 3
+"""Steps in a row after which equal or missing rewards are no accident."""
+_WINDOW = 5
+"""Steps over which level and length are averaged."""
+_SURE = 5.0
+"""How many standard errors a fall must be worth, which is looked for at every step against the best of all."""
+_LASTING = 3
+"""For how many steps in a row it must be."""
+_LONG_ANSWER = 80
+"""An expected answer of this length does not stand in a question by accident."""
+_GIVEN_AWAY = re.compile(r"(?i)\b(?:answer|solution|expected|target|label|correct)\b[\s\w\"'`*>]{0,12}[:=>]\W{0,8}$")
+"""What stands before an answer that is given away."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """The attempts of one step in numbers."""
+
+    step: int
+    n: int
+    failed: int
+    low: float | None
+    high: float | None
+    mean: float | None
+    tokens: float
+    """Of an answer, on average."""
+    cut_off: float
+    """Share of the attempts that were cut off."""
+    same_text: bool
+    """Whether all attempts at each task, of which there are several, say the same."""
+
+    @classmethod
+    def of(cls, step: int, rollouts: Sequence[Rollout]) -> StepSummary:
+        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        by_task: dict[str, list[str]] = {}
+        for rollout in rollouts:
+            by_task.setdefault(rollout.task_id, []).append(rollout.completion)
+        return cls(
+            step,
+            n=len(rollouts),
+            failed=sum(rollout.status == "infra" for rollout in rollouts),
+            low=min(rewards, default=None),
+            high=max(rewards, default=None),
+            mean=fmean(rewards) if rewards else None,
+            tokens=fmean(sum(turn.output_tokens for turn in rollout.turns) for rollout in rollouts),
+            cut_off=fmean(rollout.status == "truncated" for rollout in rollouts),
+            same_text=all(len(texts) > 1 and len(set(texts)) == 1 for texts in by_task.values()),
+        )
+
+
+@dataclass(slots=True)
+class Diagnosis(Callback):
+    """Says what is wrong with the attempts that a run learns from."""
+
+    name = "diagnosis"
+    _info: RunInfo | None = None
+    _said: dict[str, str] = field(default_factory=dict[str, str])
+    """What was found -> the sentence about it."""
+    _first: list[StepSummary] = field(default_factory=list[StepSummary])
+    _last: list[StepSummary] = field(default_factory=list[StepSummary])
+    _best: list[float] = field(default_factory=list[float])
+    """Mean rewards of the best window of steps so far."""
+    _lowest: float = math.inf
+    _highest: float = -math.inf
+    _worse_for: int = 0
+    _changes: tuple[int, float] = (0, 0.0)
+    """How often the mean reward of a step was compared with the one before, and the sum of the squared changes."""
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        self._info = info
+
+    def on_data(self, rows: Sequence[Row]) -> None:
+        leaking = [row for row in rows if gives_answer_away(row)]
+        if leaking and 2 * len(leaking) >= len(rows):
+            example = str(leaking[0].get("task_id", "the first"))
+            self._say(
+                "leaking",
+                f"the answer that the verifier expects stands in the question of {len(leaking)} of {len(rows)} tasks "
+                f"(for one, '{example}'), so that copying it earns the reward. Take it out of the prompt, unless "
+                "copying is what is to be learned.",
+            )
+
+    def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        if not rollouts:
+            return
+        now = StepSummary.of(step, rollouts)
+        self._last = [*self._last, now][-_WINDOW:]
+        self._first = self._first if len(self._first) == _WINDOW else [*self._first, now]
+        if now.low is not None and now.high is not None:
+            self._lowest, self._highest = min(self._lowest, now.low), max(self._highest, now.high)
+        if len(self._last) > 1 and (before := self._last[-2].mean) is not None and now.mean is not None:
+            self._changes = (self._changes[0] + 1, self._changes[1] + (now.mean - before) ** 2)
+        self._check_failures(rollouts)
+        self._check_equal()
+        self._check_collapse()
+        self._check_length()
+
+    def findings(self) -> list[str]:
+        return list(self._said.values())
+
+    def state(self) -> dict[str, Any]:
+        found = {
+            "said": self._said,
+            "first": [asdict(one) for one in self._first],
+            "last": [asdict(one) for one in self._last],
+            "best": self._best,
+            "worse_for": self._worse_for,
+            "changes": list(self._changes),
+        }
+        bounds = {"lowest": self._lowest, "highest": self._highest}
+        return found | {name: value for name, value in bounds.items() if math.isfinite(value)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._said = {**state["said"], **self._said}  # the rows were looked at again before this
+        self._first = [StepSummary(**one) for one in state["first"]]
+        self._last = [StepSummary(**one) for one in state["last"]]
+        self._best, self._worse_for = list(state["best"]), int(state["worse_for"])
+        self._changes = (int(state["changes"][0]), float(state["changes"][1]))
+        self._lowest, self._highest = state.get("lowest", math.inf), state.get("highest", -math.inf)
+
+    def _check_failures(self, rollouts: Sequence[Rollout]) -> None:
+        recent = self._last[-_SAME_STEPS:]
+        failed, n = sum(one.failed for one in recent), sum(one.n for one in recent)
+        all_failed = recent[-1].failed == recent[-1].n
+        if all_failed or (len(recent) == _SAME_STEPS and 2 * failed >= n):
+            first = next((one.error for one in rollouts if one.status == "infra"), None)
+            steps = f"step {recent[-1].step}" if all_failed else _steps(recent)
+            counted = f"all {recent[-1].n}" if all_failed else f"{failed} of {n}"
+            cause = f" The first of the last step: {first.rstrip('.')}." if first else ""
+            self._say("failing", f"{counted} attempts of {steps} failed.{cause} {_LOOK}")
+
+    def _check_equal(self) -> None:
+        # Where rewards have differed before, a few equal ones may be bad luck.
+        lasting = _SAME_STEPS if self._lowest == self._highest else _WINDOW
+        recent = self._last[-lasting:]
+        values = {value for one in recent for value in (one.low, one.high)}
+        if len(recent) < lasting or len(values) != 1 or None in values:
+            return
+        [value] = values
+        if value is None or value == self._highest > self._lowest:
+            return  # every attempt earns the most that any has earned: it is learned
+        same = " and all attempts at a task say the same" if all(one.same_text for one in recent) else ""
+        remedy = (
+            "There may be nothing left to learn; give it harder tasks."
+            if value >= 1
+            else "Make the tasks easier, the verifier finer, or show the form of the answer in the prompt."
+        )
+        text = f"the rewards of all attempts of {_steps(recent)} are {value:g}{same}, so that nothing can be learned."
+        self._say("equal", f"{text} {_LOOK} {remedy}")
+
+    def _check_collapse(self) -> None:
+        means = [one.mean for one in self._last if one.mean is not None]
+        if len(means) < _WINDOW:
+            return
+        if not self._best or fmean(means) > fmean(self._best):
+            self._best, self._worse_for = means, 0
+            return
+        best, last = fmean(self._best), fmean(means)
+        # From step to step, because the level may rise or fall; of two means of so many steps.
+        scatter = self._changes[1] / self._changes[0] / 2
+        error = math.sqrt(2 * scatter / _WINDOW)
+        fell = best - last > 0.5 * (best - self._lowest) and best - last > _SURE * error
+        self._worse_for = self._worse_for + 1 if fell else 0
+        if self._worse_for >= _LASTING:
+            self._say(
+                "collapsing",
+                f"the mean reward fell from {best:.3g} to {last:.3g} ({_steps(self._last)}): the policy is getting "
+                "worse. Lower learning_rate, set kl_coefficient, or go back to the best checkpoint.",
+            )
+
+    def _check_length(self) -> None:
+        if len(self._first) < _WINDOW or self._last[-1].step <= self._first[-1].step:
+            return
+        before, now = fmean(one.tokens for one in self._first), fmean(one.tokens for one in self._last)
+        cut_before, cut_now = fmean(one.cut_off for one in self._first), fmean(one.cut_off for one in self._last)
+        if now >= 2 * before and cut_now >= 0.5 and cut_now >= cut_before + 0.3:
+            self._say(
+                "lengthening",
+                f"answers have grown from {before:.3g} to {now:.3g} tokens and {cut_now:.0%} of them are cut off "
+                f"({_steps(self._last)}). Raise sampling.max_tokens, or set overlong_penalty or normalise: fixed.",
+            )
+
+    def _say(self, what: str, text: str) -> None:
+        if what in self._said:
+            return
+        self._said[what] = text
+        get_logger(__name__).warning("%s", text)
+        if self._info is not None:
+            step = self._last[-1].step if self._last else 0
+            note_finding(self._info.run_dir, step=step, finding=what, text=text)
+
+
+def gives_answer_away(row: Row) -> bool:
+    """Whether a task's prompt holds the answer its verifier expects, announced as such or too long to be chance."""
+    verifier: Any = row.get("verifier")
+    expected: Any = verifier.get("expected") if isinstance(verifier, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    if isinstance(expected, bool) or not isinstance(expected, str | int | float) or not str(expected).strip():
+        return False
+    answer = str(expected).strip()
+    metadata: Any = row.get("metadata")
+    context: Any = metadata.get("context_messages") if isinstance(metadata, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    asked = [text_of(one) for one in context or () if isinstance(one, dict) and one.get("role") != "assistant"]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+    prompt = "\n".join([*asked, str(row.get("instruction", ""))])
+    found = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt)]
+    return any(len(answer) >= _LONG_ANSWER or _GIVEN_AWAY.search(prompt[max(at - 60, 0) : at]) for at in found)
+
+
+def _steps(summaries: Sequence[StepSummary]) -> str:
+    return f"steps {summaries[0].step} to {summaries[-1].step}"

@@ -1,0 +1,92 @@
+"""A small project with an experiment that was run on the mock backend, and adapters made of numpy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evsys_sdk import ExperimentConfig
+from evsys_sdk.deploy.tensors import write_safetensors
+from evsys_sdk.experiment import Experiment
+
+COLOURS = ["red", "green", "blue", "pink"]
+
+
+def chat(question: str, answer: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def make_config(name: str = "routing", **changes: Any) -> ExperimentConfig:
+    """Two seeds of one run that learns to name a colour."""
+    rows = [chat(f"Which colour has number {n}?", COLOURS[n % 4]) for n in range(8)]
+    run = {
+        "name": "sft",
+        "data": {"rows": rows, "source_kind": "in_memory"},
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "sft", "params": {"num_epochs": 2, "batch_size": 4}},
+        "backend": {"kind": "mock"},
+    }
+    launcher = {"kind": "local", "params": {"arms_in": "threads"}}
+    fields: dict[str, Any] = {"name": name, "output_dir": "outputs", "n_repeats": 2, "base_seed": 1, "run": run}
+    return ExperimentConfig.model_validate({**fields, "launcher": launcher, **changes})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".evsys").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of an experiment `routing` of two seeds, run once."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Experiment(make_config()).run()
+    return folder / "outputs"
+
+
+@pytest.fixture
+def trained(project: Path, record: Path) -> Path:
+    """The project with that experiment."""
+    shutil.copytree(record, project / "outputs")
+    return project
+
+
+@pytest.fixture
+def write_tensors() -> Callable[..., Path]:
+    def write(path: Path, tensors: dict[str, np.ndarray], dtype: str = "F32") -> Path:
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        write_safetensors(path, shapes, dict.fromkeys(tensors, dtype), lambda name: tensors[name].astype(np.float32))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def as_adapter(trained: Path, write_tensors: Callable[..., Path]) -> Path:
+    """The same experiment as if it had trained an adapter of a real model, whose folder is returned."""
+    random = np.random.default_rng(0)
+    base = trained / "base"
+    layer = "model.layers.0.self_attn.q_proj"
+    weights = {f"{layer}.weight": random.normal(size=(8, 8)), "model.embed_tokens.weight": random.normal(size=(5, 8))}
+    write_tensors(base / "model.safetensors", weights)
+    (base / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 5}), "utf-8")
+    (base / "tokenizer.json").write_text("{}", "utf-8")
+    (base / "chat_template.jinja").write_text("{{ messages }}", "utf-8")
+    for sampler in (trained / "outputs" / "routing").glob("*/checkpoints/*/sampler"):
+        (sampler / "weights.npz").unlink()
+        low = {"lora_A": random.normal(size=(2, 8)), "lora_B": random.normal(size=(8, 2))}
+        tensors = {f"base_model.model.{layer}.{name}.weight": value for name, value in low.items()}
+        write_tensors(sampler / "adapter_model.safetensors", tensors)
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "somewhere"}
+        (sampler / "adapter_config.json").write_text(json.dumps(config), "utf-8")
+    return base

@@ -1,0 +1,216 @@
+"""Every format is read from files of its producer, and damage is counted, never skipped silently or fatal.
+
+The OpenTelemetry files were written by its own exporters (`fixtures/make_otel.py`), the trajectory by Harbor 0.25's
+models. The session files of Claude Code 2.1.325 and Codex 0.166.0 are cut down to the shape of their lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.errors import DataError
+from evsys_sdk.loop.traces.reading import Counts, TraceFile
+from evsys_sdk.loop.traces.store import TraceStore, import_traces
+from evsys_sdk.loop.traces.trace import BadRecord, Feedback, RewardRule, Trace, parse_time, work_out_reward
+
+FIXTURES = Path(__file__).parent / "fixtures"
+type Write = Callable[..., Path]
+
+
+def read(path: Path, format: str = "auto") -> tuple[list[Trace], Counts]:
+    counts = Counts()
+    return list(TraceFile.open(path, format).traces(counts)), counts
+
+
+@pytest.mark.parametrize("name", ["otlp_file.jsonl", "otlp_protobuf.jsonl", "otel_console.json"])
+def test_opentelemetry_in_every_dialect_and_encoding(name: str) -> None:
+    found, counts = read(FIXTURES / name)
+    assert (len(found), counts.bad) == (4, 0)
+    by_question = {next(m["content"] for m in one.messages if m["role"] == "user"): one for one in found}
+    current = by_question["What is the weather in Rome?"]
+    assert [m["role"] for m in current.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    call = current.messages[2]["tool_calls"][0]
+    assert (call["id"], call["function"]["name"]) == ("c1", "weather")
+    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
+    assert (current.messages[3]["content"], current.messages[4]["content"]) == ("sunny", "Sunny.")
+    assert (current.conversation, current.model, current.usage) == ("conv-7", "small-1", {"input": 12, "output": 3})
+    assert current.feedback == [Feedback("helpful", 1.0)]
+    assert by_question["Name a colour."].messages[-1]["content"] == "Red."
+    assert by_question["Name a colour."].usage == {"input": 9, "output": 2}
+    assert by_question["Name a fruit."].messages[-1]["content"] == "Pear."
+    assert by_question["Name a fruit."].conversation == "s-1"
+    old = by_question["Say hello."]
+    assert [m["role"] for m in old.messages] == ["system", "user", "assistant"]
+    assert all(one.time is not None and one.time > 1.79e9 for one in found)
+
+
+def test_one_span_has_one_id_however_it_was_encoded() -> None:
+    ids = [
+        {one.id_in("otel") for one in read(FIXTURES / name)[0]}
+        for name in ("otlp_file.jsonl", "otlp_protobuf.jsonl", "otel_console.json")
+    ]
+    assert ids[0] == ids[1] == ids[2]
+    assert len(ids[0]) == 4
+
+
+def test_claude_code_sessions_are_put_together() -> None:
+    [trace], counts = read(FIXTURES / "claude_code.jsonl")
+    assert [m["role"] for m in trace.messages] == ["user", "assistant", "tool", "assistant"]
+    assert trace.messages[1]["content"] == "I count."
+    assert trace.messages[1]["tool_calls"][0]["function"]["name"] == "Bash"
+    assert trace.messages[-1]["content"] == "Three."
+    assert trace.usage == {"input": 30, "output": 11}
+    assert counts.unknown == {"brand-new-kind": 1}
+
+
+def test_codex_rollouts_are_told_once_and_without_what_the_program_said() -> None:
+    [trace], counts = read(FIXTURES / "codex.jsonl")
+    said = [(m["role"], m["content"]) for m in trace.messages]
+    assert said == [("user", "Print hello."), ("assistant", ""), ("tool", "hello\n"), ("assistant", "Done.")]
+    assert trace.messages[1]["tool_calls"][0]["id"] == "call_1"
+    assert (trace.model, counts.bad) == ("model-5", 0)
+
+
+def test_harbor_trajectories() -> None:
+    [trace], _ = read(FIXTURES / "harbor_trajectory.json")
+    assert [m["role"] for m in trace.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert trace.messages[3] == {"role": "tool", "content": "a.txt", "tool_call_id": "c1"}
+    assert trace.usage == {"input": 40, "output": 9}
+
+
+OBSERVATIONS = [
+    {
+        "id": "o1",
+        "trace_id": "t1",
+        "type": "GENERATION",
+        "start_time": "2026-11-15 10:00:00.123456",
+        "input": json.dumps([{"role": "user", "content": "Hi"}]),
+        "output": json.dumps({"role": "assistant", "content": "Hello"}),
+        "provided_model_name": "m",
+        "usage_details": json.dumps({"input": 3, "output": 1}),
+    },
+    {"id": "o2", "trace_id": "t1", "type": "SPAN", "input": "x", "output": "y"},
+    {"id": "o3", "trace_id": "t2", "input": "What?", "output": "That."},
+]
+SCORES = [{"id": "s1", "trace_id": "t1", "name": "user", "value": 4, "comment": "nice"}]
+
+
+def test_langfuse_rows_with_missing_columns_and_scores_in_another_file(project: Path, write: Write) -> None:
+    files = [write("observations.jsonl", *OBSERVATIONS), write("scores.jsonl", *SCORES)]
+    report = import_traces("lf", files, format="langfuse", rules=[RewardRule.parse("user=1:5")])
+    assert (report.added, report.rewarded) == (2, 1)
+    first, second = TraceStore("lf").read()
+    assert (first["reward"], first["feedback"][0]["scale"]) == (0.75, [1.0, 5.0])
+    assert first["time"] == pytest.approx(1794736800.123456)
+    assert [m["content"] for m in second["messages"]] == ["What?", "That."]
+
+
+def test_langfuse_csv(project: Path) -> None:
+    Path("export.csv").write_text(
+        "id,traceId,type,input,output\n"
+        'o1,t1,GENERATION,"[{""role"": ""user"", ""content"": ""Hi""}]",Hello\n'
+        "o2,t1,EVENT,,\n",
+        "utf-8",
+    )
+    found, counts = read(Path("export.csv"))
+    assert [[m["content"] for m in one.messages] for one in found] == [["Hi", "Hello"]]
+    assert counts.bad == 0
+
+
+def test_openai_rows_and_logs_of_requests(project: Path, write: Write) -> None:
+    log = {
+        "time": "2026-11-15T10:00:00Z",
+        "request": {"model": "m", "messages": [{"role": "developer", "content": "Be brief."}]},
+        "response": {
+            "id": "r1",
+            "choices": [{"message": {"content": None, "tool_calls": [{"id": "c", "function": {"name": "f"}}]}}],
+            "usage": {"prompt_tokens": 4, "completion_tokens": 2},
+        },
+    }
+    row = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "feedback": "thumbs_up"}
+    [first, second], _ = read(write("log.jsonl", log, row))
+    assert [m["role"] for m in first.messages] == ["system", "assistant"]
+    assert first.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": ""}
+    assert (first.native_id, first.usage) == ("r1", {"input": 4, "output": 2})
+    assert (second.messages[0]["content"], second.feedback) == ("Hi", [Feedback("feedback", "thumbs_up")])
+
+
+HOSTILE: list[Any] = [
+    "not json",
+    "[1, 2]",
+    '{"messages": "none"}',
+    {"messages": [{"role": "wizard", "content": "x"}]},
+    {"messages": [None]},
+    {"messages": []},
+    '{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    '{"a":' * 300 + "1" + "}" * 300,
+    {"messages": [{"role": "user", "content": "ok"}], "time": "yesterday", "feedback": [1, None, {"value": {}}]},
+    '{"time": 1e400, "messages": [{"role": "user", "content": "big"}]}',
+]
+
+
+def test_hostile_records_are_counted_and_the_others_kept(project: Path, write: Write) -> None:
+    good = {"messages": [{"role": "user", "content": "fine"}]}
+    report = import_traces("h", [write("h.jsonl", good, *HOSTILE)], format="openai_chat", most_bad=1.0)
+    assert report.added >= 2
+    assert report.counts.bad >= 7
+    assert "it is not JSON" in report.counts.reasons
+    assert report.counts.reasons["it is not JSON"] == "h.jsonl:2"
+    assert len(list(TraceStore("h").read())) == report.added
+
+
+def test_too_many_bad_records_are_an_error_that_names_the_first(project: Path, write: Write) -> None:
+    with pytest.raises(DataError, match=r"1 of 2 records could not be read, first h\.jsonl:2: it is not JSON"):
+        import_traces("h", [write("h.jsonl", {"messages": [{"role": "user", "content": "x"}]}, "oops")])
+
+
+def test_a_record_that_is_too_long_is_passed_over(project: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evsys_sdk.loop.traces.reading._LONGEST_RECORD", 1000)
+    row = {"messages": [{"role": "user", "content": "x"}]}
+    long = {"messages": [{"role": "user", "content": "y" * 5000}]}
+    report = import_traces("h", [write("h.jsonl", long, row)], format="openai_chat", most_bad=1.0)
+    assert (report.added, report.counts.bad) == (1, 1)
+
+
+def test_what_is_no_trace_is_refused_with_the_formats(project: Path, write: Write) -> None:
+    with pytest.raises(DataError, match="none of its first 1 records looks like one of otel"):
+        TraceFile.open(write("x.jsonl", {"loss": 1.0}))
+    with pytest.raises(DataError, match="Did you mean 'langfuse'"):
+        TraceFile.open(Path("x.jsonl"), "langfuze")
+    with pytest.raises(DataError, match="cannot be read"):
+        TraceFile.open(Path("nowhere.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2026-11-15T10:00:00Z", 1794736800.0),
+        ("2026-11-15 10:00:00.500000", 1794736800.5),
+        (1794736800, 1794736800.0),
+        ("1794736800000000000", 1794736800.0),
+        (1794736800000, 1794736800.0),
+        ("soon", None),
+        (True, None),
+        (float("nan"), None),
+        (-5, None),
+    ],
+)
+def test_times_in_any_spelling(value: Any, expected: float | None) -> None:
+    assert parse_time(value) == expected
+
+
+def test_feedback_becomes_a_reward_with_its_rule() -> None:
+    given = [Feedback("stars", 4), Feedback("thumb", "down"), Feedback("note", "so so")]
+    reward, told = work_out_reward(given, [RewardRule.parse("stars=1:5"), RewardRule.parse("thumb")])
+    assert reward == pytest.approx(0.375)
+    assert told[0] == {"name": "stars", "value": 4, "reward": 0.75, "scale": [1.0, 5.0]}
+    assert told[2]["reward"] is None
+    assert work_out_reward([Feedback("x", 7)], ())[0] is None
+    for text in ("", "a=1", "a=1:1", "a=x:y"):
+        with pytest.raises(BadRecord, match="NAME=LOW:HIGH"):
+            RewardRule.parse(text)
