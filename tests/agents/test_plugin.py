@@ -270,7 +270,7 @@ def test_outside_of_a_project_hooks_say_nothing(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_config_that_was_just_broken_is_reported_and_a_good_one_is_not(
+def test_a_config_that_was_just_broken_is_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
@@ -281,6 +281,8 @@ def test_a_config_that_was_just_broken_is_reported_and_a_good_one_is_not(
     said = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
     assert "experiments/e/config.yaml" in said["additionalContext"]
     assert "n_repeats: should be at least 1" in said["additionalContext"]
+    HOOK.check({"cwd": str(project), "tool_input": {"input": "*** Update File: experiments/e/config.yaml\n@@\n"}})
+    assert "n_repeats" in capsys.readouterr().out
 
 
 def test_a_session_begins_with_what_the_experiments_have_shown(

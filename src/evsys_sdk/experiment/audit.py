@@ -34,10 +34,11 @@ from ..record.ledger import read_tally
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
-from ..record.values import items, part, subfolders, text
+from ..record.values import items, part, text
 from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
+from .neighbours import find_changed_tasks, find_copies
 from .recheck import choose_answers, compute_metric, judge_again
 
 type State = Literal["ok", "flagged", "unchecked"]
@@ -110,7 +111,7 @@ def audit_experiment(
         auditor.check_contamination,
     ]
     if not quick:
-        checks += [auditor.check_answers, auditor.check_origin]
+        checks += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
     if not quick and not before_conclusion:
         checks += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
     return AuditReport(path, [_guard(check) for check in checks])
@@ -374,15 +375,11 @@ class _Auditor:
 
     def check_origin(self) -> Check:
         """No other experiment beside it is the same one: its events belong to it alone."""
-        mine = {event.id for event in self.events if event.id}
-        found: list[str] = []
-        for name in subfolders(self.path.resolve().parent):
-            if name == self.path.resolve().name:
-                continue
-            other = ExperimentRecord(self.path.resolve().parent / name)
-            if other.files.journal.is_file() and mine & {event.id for event in other.events}:
-                found.append(f"{name} has the same events, so that one of the two is a copy")
-        return _judge("origin", found)
+        return _judge("origin", find_copies(self.record))
+
+    def check_tasks(self) -> Check:
+        """It was scored on the tasks that had that name and version before."""
+        return _judge("tasks", find_changed_tasks(self.record), invalidates=False)
 
     def check_anchors(self, place: Path | None, witnessed: Sequence[dict[str, Any]]) -> Check:
         """What was noted outside about its journal still holds."""
