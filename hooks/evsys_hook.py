@@ -1,4 +1,4 @@
-"""What a coding agent's hooks run: `python3 evsys_hook.py context|guard|check`, with the event as JSON on stdin.
+"""What a coding agent's hooks run: `python3 evsys_hook.py guard|check`, with the event as JSON on stdin.
 
 Standard library only, so that it starts at once and needs nothing installed. It fails open: whatever goes wrong here
 never keeps the agent from working. It is a guard rail; what holds is the audit of the record (`evsys audit`).
@@ -115,19 +115,6 @@ def guard(event: dict[str, Any]) -> None:
         print(json.dumps({"hookSpecificOutput": answer}))
 
 
-def context(event: dict[str, Any]) -> None:
-    """Tell a new or compacted session what all experiments have shown."""
-    cwd = event.get("cwd") or os.getcwd()
-    root = project_of(cwd)
-    if root is None:
-        return
-    said = run_evsys(root, "context", "--budget-tokens", "1500", "--markdown")
-    if said is not None and said.returncode == 0 and said.stdout.strip():
-        told = f"What the experiments of this project have shown (evsys context):\n\n{said.stdout.strip()}"
-        answer = {"hookEventName": "SessionStart", "additionalContext": told}
-        print(json.dumps({"hookSpecificOutput": answer}))
-
-
 def check(event: dict[str, Any]) -> None:
     """Validate a config that was just edited, and say what is wrong with it."""
     cwd = event.get("cwd") or os.getcwd()
@@ -157,6 +144,6 @@ def run_evsys(root: str, *arguments: str) -> Any:
 
 if __name__ == "__main__":
     try:
-        {"context": context, "guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
+        {"guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
     except Exception as error:  # fail open, and leave a word for whoever looks
         print(f"evsys hook: {error}", file=sys.stderr)
