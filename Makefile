@@ -17,8 +17,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: core ## Install the SDK and run the first experiment
-	$(BIN)/evsys validate examples/quickstart/config.yaml --deep
-	$(BIN)/evsys run examples/quickstart/config.yaml
+	$(BIN)/evsys validate examples/quickstart/compare.yaml --deep
+	$(BIN)/evsys run examples/quickstart/compare.yaml
 
 test: lint types ## Lint, check types and run every test
 	$(PYTEST)

@@ -66,6 +66,8 @@ class AuditReport:
 
     path: Path
     checks: list[Check]
+    contradiction: str | None
+    """Why nothing may be concluded, by what the record alone tells, as everybody can read it; that of `quick`."""
 
     @property
     def flags(self) -> list[Check]:
@@ -78,8 +80,7 @@ class AuditReport:
     @property
     def invalid(self) -> str | None:
         """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
-        against = [check for check in self.flags if check.invalidates]
-        return f"{against[0].name}: {against[0].evidence[0]}" if against else None
+        return _contradiction(self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         checks = [check.to_dict() for check in self.checks]
@@ -99,7 +100,7 @@ def audit_experiment(
     Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`.
     """
     auditor = _Auditor(ExperimentRecord(path))
-    checks: list[Callable[[], Check]] = [
+    of_record: list[Callable[[], Check]] = [
         auditor.check_chain,
         auditor.check_claim,
         auditor.check_arms,
@@ -110,11 +111,15 @@ def audit_experiment(
         auditor.check_identities,
         auditor.check_contamination,
     ]
+    beyond: list[Callable[[], Check]] = []
     if not quick:
-        checks += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
+        beyond += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
     if not quick and not before_conclusion:
-        checks += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
-    return AuditReport(path, [_guard(check) for check in checks])
+        beyond += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
+    told = [_guard(check) for check in of_record]
+    against = next((check for check in told if check.state == "flagged" and check.invalidates), None)
+    contradiction = f"{against.name}: {against.evidence[0]}" if against else None
+    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], contradiction)
 
 
 def _guard(check: Callable[[], Check]) -> Check:
@@ -268,10 +273,8 @@ class _Auditor:
         found: list[str] = []
         for run in self.runs:
             for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
-                content = hash_file(path)
-                if content is None or path.stat().st_size < 8:
-                    continue
-                first = seen.setdefault(f"{path.name} {content}", run.name)
+                content = hash_file(path, at_least=8)
+                first = run.name if content is None else seen.setdefault(f"{path.name} {content}", run.name)
                 if first != run.name:
                     found.append(f"{run.name} and {first} have the same {path.name}, down to the times they took")
                     break
@@ -390,7 +393,5 @@ class _Auditor:
 
 
 def _same_metrics(told: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    now: Any = result.get("metrics") or {}
-    return {key: value for key, value in told.items() if value is not None} == {
-        key: value for key, value in now.items() if value is not None
-    }
+    now = part(result, "metrics")
+    return all(told.get(key) == now.get(key) for key in told.keys() | now.keys())

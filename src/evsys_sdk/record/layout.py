@@ -91,6 +91,10 @@ class RunFiles:
     identity = Place("identity.json")
     """What it is made of: starting weights, code, package versions."""
     checkpoints = Place("checkpoints.jsonl")
+    dropped_checkpoints = Place("dropped_checkpoints.json")
+    """Names of those whose weights were removed to save room."""
+    stored = Place("checkpoints")
+    """Where backends on this machine store weights."""
     late_scores = Place("scores.json")
     """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
     scores = Place("scores.jsonl")
@@ -155,14 +159,14 @@ HISTORY_CACHE = ".history.sqlite3"
 """In each root: what `evsys history` read there."""
 OUTPUT_ROOTS = "output_roots.txt"
 """In the project's `.evsys/`: which other folders hold experiments."""
-CAMPAIGNS = "campaigns"
-"""In the project's `.evsys/`: a folder with a journal for each campaign."""
 STANDALONE = "benchmarks"
 """Below a root: scorings outside of any experiment, one folder for each benchmark and model."""
 SCORING = "result.json"
 """In the folder of such a scoring: its scores."""
 SCORINGS = "scorings.txt"
 """In the project's `.evsys/`: where such scorings are."""
+CAMPAIGNS = "campaigns"
+"""In the project's `.evsys/`: a folder with a journal for each campaign."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
 PROMOTIONS = "promotions.jsonl"
