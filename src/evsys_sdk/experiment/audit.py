@@ -117,9 +117,12 @@ def audit_experiment(
     if not quick and not before_conclusion:
         beyond += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
     told = [_guard(check) for check in of_record]
-    against = next((check for check in told if check.state == "flagged" and check.invalidates), None)
-    contradiction = f"{against.name}: {against.evidence[0]}" if against else None
-    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], contradiction)
+    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], _contradiction(told))
+
+
+def _contradiction(checks: Sequence[Check]) -> str | None:
+    against = [check for check in checks if check.state == "flagged" and check.invalidates]
+    return f"{against[0].name}: {against[0].evidence[0]}" if against else None
 
 
 def _guard(check: Callable[[], Check]) -> Check:
@@ -132,9 +135,7 @@ def _guard(check: Callable[[], Check]) -> Check:
 
 
 def _judge(name: str, found: list[str], *, invalidates: bool = True, said: str = "") -> Check:
-    if found:
-        return Check(name, "flagged", found, invalidates)
-    return Check(name, "ok", [said] if said else [])
+    return Check(name, "flagged", found, invalidates) if found else Check(name, "ok", [said] if said else [])
 
 
 class _Auditor:
