@@ -51,7 +51,7 @@ def run(
     from ..experiment import Experiment
     from ..experiment.preflight import check_file
     from ..files import write_json
-    from ..loop.campaign import campaign_of
+    from ..loop.campaigns.campaign import campaign_of
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
@@ -64,7 +64,7 @@ def run(
 
         refuse_other_plan(config, plan_hash)
     if not dry and campaign_of(config) is not None:
-        from ..loop.admission import admit
+        from ..loop.campaigns.admission import admit
 
         admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written

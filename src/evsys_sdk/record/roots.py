@@ -1,6 +1,7 @@
 """Which folders hold experiments, noted down when they are written so that `evsys history` finds them later.
 
-`./outputs` is looked at anyway and not noted. The list is a convenience: no run fails because of it.
+`./outputs` is looked at anyway and not noted. Folders inside the project are noted relative to it: it may be moved with
+its history. The list is a convenience: no run fails because of it.
 
     remember_output_root(config.output_dir)
 """
@@ -33,7 +34,7 @@ def remember_output_root(path: str | Path, *, start: Path | None = None) -> None
             if root in known:
                 return
             kept = [*(one for one in known if one.is_dir()), root][-_MOST:]
-            write_text(file, "".join(f"{one}\n" for one in kept), verbatim=True)
+            write_text(file, "".join(f"{_shorten(one, project_root(start))}\n" for one in kept), verbatim=True)
     except (OSError, ValueError, EvsysError) as error:
         get_logger(__name__).warning("%s could not be noted as a folder of experiments: %s", path, error)
 
@@ -45,7 +46,12 @@ def read_output_roots(start: Path | None = None) -> list[Path]:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return [Path(line) for line in dict.fromkeys(map(str.strip, lines)) if line and "\x00" not in line]
+    base = project_root(start)
+    return [base / line for line in dict.fromkeys(map(str.strip, lines)) if line and "\x00" not in line]
+
+
+def _shorten(path: Path, base: Path) -> Path:
+    return path.relative_to(base) if path.is_relative_to(base) and path != base else path
 
 
 def _worth_noting(root: Path, start: Path | None) -> bool:
