@@ -27,6 +27,7 @@ from .text import Page, clip, date_text, duration_text, interval_text, score_tex
 _RUN_HEADERS = ("run", "seeds", "score", "95 % interval", "differs by", "failed", "spend")
 _MOST_FAILURES = 10
 _MOST_CHECKPOINTS = 5
+_MOST_ARMS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +192,30 @@ def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) ->
 
 def _decision(event: dict[str, Any]) -> str:
     """What search, budget or a retry decided."""
-    told = {name: value for name, value in event.items() if name not in ("id", "time", "kind")}
+    told = {name: value for name, value in event.items() if name not in ("format", "id", "time", "kind", "prev")}
     if event.get("kind") == Kind.ARM_RETRIED:
         return f"{told.get('arm')} was taken up again: {told.get('reason')}"
-    what = "stopped by the budget" if event.get("kind") == Kind.BUDGET_STOP else "search"
-    return clip(f"{what}: " + ", ".join(f"{name} {_short_json(value)}" for name, value in told.items()), 240)
+    if event.get("kind") == Kind.SEARCH_DECISION:
+        return _search_decision(told)
+    return clip(f"stopped by the budget: {', '.join(f'{name} {_short_json(one)}' for name, one in told.items())}", 240)
+
+
+def _search_decision(told: dict[str, Any]) -> str:
+    """Where arms were compared, who went on and who did not, each with its score; or what a race added."""
+    place = " ".join(f"{name} {told[name]}" for name in ("rung", "race") if told.get(name) is not None)
+    step = number(told.get("step"))
+    where = [f"after step {step:.0f}"] if step is not None else []
+    where += [f"by {text(told.get('metric'))}"] if text(told.get("metric")) else []
+    scores = part(told, "scores")
+    parts = [text(told.get("why"))] if text(told.get("why")) else []
+    for what, verb in (("kept", "went on"), ("stopped", "stopped"), ("added", "added")):
+        names = [one for one in items(told.get(what)) if isinstance(one, str)]
+        shown = [
+            f"{name} {score_text(number(scores[name]))}" if name in scores else name for name in names[:_MOST_ARMS]
+        ]
+        more = f" and {len(names) - _MOST_ARMS} more" if len(names) > _MOST_ARMS else ""
+        parts += [f"{verb}: {', '.join(shown)}{more}"] if names else []
+    return f"search {' '.join([place, *where]).strip()}: {'; '.join(parts)}"
 
 
 def _short_json(value: Any) -> str:
