@@ -257,6 +257,18 @@ def test_a_gain_is_told_against_the_checkpoint_that_the_run_started_from(tmp_pat
     assert show_data(read_detail(tmp_path / "child"), gain)["gain_over_parent"]["step"] == 5
 
 
+def test_a_run_that_started_from_an_exported_folder_started_from_the_checkpoint_it_is_a_copy_of(tmp_path: Path) -> None:
+    parent = write_experiment(tmp_path / "outputs", "parent", runs={"base": 0.4, "changed": 0.6})
+    line = {"name": "step000005", "next_step": 5, "state": "x/state", "sampler": "x/sampler"}
+    (parent / "base__seed42" / "checkpoints.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "evsys_export.json").write_text('{"checkpoint": "x/sampler"}', "utf-8")
+    child = write_child(tmp_path / "outputs", init_from_checkpoint=str(tmp_path / "exported"))
+    gain = find_gain(read_detail(child), [tmp_path / "outputs"])
+    assert gain is not None
+    assert (gain.run, gain.step) == ("base__seed42", 5)
+
+
 def test_there_is_no_gain_over_a_parent_that_is_gone_or_was_measured_otherwise(tmp_path: Path) -> None:
     child = read_detail(write_child(tmp_path))
     assert find_gain(child, [tmp_path]) is None

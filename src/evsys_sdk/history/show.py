@@ -17,6 +17,7 @@ from ..record.events import Kind
 from ..record.runs import RunRecord, config_runs
 from ..record.values import items, matching, number, part, text
 from .detail import Detail, checkpoints, commands, failures, read_detail, run_spend
+from .export import exported_checkpoint
 from .find import find_experiment
 from .outcome import RunScore, latest_score
 from .pairing import PairedDifference, SetScores, add_score, pair_scores, scores_of
@@ -289,6 +290,7 @@ def _starting_point(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | N
     """The arm and the step of the parent whose weights the best run started from."""
     model = part(matching(config_runs(detail.config), "name", detail.chosen_run), "model")
     reference = text(model.get("init_from_checkpoint")) or text(model.get("load_checkpoint_path"))
+    reference = exported_checkpoint(reference) if reference else ""
     for arm in parent.arms if reference else ():
         for line in arm.checkpoints:
             names = {text(line.get("state")), text(line.get("sampler"))}
