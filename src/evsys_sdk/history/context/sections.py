@@ -107,7 +107,7 @@ class _Ask:
         # Of a bare column beside max(), SQLite takes the value in the row that has it.
         return gather_claims(
             self.rows(
-                (*names, "count(*)", "max(started)", "id"),
+                (*names, "count(*)", "max(started)", "id", "folder"),
                 "counts AND verdict != ''",
                 (),
                 f"GROUP BY {','.join(names)}",
@@ -237,17 +237,17 @@ def _claim_section(ask: _Ask, claims: Sequence[Claim], state: State, title: str,
 
 
 def _claim_item(ask: _Ask, claim: Claim) -> Item:
-    words = clip(claim.text, _LONGEST).rstrip(".")  # the verdicts follow
-    data: dict[str, Any] = {"claim": claim.text, "state": claim.state}
+    found = ask.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
+    said = next((one.hypothesis or one.name for one in found), claim.text)
+    data: dict[str, Any] = {"claim": said, "state": claim.state}
     data["verdicts"] = [
         {"verdict": one.verdict, "question": one.question, "experiments": one.count, "latest": one.id}
         for one in claim.verdicts
     ]
-    line = f"{words}: {claim.tell(ask.name)}"
-    if claim.state == "open":
-        latest = next(iter(ask.top("id = ?", [claim.latest.id], most=1)), None)
-        if latest is not None and latest.next:
-            line, data["next"] = f"{line}. Next: {clip(latest.next, _LONGEST // 2)}", latest.next
+    line = f"{clip(said, _LONGEST).rstrip('.')}: {claim.tell(ask.name)}"
+    for one in found:
+        if claim.state == "open" and one.next:
+            line, data["next"] = f"{line}. Next: {clip(one.next, _LONGEST // 2)}", one.next
     return Item(line, data)
 
 
