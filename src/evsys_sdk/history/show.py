@@ -98,7 +98,7 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
         page.paragraph(summary.description)
     said = summary.sentence or summary.verdict
     page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
-    if gain is not None:
+    if gain is not None and not _is_told(detail, gain):
         page.paragraph(gain.tell())
     page.heading("Runs")
     page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
@@ -114,6 +114,11 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
     page.heading("Record")
     page.add(*_facts(detail))
     return str(page)
+
+
+def _is_told(detail: Detail, gain: Gain) -> bool:
+    """Whether the conclusion compares with the same run of the parent already."""
+    return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.outcome.runs)
 
 
 def _arm_score(detail: Detail, arm: RunRecord) -> dict[str, Any]:

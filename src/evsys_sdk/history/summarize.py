@@ -76,7 +76,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
 def run_results(record: ExperimentRecord, configs: Sequence[Object], outcome: Outcome) -> list[RunResult]:
     """Every run that was scored; the best one of each model tells where its weights are."""
     settings = {text(run.get("name")): settings_of(run) for run in configs}
-    scored = [run for run in outcome.runs if run.score is not None]
+    scored = [run for run in outcome.runs if run.score is not None and run.run in settings]  # not those of a parent
     of_model: dict[str, list[RunScore]] = {}
     for run in scored:
         of_model.setdefault(_setting(settings.get(run.run, {}), "model.name"), []).append(run)
