@@ -166,6 +166,7 @@ HOOKS = (
     "on_data",
     "on_step",
     "on_rollouts",
+    "on_scored",
     "on_eval",
     "on_checkpoint",
     "on_run_end",
