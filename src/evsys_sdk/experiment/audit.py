@@ -34,7 +34,7 @@ from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
 from ..record.values import items, part, subfolders, text
-from .audit_report import AuditReport, Check, find_contradiction
+from .audit_report import AuditReport, Check, State, find_contradiction
 from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
