@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..record.runs import RunRecord, config_runs
+from ..record.runs import RunRecord
 from ..record.values import Object, items, number, part, text
 from .config_diff import flatten_config
 from .outcome import Outcome, RunScore
@@ -99,10 +99,12 @@ class Effect:
         return interval is not None and (interval[0] > 0 or interval[1] < 0) and self.seeds > 1
 
 
-def find_contrasts(config: Object, conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]) -> list[Contrast]:
-    """Every setting of an experiment that was changed alone."""
+def find_contrasts(
+    runs: Sequence[Object], conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]
+) -> list[Contrast]:
+    """Every setting that was changed alone between two runs of an experiment; `runs` are their configs."""
     scored = {run.run: run for run in outcome.runs if run.score is not None and not run.failures}
-    own = {text(run.get("name")): settings_of(run) for run in config_runs(config)}
+    own = {text(run.get("name")): settings_of(run) for run in runs}
     names = [name for name in own if name in scored]
     baseline = next((name for name in names if scored[name].role == "baseline"), "")
     pairs = itertools.combinations(names, 2)
