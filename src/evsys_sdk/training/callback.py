@@ -161,21 +161,7 @@ class Callback:
         """Go on from a saved state."""
 
 
-<<<<<<< HEAD
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
-=======
-HOOKS = (
-    "on_run_start",
-    "on_data",
-    "on_step",
-    "on_rollouts",
-    "on_scored",
-    "on_eval",
-    "on_checkpoint",
-    "on_run_end",
-    "on_experiment_end",
-)
->>>>>>> s-context
 """The moments of a run, as methods of a callback."""
 
 
