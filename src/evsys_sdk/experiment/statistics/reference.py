@@ -101,7 +101,8 @@ class Reference:
 
     def detectable(self, critical: float, *, power: float = 0.8) -> float:
         """The true effect that passes `critical` in this share of worlds, in units of a seed's standard deviation."""
-        return _detectable(self.expected or self.design, round(critical, 3), power)
+        design = self.expected or self.design
+        return _detectable(design, round(critical, 3), power + _doubt(design))
 
     def _aim(self, *, preferred: bool) -> tuple[str, float]:
         """Which drawn statistic counts, and the share of the error rate that is spent on it."""
@@ -225,6 +226,15 @@ def _worlds(design: Design, baseline_noise: float = 1.0, run_noise: float = 1.0)
         return _Worlds(np.sort(t.max(axis=1)), single, single)
     preferred = np.take_along_axis(t, on_validation.argmax(axis=1)[:, None], axis=1)[:, 0]
     return _Worlds(np.sort(t.max(axis=1)), np.sort(preferred), single)
+
+
+def _doubt(design: Design) -> float:
+    """By how much more often an effect must pass for the next experiment to find it as often as is said.
+
+    Few seeds judge the noise anew each time, and with it how wide an interval must be; measured, not derived.
+    """
+    df = sum(count - 1 for count in design.seeds) + max(0, design.baseline_seeds - 1) + design.lent_df
+    return max(0.0, 0.18 - 0.02 * df)
 
 
 @lru_cache(maxsize=4096)
