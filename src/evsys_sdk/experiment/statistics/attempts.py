@@ -40,6 +40,10 @@ def attempt_error(attempt: int, error: float = ERROR) -> float:
     return _LATER * error * 6 / (math.pi * (attempt - 1)) ** 2
 
 
+FIRST_ERROR = attempt_error(1)
+"""What an experiment that is planned may count on."""
+
+
 def spent_error(fraction: float, error: float = ERROR) -> float:
     """How much of the error rate is spent when this fraction of the evidence is in (O'Brien, Fleming; one-sided)."""
     if not 0 < fraction <= 1:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
+from .attempts import FIRST_ERROR
 from .reference import (
     CAUTIOUS,
-    ERROR,
     Design,
     Reference,
     caution_if_erratic,
@@ -60,7 +60,7 @@ class Prospect:
             frozen_baseline=differences.baseline_seeds == 0,
         )
 
-    def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = ERROR) -> float:
+    def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
         """The true effect that is seen in 80 % of experiments with so many seeds a run."""
         base = 0 if self.frozen_baseline else baseline_seeds or seeds
         df = max(1, self.candidates * (seeds - 1) + max(base - 1, 0))

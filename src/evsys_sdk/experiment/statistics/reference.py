@@ -164,10 +164,10 @@ def reference_of(
 def detectable_effect(differences: Differences, reference: Reference, critical: float) -> float:
     """The true effect of a typical run that would be seen in 80 % of repetitions."""
     noise = differences.noise
-    if noise is None:
+    unit = 0.0 if noise is None else noise.component + noise.explained
+    if unit <= 0:  # no seed moved anything: the luck of the tasks is all, and what is mixed with it is a tenth
         unit = float(np.median(differences.task_variance)) / typical_share(differences)
-    else:
-        unit = max(noise.component + noise.explained, 1e-300)
+        unit *= 1.0 if noise is None else 1 / _TENTHS
     return reference.detectable(critical) * math.sqrt(unit)
 
 
