@@ -1,10 +1,10 @@
 """Error rates across attempts at one claim: who tries often enough finds something by luck.
 
 Most claims are tried once, so the first attempt gets most of the error rate. Every later one with fresh runs gets a
-share of the rest that shrinks with its number, so that all attempts together, however many, err in 2.8 % at most:
+share of the rest that shrinks with its number, so that all attempts together, however many, err in 2.5 % at most:
 
-    attempt_error(1) = 0.020
-    attempt_error(j) = 0.008 * 6 / (pi^2 * (j - 1)^2)
+    attempt_error(1) = 3/4 * 0.025
+    attempt_error(j) = 1/4 * 0.025 * 6 / (pi^2 * (j - 1)^2)
 
 Seeds that are added to one attempt until it is decided are looks at growing evidence. They spend the error rate as
 O'Brien and Fleming do: next to nothing while there are few seeds, nearly all of it at the end. Attempts at one claim
@@ -23,8 +23,8 @@ import numpy as np
 
 from .reference import ERROR
 
-_FIRST, _LATER = 0.8, 0.32
-"""Shares of the error rate: of the first attempt, and of all others together."""
+_FIRST = 0.75
+"""Share of the error rate that the first attempt gets; all others share the rest."""
 _NORMAL = NormalDist()
 _GRID = 0.01
 """Step of the integration over what was seen so far, in standard deviations."""
@@ -37,7 +37,7 @@ def attempt_error(attempt: int, error: float = ERROR) -> float:
         raise ValueError(f"attempts are counted from 1, and this is {attempt}")
     if attempt == 1:
         return _FIRST * error
-    return _LATER * error * 6 / (math.pi * (attempt - 1)) ** 2
+    return (1 - _FIRST) * error * 6 / (math.pi * (attempt - 1)) ** 2
 
 
 FIRST_ERROR = attempt_error(1)
