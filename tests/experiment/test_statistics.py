@@ -343,10 +343,10 @@ class TestPower:
         assert self.prospect.seeds_needed(0.001) is None
 
     def test_a_baseline_that_is_known_better_sees_more_for_the_same_arms(self) -> None:
-        base, each = self.prospect.split(35)
-        assert base + 6 * each == 35
+        base, each = self.prospect.split(49)
+        assert base + 6 * each == 49
         assert base > each
-        assert self.prospect.detectable(each, base) < self.prospect.detectable(5)
+        assert self.prospect.detectable(each, base) < self.prospect.detectable(7)
 
     def test_two_seeds_hide_so_much_that_more_of_the_baseline_do_not_make_up_for_it(self) -> None:
         assert self.prospect.split(21) == (3, 3)

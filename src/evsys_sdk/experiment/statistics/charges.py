@@ -28,7 +28,7 @@ _PAIR = 1.25
 """Power of its own noise, in that of all runs, which one of two runs is charged where others have lent theirs."""
 _MARGINS = {1: 1.5, 2: 1.4, 3: 1.2}
 _LEAST_MARGIN = 1.07
-"""How many times as wide an interval gets where runs are judged by their own seeds: by seeds of the baseline, less one."""
+"""By how much wider an interval gets where runs are judged by their own seeds; by seeds of the baseline, less one."""
 
 
 @dataclass(frozen=True, slots=True)
