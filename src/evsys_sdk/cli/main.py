@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from .._version import __version__
-from ..errors import EvsysError
 from ..redact import redact_output
 
 COMMANDS = {
@@ -26,6 +25,7 @@ COMMANDS = {
     "run": ("run", "Train and score every arm of an experiment."),
     "status": ("jobs", "Show how an experiment gets on, or which ones are running."),
     "attach": ("jobs", "Follow an experiment in the background until it has ended."),
+    "approve": ("jobs", "Let an experiment start that waits for approval."),
     "cancel": ("jobs", "Stop a running experiment, with checkpoints to go on from."),
     "logs": ("logs", "Show the end of what it prints, measures and answers."),
     "mutate": ("mutate", "Propose valid neighbours of a config."),
@@ -40,18 +40,21 @@ COMMANDS = {
     "show": ("show", "Show what came of one experiment, and how to go on."),
     "rollouts": ("rollouts", "Show the attempts that a run learned from."),
     "compare": ("compare", "Compare experiments: config, scores task by task, curves."),
+    "errors": ("errors", "Show the answers that an experiment got wrong."),
+    "export": ("export", "Write the best weights of an experiment to a folder."),
     "context": ("context", "Sum up all experiments for an agent, within a budget."),
     "note": ("note", "Add a note to the record of an experiment."),
     "invalidate": ("note", "Mark an experiment as not to be believed."),
     "dashboard": ("dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("sync", "Send what a dashboard has not received yet."),
-    "serve": ("serve", "Serve models to clients of the Tinker protocol."),
+    "serve": ("serve", "Serve models: the Tinker protocol and OpenAI's API."),
     "traces": ("traces", "Make data of the conversations of systems in use."),
     "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
     "deployments": ("deployments", "List, show and take back what was shipped."),
     "doctor": ("doctor", "Find out what a backend really does, and remember it."),
     "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
+    "campaign": ("campaign", "Give agents a question with a budget, and follow it."),
     "skills": ("skills", "List or install what coding agents read about it."),
     "completion": ("completion", "Print the shell completion script."),
 }
@@ -131,11 +134,6 @@ def _run(argv: list[str] | None) -> int:
     try:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except EvsysError as error:
-        for line in str(error).split("\n"):
-            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
-        _answer(error.to_dict(), as_json)
-        return error.exit_code
     except click.ClickException as error:
         error.show()
         _answer({"error": type(error).__name__, "message": error.format_message()}, as_json)
@@ -143,13 +141,30 @@ def _run(argv: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
-    except OSError as error:  # a full disk, a folder that may not be written: not a bug, so no traceback
+    except Exception as error:
+        code = _explain(error, as_json)
+        if code is None:
+            raise
+        return code
+
+
+def _explain(error: Exception, as_json: bool) -> int | None:
+    """Say what an expected error says, and return its exit code; None for one that is a bug."""
+    from ..errors import EvsysError  # here, because the help needs nothing of it
+
+    if isinstance(error, EvsysError):
+        for line in str(error).split("\n"):
+            click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
+        _answer(error.to_dict(), as_json)
+        return error.exit_code
+    if isinstance(error, OSError):  # a full disk, a folder that may not be written: not a bug, so no traceback
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
         click.echo(str(error), err=True)
         _answer({"error": type(error).__name__, "message": str(error)}, as_json)
         return 1
+    return None
 
 
 def _answer(error: dict[str, Any], as_json: bool) -> None:

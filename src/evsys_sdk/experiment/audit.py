@@ -65,6 +65,8 @@ class AuditReport:
 
     path: Path
     checks: list[Check]
+    contradiction: str | None
+    """Why nothing may be concluded, by what the record alone tells, as everybody can read it; that of `quick`."""
 
     @property
     def flags(self) -> list[Check]:
@@ -77,8 +79,7 @@ class AuditReport:
     @property
     def invalid(self) -> str | None:
         """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
-        against = [check for check in self.flags if check.invalidates]
-        return f"{against[0].name}: {against[0].evidence[0]}" if against else None
+        return _contradiction(self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         checks = [check.to_dict() for check in self.checks]
@@ -98,7 +99,7 @@ def audit_experiment(
     Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`.
     """
     auditor = _Auditor(ExperimentRecord(path))
-    checks: list[Callable[[], Check]] = [
+    of_record: list[Callable[[], Check]] = [
         auditor.check_chain,
         auditor.check_claim,
         auditor.check_arms,
@@ -109,11 +110,18 @@ def audit_experiment(
         auditor.check_identities,
         auditor.check_contamination,
     ]
+    beyond: list[Callable[[], Check]] = []
     if not quick:
-        checks += [auditor.check_answers, auditor.check_origin]
+        beyond += [auditor.check_answers, auditor.check_origin]
     if not quick and not before_conclusion:
-        checks += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
-    return AuditReport(path, [_guard(check) for check in checks])
+        beyond += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
+    told = [_guard(check) for check in of_record]
+    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], _contradiction(told))
+
+
+def _contradiction(checks: Sequence[Check]) -> str | None:
+    against = [check for check in checks if check.state == "flagged" and check.invalidates]
+    return f"{against[0].name}: {against[0].evidence[0]}" if against else None
 
 
 def _guard(check: Callable[[], Check]) -> Check:
@@ -267,8 +275,8 @@ class _Auditor:
         found: list[str] = []
         for run in self.runs:
             for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
-                content = hash_file(path)
-                if content is None or path.stat().st_size < 8:
+                content = hash_file(path, at_least=8)
+                if content is None:
                     continue
                 first = seen.setdefault(f"{path.name} {content}", run.name)
                 if first != run.name:

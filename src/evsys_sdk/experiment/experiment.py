@@ -14,7 +14,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from ..registry import get_launcher
 from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
+from .approval import wait_for_approval
 from .arms import Arm, expand_arms
 from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
@@ -43,6 +44,7 @@ from .sweep import Sweep
 
 if TYPE_CHECKING:
     from ..training.callback import Callback
+    from .audit import AuditReport
     from .launcher import Launcher
 
 
@@ -55,15 +57,18 @@ class Experiment:
         *,
         sweep: Sweep | None = None,
         callbacks: Sequence[Callable[[], Callback]] = (),
+        watch: Callable[[Path], AbstractContextManager[None]] | None = None,
         checked: bool = False,
     ) -> None:
-        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display.
+        """`callbacks` makes observers of each arm beside the config's own, e.g. the command line's progress display.
 
+        `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
         `checked`: the config comes from `check_file`, which has found nothing wrong with it.
         """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
+        self._watch = watch or (lambda _: nullcontext())
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -84,8 +89,11 @@ class Experiment:
         ):
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
-            arms = self._train(folder, journal, ledger, interrupt)
-            status = self._status(arms, ledger, interrupt)
+            refusal = wait_for_approval(self.config, folder.path, journal, lambda: interrupt.asked)
+            if refusal is not None:
+                get_logger(__name__).error("nothing was run: %s", refusal)
+            arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []
+            status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
         tell_experiment_end(self.config, folder.path)
@@ -183,7 +191,7 @@ class Experiment:
                 stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
             )
             interrupt.tell = scheduler.interrupt
-            with ledger.running():
+            with ledger.running(), self._watch(folder.path):
                 arms = scheduler.run()
         finally:
             launcher.close()
@@ -211,7 +219,7 @@ class Experiment:
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
-    def _audit(self, folder: ExperimentDir, journal: Journal) -> None:
+    def _audit(self, folder: ExperimentDir, journal: Journal) -> AuditReport:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
         from .audit import audit_experiment
 
@@ -220,14 +228,14 @@ class Experiment:
             get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])
         if report.flags:
             journal.append(Kind.AUDITED, flags=[check.name for check in report.flags], invalid=report.invalid)
+        return report
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
         """Write what follows from the record; whatever goes wrong with that undoes no training."""
         from .conclusion import write_conclusion
 
         try:
-            self._audit(folder, journal)
-            found = write_conclusion(folder.path)
+            found = write_conclusion(folder.path, self._audit(folder, journal))
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None

@@ -64,7 +64,8 @@ class ArmScheduler:
     """The decisions that the journal has, by which one it was."""
 
     def __post_init__(self) -> None:
-        if self.folder.resumed:  # the same decisions are taken again, and need not be written again
+        # The same decisions are taken again, and need not be written again.
+        if self.folder.resumed and self.config.search is not None:
             self._notes = {_which(note): note for note in ExperimentRecord(self.folder.path).search_decisions}
 
     def run(self) -> list[ArmResult]:

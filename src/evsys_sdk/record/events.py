@@ -52,7 +52,14 @@ class Kind(StrEnum):
     NOTE = "note"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    CAMPAIGN_OPENED = "campaign_opened"
+    CAMPAIGN_PROPOSED = "campaign_proposed"
+    CAMPAIGN_TAKEN = "campaign_taken"
+    CAMPAIGN_APPROVED = "campaign_approved"
+    CAMPAIGN_ADMITTED = "campaign_admitted"
+    CAMPAIGN_CLOSED = "campaign_closed"
     STOP_REQUESTED = "stop_requested"
+    APPROVAL_AWAITED = "approval_awaited"
     APPROVED = "request_approved"
     REJECTED = "request_rejected"
     GATED = "gated"
@@ -75,10 +82,9 @@ class Event:
     @classmethod
     def of(cls, line: Object) -> Self:
         """The event in a line of the journal, however little of it is as it should be."""
-        payload = {name: value for name, value in line.items() if name not in _OWN}
-        version = int(number(line.get("format")) or 1)
-        kind, own_id, prev = (text(line.get(name)) for name in ("kind", "id", "prev"))
-        return cls(kind, own_id, number(line.get("time")), payload, version, prev)
+        payload = line.copy()  # and what is not of it taken out: quicker than gathering the rest
+        version, own_id, at, kind, prev = [payload.pop(name, None) for name in _OWN]
+        return cls(text(kind), text(own_id), number(at), payload, int(number(version) or 1), text(prev))
 
     def get(self, name: str) -> Any:
         """A field of the payload, as it was written."""

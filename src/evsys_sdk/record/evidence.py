@@ -14,14 +14,22 @@ from typing import Any
 from .layout import RunFiles
 
 _DIGITS = 32
+_RUN = RunFiles(Path())
+_SEALED = [
+    path.as_posix()
+    for path in (_RUN.config, _RUN.datasets, _RUN.benchmarks, _RUN.identity, _RUN.scores, _RUN.logs.metrics)
+]
+"""Below the folder of an arm. Text, because a sweep has thousands of them and paths are slow."""
 
 
-def hash_file(path: Path) -> str | None:
-    """The hash of a file's content; None where there is none."""
+def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
+    """The hash of a file's content; None where there is none, or it has fewer bytes."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
+        with open(path, "rb") as file:
+            content = file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
+    return hashlib.sha256(content).hexdigest()[:_DIGITS] if len(content) >= at_least else None
 
 
 def hash_value(value: Any) -> str:
@@ -34,10 +42,8 @@ def seal_run(run_dir: Path) -> dict[str, str]:
 
     Its result is not among them: a search adds to it why an arm was stopped. What it says is in the journal itself.
     """
-    files = RunFiles(run_dir)
-    single = [files.config, files.datasets, files.benchmarks, files.identity, files.scores, files.logs.metrics]
-    paths = [*single, *files.all_predictions()]
-    sealed = {path.relative_to(run_dir).as_posix(): hash_file(path) for path in paths}
+    answers = [path.relative_to(run_dir).as_posix() for path in RunFiles(run_dir).all_predictions()]
+    sealed = {name: hash_file(f"{run_dir}/{name}") for name in [*_SEALED, *answers]}
     return {name: found for name, found in sealed.items() if found is not None}
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
-from ..redact import redact
 from .jsonl_file import JsonlFile, complete_lines
 from .layout import ExperimentFiles, RunFiles, begun_folders, run_folders
 from .values import Object, load_object, mtime, number, read_lines, read_object, subfolders
@@ -67,15 +66,15 @@ def begin_run(run_dir: Path, config: Object) -> int:
     files = RunFiles(run_dir)
     files.folder.mkdir(parents=True, exist_ok=True)
     files.result.unlink(missing_ok=True)  # what goes on has no result yet
-    write_json(files.config, redact(config))
+    write_json(files.config, config)
     with JsonlFile(files.starts) as starts:
         starts.append({"time": time.time(), "pid": os.getpid()})
     return sum(1 for _ in complete_lines(files.starts))
 
 
-def note_length(run_dir: Path, total_steps: int | None) -> None:
-    """Note how many steps a run is going to take."""
-    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps})
+def note_length(run_dir: Path, total_steps: int | None, *, measure: str = "loss", mode: str = "min") -> None:
+    """Note how many steps a run is going to take, what it gets on by, and whether less or more of that is better."""
+    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps, "measure": measure, "mode": mode})
 
 
 def note_identity(run_dir: Path, identity: Object) -> None:
@@ -85,7 +84,7 @@ def note_identity(run_dir: Path, identity: Object) -> None:
 
 def write_result(run_dir: Path, result: Object, *, hparams: Object) -> None:
     """Note how a run ended."""
-    write_json(RunFiles(run_dir).result, {**result, "hparams": redact(hparams), "ts": time.time()})
+    write_json(RunFiles(run_dir).result, {**result, "hparams": hparams, "ts": time.time()})
 
 
 def load_result(run_dir: Path) -> Object | None:

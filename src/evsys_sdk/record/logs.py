@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import atomic_write, write_json, write_text
-from ..redact import redact, redact_text
+from ..redact import redact_text
 from .jsonable import encode_line, jsonable
 from .jsonl_file import JsonlFile, cannot_write, read_records
 from .layout import LogFiles
@@ -81,7 +81,7 @@ class RunLogs:
     def write_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write what the run was started with, without secrets."""
         try:
-            write_json(self.files.hyperparams, redact(jsonable(params)))
+            write_json(self.files.hyperparams, jsonable(params))
         except OSError as error:
             raise cannot_write(self.files.hyperparams, error) from error
 

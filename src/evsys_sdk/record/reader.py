@@ -12,6 +12,7 @@ file is read once, when its content is first asked for; a new look is a new `Exp
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -260,4 +261,8 @@ class ExperimentRecord:
 
 def experiment_id(folder: Path) -> str | None:
     """The id of the experiment in a folder; None before it started."""
-    return ExperimentRecord(folder).experiment_id
+    with suppress(OSError):
+        for event in read_events(folder):  # it is the first line, and the journal may have thousands
+            if event.kind == Kind.STARTED:
+                return event.text("experiment_id") or None
+    return None

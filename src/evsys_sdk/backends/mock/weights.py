@@ -7,6 +7,7 @@ part depends on the run's seed, as the start of a LoRA adapter does.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any, Final
 
@@ -42,17 +43,18 @@ _TYPICAL_TEXT: Final = (
 
 def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
     """The weights before any training."""
-    base, run = _Noise(f"base:{model_name}"), _Noise(f"seed:{seed}")
-    table = base.uniform("table", (TABLE_ROWS, hidden)) + np.float32(_SEED_SHARE) * run.uniform(
-        "table", (TABLE_ROWS, hidden)
-    )
-    table *= np.float32(_EMBEDDING_SPREAD)
-    table[WORD_ROWS] = 0  # a word that was never trained on must not disturb
+    table = np.zeros((TABLE_ROWS, hidden), np.float32)  # a word that was never trained on must not disturb
+    random = (WORD_ROWS.start, hidden)
+    own = _uniform(f"seed:{seed}/table", random)
+    own *= np.float32(_SEED_SHARE)
+    own += _uniform_base(f"base:{model_name}/table", random)
+    own *= np.float32(_EMBEDDING_SPREAD)
+    table[: WORD_ROWS.start] = own
     return {
         TABLE: table,
         "gain": np.ones(hidden, np.float32),
         "shift": np.zeros(hidden, np.float32),
-        "output": np.float32(_OUTPUT_SPREAD) * base.uniform("output", (hidden, VOCABULARY)),
+        "output": np.float32(_OUTPUT_SPREAD) * _uniform_base(f"base:{model_name}/output", (hidden, VOCABULARY)),
         "bias": (_log_frequencies() / OUTPUT_SCALE).astype(np.float32),
         "copy_scores": np.array(copying.INITIAL_SCORES, np.float32) / np.float32(COPY_SCALE),
         "copy_strengths": np.array(copying.INITIAL_STRENGTHS, np.float32) / np.float32(COPY_SCALE),
@@ -66,15 +68,19 @@ def _log_frequencies() -> NDArray[np.float64]:
     return np.log(counts / counts.sum())
 
 
-class _Noise:
+def _uniform(label: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Uniform numbers in [-1, 1) that depend on a label only."""
+    start = np.uint64(int.from_bytes(hashlib.sha256(label.encode()).digest()[:8], "little"))
+    counter = np.arange(int(np.prod(shape)), dtype=np.uint64)
+    counter *= np.uint64(0x9E3779B97F4A7C15)
+    counter += start
+    found = (mixed(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
+    found *= np.float32(2.0**-23)
+    found -= np.float32(1)
+    return found.reshape(shape)
 
-    def __init__(self, label: str) -> None:
-        self._label = label
 
-    def uniform(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        digest = hashlib.sha256(f"{self._label}/{name}".encode()).digest()
-        start = np.uint64(int.from_bytes(digest[:8], "little"))
-        counter = np.arange(int(np.prod(shape)), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start
-        steps = (mixed(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
-        return (steps * np.float32(2.0**-23) - np.float32(1)).reshape(shape)
+@functools.lru_cache(maxsize=2)
+def _uniform_base(label: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The same for what all seeds of a model share: most sweeps have one model. Not to be changed."""
+    return _uniform(label, shape)

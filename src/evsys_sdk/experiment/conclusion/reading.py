@@ -15,15 +15,15 @@ from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, number, part, text
-from ..audit import audit_experiment
+from ..audit import AuditReport, audit_experiment
 from .earlier import find_parent, read_lent
 from .evidence import Evidence
 from .looks import count_looks
 from .recorded_runs import read_runs
 
 
-def read_evidence(path: Path) -> Evidence:
-    """The evidence in the folder of an experiment."""
+def read_evidence(path: Path, audit: AuditReport | None = None) -> Evidence:
+    """The evidence in the folder of an experiment; `audit`, if it has just been made, is not made again."""
     record = ExperimentRecord(path)
     config, start = record.load(), record.start
     metadata = _metadata(path, config)
@@ -37,7 +37,7 @@ def read_evidence(path: Path) -> Evidence:
         registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
         invalidated=record.invalidated or None,
-        contradicted=audit_experiment(path, quick=True).invalid,
+        contradicted=(audit or audit_experiment(path, quick=True)).contradiction,
         stopped=record.budget_stop or None,
         searched=bool(record.search_decisions),
         attempt=_attempt(start),

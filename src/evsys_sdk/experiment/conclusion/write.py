@@ -8,20 +8,21 @@ from pathlib import Path
 from ...errors import DataError
 from ...record import folders
 from ...record.layout import ExperimentFiles
+from ..audit import AuditReport
 from .markdown import as_markdown
 from .model import Conclusion
 from .reading import read_evidence
 from .verdict import conclude_from
 
 
-def conclude(path: Path) -> Conclusion:
+def conclude(path: Path, audit: AuditReport | None = None) -> Conclusion:
     """What the record in the folder of an experiment shows; writes nothing."""
-    return conclude_from(read_evidence(path))
+    return conclude_from(read_evidence(path, audit))
 
 
-def write_conclusion(path: Path) -> Conclusion:
+def write_conclusion(path: Path, audit: AuditReport | None = None) -> Conclusion:
     """Conclude, and put both files beside the record, each whole or not at all."""
-    conclusion = conclude(path)
+    conclusion = conclude(path, audit)
     folders.write_conclusion(path, page=as_markdown(conclusion), content=conclusion.to_json())
     return conclusion
 
