@@ -239,8 +239,14 @@ def _doubt(design: Design) -> float:
 
 @lru_cache(maxsize=4096)
 def _detectable(design: Design, critical: float, power: float) -> float:
+    difference, stderr = _first_run(design)
+    return float(np.quantile(critical * stderr - difference, power))
+
+
+@lru_cache(maxsize=64)
+def _first_run(design: Design) -> tuple[Draws, Draws]:
     difference, stderr, _ = _draw(design, 1.0, 1.0)
-    return float(np.quantile(critical * stderr[:, 0] - difference[:, 0], power))
+    return difference[:, 0].copy(), stderr[:, 0].copy()
 
 
 def _draw(design: Design, baseline_noise: float, run_noise: float) -> tuple[Draws, Draws, Draws | None]:
