@@ -11,7 +11,7 @@ from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors,
 from evsys_sdk.experiment.statistics.charges import charge_run
 from evsys_sdk.experiment.statistics.noise import noise_floor
 from evsys_sdk.experiment.statistics.power import Prospect
-from evsys_sdk.experiment.statistics.reference import Design, Reference
+from evsys_sdk.experiment.statistics.reference import Reference
 from evsys_sdk.experiment.statistics.student_t import chi2_quantile, f_above, t_cdf, t_quantile
 from evsys_sdk.experiment.statistics.two_level import (
     Differences,
@@ -24,6 +24,7 @@ from evsys_sdk.experiment.statistics.two_level import (
     seed_noise,
 )
 from evsys_sdk.experiment.statistics.winner import shrunk
+from evsys_sdk.experiment.statistics.worlds import Design
 
 
 def scores(*rows: list[float], by_task: bool = True, trained: bool = True) -> RunScores:

@@ -17,7 +17,6 @@ from typing import Self
 from .attempts import FIRST_ERROR
 from .reference import (
     CAUTIOUS,
-    Design,
     Reference,
     caution_if_erratic,
     coarse_df,
@@ -26,6 +25,7 @@ from .reference import (
     suiting_variance,
 )
 from .two_level import Differences
+from .worlds import Design
 
 _SEEDS = (*range(2, 13), 14, 16, 20, 24, 32, 48, 64)
 """Numbers of seeds that are worth proposing."""
