@@ -244,6 +244,7 @@ def powers() -> Iterator[Cell]:
     yield Cell("power: default, seed sd .25", World(seed_sd=0.25, **gain), "power")
     yield Cell("power: 10 tasks", World(tasks=10, **gain), "power")
     yield Cell("power: one sample", World(samples=1, **gain), "power")
+    yield Cell("power: two seeds", World(seeds=2, **gain), "power")
     yield Cell("power: rates near 1 (+1.5 logits)", World(ease=2.5, gain=1.5), "power")
     for shape in ((7, 3, None, 100), (2, 3, None, 30), (20, 3, None, 50), (7, 5, None, 100), (2, 2, None, 100)):
         yield Cell(f"printed effect: arms {shape[0]}, seeds {shape[1]}, tasks {shape[3]}", World(*shape), "printed")

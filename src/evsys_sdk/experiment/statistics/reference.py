@@ -7,7 +7,7 @@ experiment had and the mixture of noise that was found, each put through the sam
 
 Three worlds are drawn. In the first all runs are equally noisy; there, the largest difference passes in 2.5 % at most.
 In the others the seeds of the baseline, or of a compared run, lie five times as far apart as those of the rest, which
-three seeds often do not show; there, it passes in 3 % at most. The strictest of them decides. Where a validation set
+three seeds often do not show; there, it passes in 2.8 % at most. The strictest of them decides. Where a validation set
 prefers one run, most of the error rate is spent on that run, whose luck on validation is luck of the same models on
 test.
 
@@ -28,7 +28,7 @@ from .worlds import TENTHS, Design, Draws, draw
 
 ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
-_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.021
+_ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.028, 0.021
 """How often it may pass where a run is erratic; two seeds hide that so well that less must be aimed at."""
 _ERRATIC = 25.0
 """Seed variance of an erratic run, in those of the others."""
