@@ -11,14 +11,14 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl unit lint format types docs bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-agents unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: core ## Install the SDK and run the first experiment
-	$(BIN)/evsys validate examples/quickstart/config.yaml --deep
-	$(BIN)/evsys run examples/quickstart/config.yaml
+	$(BIN)/evsys validate examples/quickstart/compare.yaml --deep
+	$(BIN)/evsys run examples/quickstart/compare.yaml
 
 test: lint types ## Lint, check types and run every test
 	$(PYTEST)
@@ -55,6 +55,11 @@ test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, so
 test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
 	skyrl=$$(bash scripts/env.sh skyrl) && client=$$(bash scripts/env.sh tinker dev tinker server) && \
 		EVSYS_SKYRL_PYTHON=$$skyrl/bin/python $$client/bin/python -m pytest -q -m skyrl tests/skyrl
+
+# Claude Code and Codex are fetched once, with npm; where that is not possible, the tests that need them say so.
+test-agents: ## Run whole sessions of real coding agents against a stand-in model, in an environment of their own
+	python=$$(bash scripts/env.sh agents dev)/bin/python && { $$python scripts/fetch_agents.py || true; } && \
+		EVSYS_TEST_AGENTS=1 $$python -m pytest -q -m agents tests/agents
 
 # SmolLM2 is fetched and converted once; where that is not possible, the tests that need it say so and are skipped.
 test-local: ## Run the tests of the local backend with torch and SmolLM2, in an environment of their own
@@ -95,6 +100,8 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	echo 'tinker-cookbook>=0.5,<0.6' | uv pip compile -q pyproject.toml - --extra dev --extra tinker --extra server \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-cookbook.txt
+	echo 'mcp>=2.3,<3' | uv pip compile -q pyproject.toml - --extra dev --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints-agents.txt
 	uv pip compile -q pyproject.toml tests/dashboard/requirements.in --extra dev --extra dashboard --extra postgres \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-dashboard.txt

@@ -26,10 +26,11 @@ import numpy as np
 from measure import machine
 
 from evsys_sdk.config import Metadata
-from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring
+from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, LentNoise, RunEvidence, Score, Scoring
 from evsys_sdk.experiment.conclusion.model import Conclusion
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
 from evsys_sdk.experiment.hypothesis import hypothesis_sha256
+from evsys_sdk.experiment.statistics.two_level import RunScores, seed_noise
 
 MOST_FALSE = 3.5
 TWELVE_POINTS = 0.6
@@ -91,11 +92,12 @@ class World:
             )
             for place, name in enumerate(names)
         ]
-        return Evidence("simulated", _ABOUT, runs, pool=self._pool(random), registered=True, registered_sha256=_SHA256)
+        return Evidence("simulated", _ABOUT, runs, lent=self._lend(random), registered=True, registered_sha256=_SHA256)
 
     def _luck_of(self, random: np.random.Generator, name: str, common: np.ndarray | None) -> np.ndarray:
         seeds = self.baseline_seeds or self.seeds if name == "baseline" else self.seeds
-        times = self.erratic if name == "baseline" else self.erratic_run if name == "run02" else 1.0
+        unstable = "run02" if self.arms > 2 else "run01"
+        times = self.erratic if name == "baseline" else self.erratic_run if name == unstable else 1.0
         return common if common is not None else self._luck(random, seeds) * times
 
     def _luck(self, random: np.random.Generator, seeds: int) -> np.ndarray:
@@ -139,19 +141,16 @@ class World:
             ("val", "suite"), 1, "sha", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=samples
         )
 
-    def _pool(self, random: np.random.Generator) -> list[RunEvidence]:
+    def _lend(self, random: np.random.Generator) -> list[LentNoise]:
+        if not self.pool:
+            return []
         lucks = {f"old{number}": self._luck(random, self.seeds) for number in range(self.pool)}
-        scored = self._score(random, lucks)
-        return [
-            RunEvidence(
-                name,
-                [
-                    ArmEvidence(f"{name}-{at}", name, at, "completed", scorings={one.key: one})
-                    for at, one in enumerate(rows)
-                ],
-            )
-            for name, rows in scored.items()
+        tables = [
+            [list((one.scores["pass@1"].per_task or {}).values()) for one in scorings]
+            for scorings in self._score(random, lucks).values()
         ]
+        noise = seed_noise([RunScores(np.array(table)) for table in tables])
+        return [] if noise is None else [LentNoise("sha", "pass@1", self.samples * self.tasks, noise, self.pool)]
 
     @property
     def true_gain(self) -> float:
@@ -207,7 +206,7 @@ def main_grid() -> Iterator[Cell]:
 
 
 def other_factors() -> Iterator[Cell]:
-    shapes = [(2, 3, 100), (7, 2, 100), (7, 3, 100), (7, 3, 30), (7, 5, 1000), (20, 3, 100)]
+    shapes = [(2, 2, 100), (2, 3, 30), (2, 3, 100), (7, 2, 100), (7, 3, 100), (7, 3, 30), (7, 5, 1000), (20, 3, 100)]
     for (arms, seeds, tasks), (name, changes) in itertools.product(shapes, FACTORS.items()):
         yield Cell(f"{name}: arms {arms}, seeds {seeds}, tasks {tasks}", World(arms, seeds, None, tasks, **changes))
 
@@ -227,6 +226,7 @@ FACTORS: dict[str, dict] = {
     "rates near 0": {"ease": -3.0},
     "validation chooses": {"validated": True},
     "history": {"pool": 4},
+    "history, erratic baseline": {"pool": 4, "erratic": 5.0},
 }
 
 
@@ -342,7 +342,7 @@ def main() -> None:
     seed = secrets.randbits(32) if given.seed is None else given.seed
     print(f"{machine()}, numpy {version('numpy')}")
     print(f"seed {seed}, {given.worlds} worlds a cell")
-    cells = [*powers(), *attempts(), *main_grid(), *other_factors(), *(whole_product() if given.full else ())]
+    cells = [*powers(), *attempts(), *other_factors(), *main_grid(), *(whole_product() if given.full else ())]
     wanted = [cell for cell in cells if given.cells in cell.name]
     missed = 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -2,6 +2,7 @@
 
 python benchmarks/dashboard.py --runs 10 --steps 10000 --clients 4
 python benchmarks/dashboard.py --database postgresql://user@host/name     # an empty database
+python benchmarks/dashboard.py --peer trackio=PYTHON --peer mlflow=PYTHON --peer wandb=PYTHON   # one environment each
 
 Aims: a call at most 20 us (median), 100,000 points a second end to end on SQLite, 1,000 runs listed in 50 ms.
 """
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--database", default="")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="a tracker to compare with")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(machine())
@@ -45,7 +47,8 @@ def main() -> None:
             report_listing(url)
         report_call("offline", EVSYS_OFFLINE="1")
         report_call("server unreachable", EVSYS_OFFLINE="0", EVSYS_API_URL="http://127.0.0.1:9")
-    report_import()
+        report_import()
+        report_peers(address, options.peer)
 
 
 @contextlib.contextmanager
@@ -186,7 +189,11 @@ def report_call(what: str, **environment: str) -> None:
 
 
 def report_import() -> None:
-    """CPU time of importing the client, beside an empty interpreter."""
+    print(f"import of the client: {import_cpu() * 1e3:.0f} ms CPU")
+
+
+def import_cpu() -> float:
+    """CPU seconds of importing the client, beside an empty interpreter."""
     import resource
 
     def cpu(code: str) -> float:
@@ -197,7 +204,44 @@ def report_import() -> None:
 
     import_client = statistics.median(cpu("from evsys_sdk import DashboardClient") for _ in range(9))
     nothing = statistics.median(cpu("pass") for _ in range(9))
-    print(f"import of the client: {(import_client - nothing) * 1e3:.0f} ms CPU")
+    return import_client - nothing
+
+
+def report_peers(address: str, peers: list[str]) -> None:
+    """The same work with every tracker, one after the other: one client, and everything is read back at the end."""
+    if not peers:
+        return
+    runs, steps = 5, 2000
+    with serving(address) as (url, _):
+        os.environ["EVSYS_API_URL"] = url
+        began = time.perf_counter()
+        waits = sorted(log_runs(runs, steps))
+        took = time.perf_counter() - began
+        listed = timed(lambda: ask(url, "/experiments?limit=1000&q=e"))
+    ours = {
+        "p50_us": waits[len(waits) // 2] * 1e6,
+        "p99_us": waits[int(len(waits) * 0.99)] * 1e6,
+        "points_per_s": runs * steps * len(METRICS) / took,
+        "list_ms": listed * 1e3,
+        "import_cpu_s": import_cpu(),
+    }
+    found = {"evsys": ours}
+    for name, _, python in (peer.partition("=") for peer in peers):
+        command = [python, str(Path(__file__).with_name("tracker_peers.py")), name]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    print(f"{runs} runs of {steps:,} steps with {len(METRICS)} metrics, one client, until they can be read back:")
+    print(f"{'':18} {'call p50':>10} {'p99':>10} {'points/s':>10} {'list 1,000':>11} {'import':>10} {'installed':>10}")
+    for name, one in found.items():
+        listed = f"{one['list_ms']:8.0f} ms" if one["list_ms"] is not None else "not there"
+        size = f"{one['size_mb']:7.0f} MB" if "size_mb" in one else ""
+        print(
+            f"{name + ' ' + str(one.get('version', '')):18} {one['p50_us']:7.1f} us {one['p99_us']:7.0f} us "
+            f"{one['points_per_s']:10,.0f} {listed:>11} {one['import_cpu_s']:7.2f} s {size:>10}"
+        )
+    for name, one in found.items():
+        if name != "evsys":
+            print(f"evsys takes in {ours['points_per_s'] / one['points_per_s']:.1f} times the points of {name}")
 
 
 if __name__ == "__main__":

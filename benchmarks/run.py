@@ -20,7 +20,7 @@ HEADER = (
 
 
 def main() -> None:
-    scripts = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("run", "measure"))
+    scripts = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("run", "measure", "tracker_peers"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"among {', '.join(scripts)}")
     own, passed_on = split_at_dashes(sys.argv[1:])

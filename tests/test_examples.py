@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 
 from evsys_sdk import ExperimentConfig, load_yaml, register_algorithm, validate_yaml
 from evsys_sdk.backends.datum import Datum
+from evsys_sdk.cli.main import main
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
@@ -84,6 +86,20 @@ def test_the_quickstart_routes_requests_in_phrasings_it_has_not_seen(tmp_path: P
     [run] = result.runs
     assert (run.status, result.exit_code) == ("completed", 0)
     assert run.metrics["eval/exact_match"] >= 0.9
+
+
+def test_the_comparison_of_the_quickstart_ends_in_a_conclusion_a_plot_and_what_to_type_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "examples" / "quickstart", tmp_path / "examples" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "examples/quickstart/compare.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert "Supported: `three_passes` scores +0.3" in out
+    plot = [line for line in out.splitlines() if re.search("[●o]", line) and "passes  " in line and "__" not in line]
+    assert [line.split()[0] for line in plot] == ["three_passes", "two_passes"]
+    assert "contamination" not in err
+    assert "next: evsys show passes" in err
 
 
 @pytest.mark.usefixtures("in_root")

@@ -23,9 +23,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .redact import redact
+
+if TYPE_CHECKING:
+    from traceback import FrameSummary
 
 
 class _Missing(Enum):
@@ -56,6 +59,31 @@ def show(value: object) -> str:
 def place_in_user_code(error: BaseException) -> str:
     """Where in the user's own code an error comes from, as `folder/file.py:12`; empty where it passed none of it."""
     import os
+
+    frame = _frame_in_user_code(error)
+    if frame is None:
+        return ""
+    near = os.path.relpath(frame.filename)
+    return f"{frame.filename if near.startswith('..') else near}:{frame.lineno}"
+
+
+def blame_user_code(error: BaseException) -> str:
+    """The same with the expression that failed, as ``folder/file.py:12: `row["answer"]` ``; a `raise` speaks itself."""
+    import linecache
+
+    frame, place = _frame_in_user_code(error), place_in_user_code(error)
+    if frame is None or frame.lineno is None:
+        return place
+    line = linecache.getline(frame.filename, frame.lineno).rstrip("\n").encode()  # columns count bytes
+    is_one_line = frame.end_lineno == frame.lineno
+    part = line[frame.colno : frame.end_colno] if is_one_line else line
+    text = (part.strip() or line.strip()).decode(errors="replace")
+    return place if not text or text.startswith("raise ") else f"{place}: `{text}`"
+
+
+def _frame_in_user_code(error: BaseException) -> FrameSummary | None:
+    """The innermost frame that belongs neither to this package nor to Python nor to what is installed."""
+    import os
     import sys
     import traceback
 
@@ -63,9 +91,8 @@ def place_in_user_code(error: BaseException) -> str:
     not_theirs = tuple(os.path.join(folder, "") for folder in others)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if os.path.isabs(frame.filename) and not frame.filename.startswith(not_theirs):
-            near = os.path.relpath(frame.filename)
-            return f"{frame.filename if near.startswith('..') else near}:{frame.lineno}"
-    return ""
+            return frame
+    return None
 
 
 @dataclass(frozen=True, slots=True)

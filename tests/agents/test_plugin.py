@@ -24,7 +24,12 @@ ROOT = Path(__file__).parents[2]
 SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
 AGENTS = sorted((ROOT / "agents").glob("*.md"))
 TEMPLATES = sorted((ROOT / "src" / "evsys_sdk" / "scaffold").rglob("*.md.tmpl"))
-MANIFESTS = ("plugin.json", ".claude-plugin/plugin.json", ".codex-plugin/plugin.json", ".cursor-plugin/plugin.json")
+MANIFESTS = (
+    ".agents/plugin.json",
+    ".claude-plugin/plugin.json",
+    ".codex-plugin/plugin.json",
+    ".cursor-plugin/plugin.json",
+)
 PORTABLE = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
 OF_AGENTS = {"name", "description", "tools", "disallowedTools", "model", "maxTurns", "skills", "color"}
 OF_AGENT_PLUGINS = {"$schema", "name", "version", "description", "author", "license", "keywords"}
@@ -74,7 +79,7 @@ def test_every_manifest_says_the_same() -> None:
     said = [{key: read(name).get(key) for key in ("name", "version", "description", "license")} for name in MANIFESTS]
     assert all(one == said[0] for one in said)
     assert said[0]["version"] == __version__
-    assert set(read("plugin.json")) <= OF_AGENT_PLUGINS
+    assert set(read(".agents/plugin.json")) <= OF_AGENT_PLUGINS
     assert all(read(name)["author"]["name"] for name in MANIFESTS)
     assert read(".claude-plugin/marketplace.json")["plugins"][0]["name"] == said[0]["name"]
     assert read(".agents/plugins/marketplace.json")["plugins"][0]["name"] == said[0]["name"]
@@ -84,7 +89,8 @@ def test_every_path_in_a_manifest_is_there() -> None:
     for name in MANIFESTS:
         paths = [value for value in read(name).values() if isinstance(value, str) and value.startswith("./")]
         assert all((ROOT / path).exists() for path in paths), name
-    assert read("mcp.json")["mcpServers"]["evsys"] == {"command": "evsys", "args": ["mcp"]}
+    assert read("mcp.json")["mcpServers"]["evsys"] == {"type": "stdio", "command": "evsys", "args": ["mcp"]}
+    assert not (ROOT / "plugin.json").exists(), "Codex would read it instead of its own, which has the hooks"
 
 
 def test_every_hook_is_for_an_event_that_exists_and_runs_the_script() -> None:

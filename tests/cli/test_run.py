@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,12 +76,13 @@ def test_the_outcome_is_a_table_on_stdout_and_progress_is_on_stderr(
 ) -> None:
     assert main(["run", "config.yaml"]) == 0
     out, err = capsys.readouterr()
-    header, _, row, record, conclusion = out.splitlines()
-    assert header.split() == ["run", "status", "metrics"]
-    assert row.startswith("r    completed  steps=4  final_loss=")
-    assert "eval/exact_match=0" in row
+    header, _, row, record, conclusion, following = out.splitlines()
+    assert header.split() == ["run", "status", "steps", "final_loss", "eval/exact_match"]
+    assert row.split()[:3] == ["r", "completed", "4"]
+    assert row.split()[-1] == "0"
     assert record == "record: outputs/hello"
     assert "the best run is `r`" in conclusion
+    assert following.startswith("Next: ")
     assert "step" in err
 
 
@@ -169,7 +171,7 @@ def test_a_config_that_cannot_run_is_exit_1_and_leaves_nothing(
 
 def test_steps_and_dry(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "config.yaml", "--quiet", "--steps", "2"]) == 0
-    assert "steps=2 " in capsys.readouterr().out
+    assert re.search(r"completed +2 ", capsys.readouterr().out)
     assert main(["run", "config.yaml", "--quiet", "--dry"]) == 0
     assert "record: outputs/dry/hello" in capsys.readouterr().out
     assert sorted(path.name for path in (project / "outputs").iterdir()) == ["dry", "hello"]

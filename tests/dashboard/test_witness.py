@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,23 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date_with_all_it_holds(
         with contextlib.closing(server.new_project()) as project:
             assert project.http.read("/experiments")["items"] == []
         server.stop()
+
+
+def test_an_experiment_that_waits_hears_what_was_said_on_the_dashboard(watched: Any, tmp_path: Path) -> None:
+    asked = config(budget={"usd": 1.0, "needs_approval": True})
+    results: list[Any] = []
+    running = threading.Thread(target=lambda: results.append(Experiment(asked).run()))
+    running.start()
+    until = time.monotonic() + 60
+    while not (found := [one for one in watched.http.read("/experiments")["items"] if one["live"]]):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert found[0]["live"]["awaits_approval"]
+    answer = watched.http.post(
+        f"/experiments/{found[0]['id']}/requests", json={"kind": "approve", "reason": "go", "author": "ann"}
+    )
+    assert answer.status_code == 200
+    running.join(60)
+    assert results[0].status == "completed"
+    [word] = [event for event in read_events(results[0].path) if event.kind == Kind.APPROVED]
+    assert (word.text("author"), word.text("reason")) == ("ann", "go")

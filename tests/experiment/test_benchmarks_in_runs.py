@@ -337,6 +337,68 @@ def test_a_run_broken_off_during_a_scoring_ends_like_one_that_was_not(
     assert record_of(Path()) == expected
 
 
+def test_answers_of_a_scoring_that_was_broken_off_are_kept_and_not_asked_for_again() -> None:
+    asked: list[str] = []
+    hangs = threading.Event()
+    hangs.set()
+
+    @register_agent("hangs")
+    class Hangs:
+        async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
+            asked.append(task.task_id)
+            if hangs.is_set() and task.task_id in "de":
+                await asyncio.Event().wait()
+            return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
+
+    def stop_after_three_answers(control: RunControl) -> None:
+        path = Path("outputs/e/r/benchmarks/val-words/step000004.jsonl")
+        until = time.monotonic() + 60
+        while not path.exists() or path.read_bytes().count(b'"task_id"') < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        control.stop("cancelled", interrupted=True)
+
+    entry = {**VAL, "agent": {"kind": "hangs"}}
+    assert run(entry, watchers=[lambda: AtStep(6, stop_after_three_answers)]).runs[0].status == "cancelled"
+    assert sorted(asked) == list("abcde")
+    hangs.clear()
+    asked.clear()
+    [finished] = run(entry, resume=True).runs
+    assert finished.status == "completed"
+    assert finished.notes.unscored is None
+    assert sorted(asked[:2]) == ["d", "e"], "of the scoring after step 4, what was missing"
+    assert sorted(asked[2:]) == sorted("abcde" * 2), "those after steps 8 and 10"
+
+
+def test_a_score_is_shown_when_it_is_there_and_recorded_at_its_fixed_moment() -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Listens(Callback):
+        def on_scored(self, record: Any) -> None:
+            heard.append(("scored", record.step))
+
+        def on_eval(self, record: Any) -> None:
+            heard.append(("eval", record.step))
+
+    def wait(control: RunControl) -> None:
+        until = time.monotonic() + 60
+        while ("scored", 4) not in heard and time.monotonic() < until:
+            time.sleep(0.01)
+        heard.append(("step", 5))
+
+    assert run(VAL, watchers=[Listens, lambda: AtStep(5, wait)]).exit_code == 0
+    assert heard[:3] == [("scored", 4), ("step", 5), ("eval", 4)]
+    assert [step for what, step in heard if what == "scored"] == [4, 8, 10]
+    assert [step for what, step in heard if what == "eval"] == [4, 8, 10]
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_a_share_of_the_time_changes_no_score(share: float) -> None:
+    [trained] = run({**VAL, "share": share, "concurrency": 1}).runs
+    assert scored_steps() == [4, 8, 10]
+    assert trained.notes.unscored is None
+
+
 @pytest.mark.parametrize(
     ("entry", "path", "message"),
     [

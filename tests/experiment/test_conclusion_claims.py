@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from evsys_sdk.config import Metadata
-from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring
+from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, LentNoise, RunEvidence, Score, Scoring
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
+from evsys_sdk.experiment.statistics.two_level import RunScores, SeedNoise, seed_noise
 
 from .conclusion_records import VAL, evidence, metadata
 from .test_conclusion import runs, with_arm, with_arms
@@ -278,8 +279,8 @@ class TestAttempts:
     def test_a_later_attempt_needs_more(self) -> None:
         given = evidence(runs(a=0.1))
         first, fifth = (conclude_from(replace(given, attempt=number)) for number in (1, 5))
-        assert first.error_rate == pytest.approx(0.0152, abs=1e-4)
-        assert fifth.error_rate == pytest.approx(0.0152 / 25, abs=1e-5)
+        assert first.error_rate == 0.025
+        assert fifth.error_rate == pytest.approx(0.01 * 0.6079 / 16, abs=1e-6)
         assert (fifth.comparisons[0].low or 0) < (first.comparisons[0].low or 0)
         assert "attempt 5" in as_markdown(fifth)
 
@@ -291,14 +292,25 @@ class TestAttempts:
         assert (early.error_rate or 1) < 0.001 < (last.error_rate or 0) < (once.error_rate or 0)
 
     def test_seeds_of_earlier_experiments_make_intervals_narrower(self) -> None:
-        pool = evidence(runs(seeds=6, tasks=200, seed=99, b=0.0, c=0.0)).runs
+        drawn = [RunScores(np.array(table)) for table in runs(seeds=6, tasks=200, seed=99, b=0.0, c=0.0).values()]
+        noise = seed_noise(drawn)
+        assert noise is not None
+        lent = [LentNoise("sha-val", "pass@1", 800, noise, 3)]
 
         def width(seed: int, earlier: Any) -> float:
-            [one] = conclude_from(evidence(runs(seeds=2, tasks=200, seed=seed, a=0.05), pool=earlier)).comparisons
+            [one] = conclude_from(evidence(runs(seeds=3, tasks=200, seed=seed, a=0.05), lent=earlier)).comparisons
             return (one.high or 0) - (one.low or 0)
 
-        alone, helped = (np.median([width(seed, earlier) for seed in range(12)]) for earlier in ((), pool))
+        alone, helped = (np.mean([width(seed, earlier) for seed in range(12)]) for earlier in ((), lent))
         assert helped < alone
+
+    @pytest.mark.parametrize(
+        "other", [{"sha256": "sha-test"}, {"metric": "pass@2"}, {"samples": 400}], ids=["tasks", "metric", "samples"]
+    )
+    def test_what_was_measured_otherwise_lends_nothing(self, other: dict[str, Any]) -> None:
+        lent = replace(LentNoise("sha-val", "pass@1", 120, SeedNoise(0.01, 0.001, 8), 4), **other)
+        given = evidence(runs(seeds=3, tasks=30, a=0.05))
+        assert conclude_from(replace(given, lent=[lent])) == conclude_from(given)
 
     def test_the_parent_is_the_baseline_where_no_other_is_given(self) -> None:
         scores = runs(a=0.3)

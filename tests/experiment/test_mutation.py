@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,60 @@ def test_fields_without_effect_do_not_change(base: str) -> None:
     names = {name.rpartition(".")[2] for child in propose(steps, seed=0, n=60) for name in child.changes}
     assert "max_steps" in names
     assert "num_epochs" not in names
+
+
+def test_what_a_backend_only_records_does_not_change(base: str) -> None:
+    names = {field.path[-1] for field in mutation_space(read_yaml(base).data, ("run",))}
+    assert "batch_size" in names
+    assert "lora_rank" not in names  # the mock backend has no adapter
+    local = read_yaml(base.replace("{ kind: mock }", "{ kind: local }")).data
+    assert "lora_rank" in {field.path[-1] for field in mutation_space(local, ("run",))}
+
+
+@pytest.mark.parametrize(("answers", "proposed"), [(1, False), (2, True)])
+def test_which_turns_are_supervised_changes_only_where_there_are_several(
+    base: str, answers: int, proposed: bool
+) -> None:
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}] * answers
+    row = json.dumps({"messages": turns})
+    several = base.replace("{ text: x }", row).replace("transforms: [{ kind: sample, params: { n: 5 } }]", "")
+    names = {name.rpartition(".")[2] for child in propose(several, seed=0, n=25) for name in child.changes}
+    assert ("supervise" in names) is proposed
+
+
+def write_attempt(folder: Path, *, clipped: float) -> None:
+    """The record of a parent that ran, as far as a proposal looks at it."""
+    (folder / "r" / "logs").mkdir(parents=True)
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    (folder / "r" / "starts.jsonl").write_text('{"time": 1.0}\n', encoding="utf-8")
+    line = json.dumps({"step": 1, "loss": 1.0, "grad_clipped": clipped})
+    (folder / "r" / "logs" / "metrics.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    with Journal.of(folder) as journal:
+        journal.append(Kind.STARTED, experiment_id=f"{folder.name}-aaaaaaaa")
+
+
+@pytest.mark.parametrize("clipped", [0.0, 1.0])
+def test_a_limit_that_was_never_reached_is_not_raised(base: str, tmp_path: Path, clipped: float) -> None:
+    write_attempt(tmp_path / "outputs" / "parent", clipped=clipped)
+    only = ["algorithm.params.grad_clip_norm"]
+    values = [value for child in propose(base, seed=0, n=12, only=only) for _, value in child.changes.values()]
+    assert any(0 < value < 1 for value in values)
+    assert any(value > 1 for value in values) is bool(clipped)
+
+
+def test_a_parent_that_was_invalidated_has_no_children(base: str, tmp_path: Path) -> None:
+    folder = tmp_path / "outputs" / "parent"
+    write_attempt(folder, clipped=1.0)
+    with Journal.of(folder) as journal:
+        journal.append(Kind.INVALIDATED, reason="The test set leaked.")
+    with pytest.raises(ConfigError, match="parent-aaaaaaaa, is invalid: The test set leaked"):
+        propose(base, seed=0)
+    with Journal.of(folder) as journal:
+        journal.append(Kind.REINSTATED)
+    assert propose(base, seed=0)
+    (folder / "conclusion.json").write_text('{"verdict": "invalid", "summary": "Invalid: no run."}', "utf-8")
+    with pytest.raises(ConfigError, match="is invalid: Invalid: no run"):
+        propose(base, seed=0)
 
 
 def test_moves_on_a_log_scale_multiply(base: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors, pool_attempts, spent_error
+from evsys_sdk.experiment.statistics.charges import charge_baseline, charge_run
 from evsys_sdk.experiment.statistics.noise import noise_floor
 from evsys_sdk.experiment.statistics.power import Prospect
 from evsys_sdk.experiment.statistics.reference import Design, Reference
@@ -17,8 +18,6 @@ from evsys_sdk.experiment.statistics.two_level import (
     RunScores,
     SeedNoise,
     are_paired,
-    charge_baseline,
-    charge_run,
     compare,
     contrast,
     run_mean,
@@ -33,7 +32,8 @@ def scores(*rows: list[float], by_task: bool = True, trained: bool = True) -> Ru
 
 def differences(estimates: list[float], covariance: list[list[float]], df: float = 30.0) -> Differences:
     size = len(estimates)
-    return Differences(np.array(estimates), np.array(covariance), np.full(size, df), np.zeros(size), None)
+    wide = np.array(covariance)
+    return Differences(np.array(estimates), np.sqrt(np.diag(wide)), wide, np.full(size, df), np.zeros(size), None)
 
 
 class TestStudentT:
@@ -190,12 +190,54 @@ class TestClusters:
         assert RunScores(np.zeros((1, 20)), clusters=np.zeros(20, dtype=int)).tasks_df == 0
 
 
-class TestSeeds:
-    def test_a_run_is_charged_its_own_noise_only_where_that_is_striking(self) -> None:
-        ratios = np.array([0.5, 1.0, 1.9, 3.0])
-        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.0, 3.0])
-        assert charge_baseline(ratios) == pytest.approx([1.0, 1.0, 1.9, 3.0 * 1.5**4])
+def level(*means: float) -> RunScores:
+    """A run whose seeds score these, on every task the same."""
+    return scores(*([mean] for mean in means), by_task=False)
 
+
+class TestErraticRuns:
+    others = (level(0.49, 0.50, 0.51), level(0.50, 0.51, 0.52), level(0.48, 0.49, 0.50), level(0.49, 0.50, 0.51))
+
+    def test_a_run_is_charged_its_own_noise_only_where_that_is_striking(self) -> None:
+        ratios = np.array([0.5, 1.0, 1.7, 3.5])
+        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.0, 3.5 * 2])
+        assert charge_baseline(ratios) == pytest.approx([1.0, 1.0, 1.7, 3.5 * 2**4])
+
+    def test_a_baseline_in_line_with_the_others_is_as_noisy_as_they_are(self) -> None:
+        found = compare(level(0.49, 0.50, 0.51), [level(0.59, 0.60, 0.61), *self.others])
+        assert found is not None
+        assert found.stderr[0] == pytest.approx(0.01 * math.sqrt(2 / 3))
+
+    def test_a_baseline_below_all_others_may_be_unlucky_and_must_be_beaten_by_more(self) -> None:
+        usual = compare(level(0.49, 0.50, 0.51), [level(0.59, 0.60, 0.61), *self.others])
+        low = compare(level(0.44, 0.45, 0.46), [level(0.54, 0.55, 0.56), *self.others])
+        assert usual is not None
+        assert low is not None
+        assert low.stderr[0] == pytest.approx(1.4 * usual.stderr[0])
+
+    def test_what_is_compared_does_not_make_its_baseline_look_unlucky(self) -> None:
+        little, much = (
+            compare(level(0.49, 0.50, 0.51), [level(mean - 0.01, mean, mean + 0.01), *self.others])
+            for mean in (0.5, 0.9)
+        )
+        assert little is not None
+        assert much is not None
+        assert much.stderr[0] == pytest.approx(little.stderr[0])
+
+    def test_a_baseline_whose_seeds_lie_far_apart_is_charged_more(self) -> None:
+        quiet = compare(level(0.49, 0.50, 0.51), self.others)
+        erratic = compare(level(0.45, 0.50, 0.55), self.others)
+        assert quiet is not None
+        assert erratic is not None
+        assert erratic.stderr.min() > 5 * quiet.stderr.max()
+
+    def test_of_two_runs_alone_nobody_can_tell_which_one_is_erratic(self) -> None:
+        found = compare(level(0.45, 0.50, 0.55), [level(0.59, 0.60, 0.61)])
+        assert found is not None
+        assert found.stderr[0] == pytest.approx(math.sqrt((0.05**2 + 0.01**2) / 3))
+
+
+class TestSeeds:
     def test_luck_that_all_runs_share_by_their_seed_is_in_no_difference(self) -> None:
         draw = np.random.default_rng(1)
         luck = draw.normal(0, 0.1, (4, 1))
@@ -219,7 +261,7 @@ class TestSeeds:
     def test_seeds_of_other_experiments_lend_certainty(self) -> None:
         draw = np.random.default_rng(3)
         runs = [RunScores(draw.random((2, 30))) for _ in range(2)]
-        alone, helped = compare(runs[0], runs[1:]), compare(runs[0], runs[1:], pool=[RunScores(draw.random((9, 30)))])
+        alone, helped = compare(runs[0], runs[1:]), compare(runs[0], runs[1:], lent=[SeedNoise(0.01, 0.002, 8)])
         assert alone is not None
         assert helped is not None
         assert alone.noise is not None
@@ -239,12 +281,12 @@ class TestSeeds:
 class TestReference:
     def test_one_run_and_its_seeds_alone_are_students_t(self) -> None:
         found = Reference(Design((8,), seed_share=10))
-        assert found.critical() == pytest.approx(t_quantile(1 - 0.025 * 0.9, 7), rel=0.04)
+        assert found.critical() == pytest.approx(t_quantile(0.975, 7), rel=0.04)
         assert found.plain == found.critical()
         assert found.p_value(found.critical()) == pytest.approx(0.05, rel=0.02)
 
     def test_more_comparisons_need_more(self) -> None:
-        sizes = [Reference(Design((3,) * size, 3, 99, seed_share=5, task_share=1)).critical() for size in (1, 6, 19)]
+        sizes = [Reference(Design((3,) * size, 3, 99, seed_share=5, task_share=1)).critical() for size in (6, 12, 19)]
         assert sizes == sorted(sizes)
         alone = Reference(Design((3,), 3, 99, seed_share=5, task_share=1))
         among = Reference(Design((3,), 3, 99, unseen=5, seed_share=5, task_share=1))
@@ -302,16 +344,20 @@ class TestPower:
         assert self.prospect.seeds_needed(0.001) is None
 
     def test_a_baseline_that_is_known_better_sees_more_for_the_same_arms(self) -> None:
-        base, each = self.prospect.split(21)
-        assert base + 6 * each == 21
+        base, each = self.prospect.split(35)
+        assert base + 6 * each == 35
         assert base > each
-        assert self.prospect.detectable(each, base) < self.prospect.detectable(3)
+        assert self.prospect.detectable(each, base) < self.prospect.detectable(5)
+
+    def test_two_seeds_hide_so_much_that_more_of_the_baseline_do_not_make_up_for_it(self) -> None:
+        assert self.prospect.split(21) == (3, 3)
 
 
 class TestAttempts:
-    def test_all_attempts_together_err_no_more_than_one(self) -> None:
-        assert attempt_error(1) == pytest.approx(0.025 * 6 / math.pi**2)
-        assert sum(attempt_error(number) for number in range(1, 10_000)) == pytest.approx(0.025, rel=1e-3)
+    def test_all_attempts_together_err_little_more_than_the_first(self) -> None:
+        assert attempt_error(1) == 0.025
+        assert attempt_error(2) == pytest.approx(0.01 * 6 / math.pi**2)
+        assert sum(attempt_error(number) for number in range(1, 10_000)) == pytest.approx(0.035, rel=1e-3)
         with pytest.raises(ValueError, match="counted from 1"):
             attempt_error(0)
 

@@ -20,7 +20,7 @@ from evsys_sdk.config.yaml_text import read_yaml
 from evsys_sdk.data.reference import slug
 from evsys_sdk.eval.benchmark import Benchmark
 from evsys_sdk.eval.metric import MetricValue
-from evsys_sdk.eval.predictions import Prediction, PredictionJournal
+from evsys_sdk.eval.predictions import Prediction, PredictionJournal, digest_task
 from evsys_sdk.eval.scores import EvalResult
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.launcher import ArmJob, Launch
@@ -32,7 +32,7 @@ from evsys_sdk.record.layout import RunFiles
 from evsys_sdk.record.ledger import Spend
 from evsys_sdk.record.scores import ScoreLog
 from evsys_sdk.record.scorings import write_scoring
-from evsys_sdk.registry import register_launcher
+from evsys_sdk.registry import list_launchers, register_launcher
 from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.training.callback import EvalRecord
 
@@ -154,9 +154,12 @@ class PreparedLauncher:
 
     def _train(self, job: ArmJob, run: Run, seed: int, notes: RunNotes) -> RunResult:
         checkpoints = CheckpointLog.in_dir(job.run_dir)
-        metrics = {"steps": float(STEPS), "final_loss": 1 - run.share}
+        metrics, ref = {"steps": float(STEPS), "final_loss": 1 - run.share}, ""
         for step in (STEPS // 2,) if run.killed else (STEPS,):
             ref = f"{job.run_dir}/checkpoints/step{step:06d}"
+            for part in ("state", "sampler"):
+                Path(ref, part).mkdir(parents=True)
+                Path(ref, part, "adapter_config.json").write_text(f'{{"r": {step}}}', "utf-8")
             checkpoints.append(Checkpoint(f"step{step:06d}", step, f"{ref}/state", f"{ref}/sampler"))
             if self.plan.benchmark:
                 metrics |= score(job.run_dir, self.plan, run.share, seed, step)
@@ -185,7 +188,15 @@ def score(run_dir: Path, plan: Prepared, share: float, seed: int, step: int) -> 
     right = right_tasks(share, seed if plan.seeds == 3 else 0)
     rewards = [float(place < right) for place in range(N_TASKS)]
     answers = [
-        Prediction(task.task_id, 0, "ok", reward, text="yes" if reward else "no", seconds=random.random())
+        Prediction(
+            task.task_id,
+            0,
+            "ok",
+            reward,
+            text="yes" if reward else "no",
+            seconds=random.random(),
+            task=digest_task(task),
+        )
         for task, reward in zip(benchmark.tasks, rewards, strict=True)
     ]
     with_errors = MetricValue.of(rewards, n_samples=N_TASKS)
@@ -247,28 +258,34 @@ def write_data(folder: Path) -> None:
 
     tasks: dict[str, list[dict[str, Any]]] = {}
     for topic in ("routing", "math"):
-        verifier = {"kind": "in_process", "fn_name": "exact_match", "expected": "yes", "params": {}}
+        verifier: dict[str, Any] = {"kind": "in_process", "fn_name": "exact_match", "expected": "yes", "params": {}}
         texts = [sentence(topic, number) for number in range(N_TASKS)]
         tasks[topic] = [
             {"task_id": f"{topic}-{n}", "instruction": text, "verifier": verifier} for n, text in enumerate(texts)
         ]
         write(topic, tasks[topic])
-    rows = [{"query": sentence("training", number), "tool_slug": "yes"} for number in range(30)]
+    rows = [{"query": sentence("training", number), "tool_slug": "yes"} for number in range(80)]
     write("train", rows)
     leaked = [{"query": task["instruction"], "tool_slug": "yes"} for task in tasks["routing"][:10]]
     write("dirty", [*rows, *leaked])
     write("pairs", [{"prompt": row["query"], "chosen": "yes", "rejected": "no"} for row in rows])
 
 
-def prepare(project: Path) -> None:
-    """Write all of it below the working folder, which is `project`."""
+def run_prepared(project: Path, plans: Sequence[Prepared]) -> None:
+    """Run some of it below the working folder, which is `project`."""
+    (project / ".evsys").mkdir()
     write_data(project / "data")
-    with suppress(Exception):
+    if "prepared" not in list_launchers():
         register_launcher("prepared")(PreparedLauncher)
-    for plan in PLAN:
+    for plan in plans:
         config = load_document(read_yaml(config_text(plan)), deep=True)
         with suppress(SystemExit):
             Experiment(config).run()
+
+
+def prepare(project: Path) -> None:
+    """All of it, and what was done afterwards."""
+    run_prepared(project, PLAN)
     invalidate(project / "outputs/leak", "The test set leaked.")
     scored = {"pass@1": {"value": 0.75, "low": 0.6, "high": 0.88}}
     content = {"benchmark": "routing", "sha256": Benchmark.load(path="data/routing.jsonl").sha256, "n_tasks": N_TASKS}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.history.context import make_digest
-from evsys_sdk.history.digest import Digest, Item, Section, count_tokens
+from evsys_sdk.history.context.digest import Digest, Item, Section, count_tokens
+from evsys_sdk.history.context.reasons import grouped_reasons
+from evsys_sdk.history.context.sections import make_digest
 from evsys_sdk.history.filters import Filters
 from evsys_sdk.history.index import HistoryIndex
-from evsys_sdk.history.reasons import grouped_reasons
 
 from .recorded import BEGAN, write_experiment
 
@@ -219,7 +219,7 @@ def test_room_that_a_long_item_leaves_is_used_by_short_ones() -> None:
 def test_the_first_statement_of_each_section_outlasts_the_second_of_others_and_the_last_section_goes_first() -> None:
     sections = [Section(f"s{n}", f"S{n}", [Item("word " * 10, 1), Item("word " * 10, 2)], 0.3, "see") for n in range(4)]
     assert [Digest(sections, budget).fit("text").count("word " * 9) for budget in (120, 95, 75)] == [8, 4, 2]
-    assert "No room for: s2 (2), s3 (2). Raise --budget-tokens" in Digest(sections, 75).fit("text")
+    assert "No room for: s1 (2), s2 (2), s3 (2). Raise --budget-tokens" in Digest(sections, 75).fit("text")
 
 
 @pytest.mark.parametrize(

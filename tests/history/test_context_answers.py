@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from evsys_sdk.cli.main import evsys
-from evsys_sdk.history.digest import count_tokens
+from evsys_sdk.history.context.digest import count_tokens
 
 from .prepared import PLAN, prepare
 
@@ -81,7 +81,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     project = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
-        (project / ".evsys").mkdir()
         prepare(project)
         result = CliRunner().invoke(evsys, ["context", "--budget-tokens", str(BUDGET)], catch_exceptions=False)
         yield result.stdout

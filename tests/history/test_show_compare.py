@@ -13,7 +13,7 @@ from evsys_sdk.history.compare import compare_experiments, compare_page
 from evsys_sdk.history.config_diff import config_differences
 from evsys_sdk.history.detail import read_detail
 from evsys_sdk.history.pairing import paired_differences
-from evsys_sdk.history.show import show_data, show_page
+from evsys_sdk.history.show import find_gain, show_data, show_page
 
 from .recorded import write_experiment, write_scores
 
@@ -226,3 +226,94 @@ def test_experiments_without_anything_in_common_say_so(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", metric="pass@1")
     two = write_experiment(tmp_path, "two", metric="cost")
     assert "no scored metric in common" in compare_page(compare_experiments([read_detail(one), read_detail(two)]))
+
+
+def write_child(root: Path, **model: str) -> Path:
+    path = write_experiment(root, "child", runs={"only": 0.75}, parent_experiment_id="parent-0a1b2c3d")
+    config = json.loads((path / "config.json").read_text("utf-8"))
+    config["runs"][0]["model"] |= model
+    (path / "config.json").write_text(json.dumps(config), "utf-8")
+    return path
+
+
+def test_a_gain_is_told_against_the_best_run_of_the_parent(tmp_path: Path) -> None:
+    write_experiment(tmp_path, "parent", runs={"base": 0.4, "changed": 0.6})
+    gain = find_gain(read_detail(write_child(tmp_path)), [tmp_path])
+    assert gain is not None
+    assert (gain.parent, gain.run, gain.step) == ("parent-0a1b2c3d", "changed", None)
+    assert gain.difference.difference == pytest.approx(0.15)
+    assert (gain.difference.n_tasks, gain.difference.low is not None) == (20, True)
+    page = show_page(read_detail(tmp_path / "child"), gain)
+    assert "Against its parent parent-0a1b2c3d (changed, its best run): +0.15" in " ".join(page.split())
+
+
+def test_a_gain_is_told_against_the_checkpoint_that_the_run_started_from(tmp_path: Path) -> None:
+    parent = write_experiment(tmp_path, "parent", runs={"base": 0.4, "changed": 0.6})
+    line = {"name": "step000005", "next_step": 5, "state": "somewhere/state", "sampler": "somewhere/sampler"}
+    (parent / "base__seed42" / "checkpoints.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+    gain = find_gain(read_detail(write_child(tmp_path, init_from_checkpoint="somewhere/state")), [tmp_path])
+    assert gain is not None
+    assert (gain.run, gain.step, gain.difference.first) == ("base__seed42", 5, 0.2)  # half of what it scored in the end
+    assert show_data(read_detail(tmp_path / "child"), gain)["gain_over_parent"]["step"] == 5
+
+
+def test_there_is_no_gain_over_a_parent_that_is_gone_or_was_measured_otherwise(tmp_path: Path) -> None:
+    child = read_detail(write_child(tmp_path))
+    assert find_gain(child, [tmp_path]) is None
+    write_experiment(tmp_path, "parent", metric="reward")
+    assert find_gain(child, [tmp_path]) is None
+
+
+def write_interrupted(root: Path) -> Path:
+    """A search that was interrupted: `base` ended, `one` and `two` were stopped after their scorings."""
+    path = write_experiment(root, "search", runs={"base": 0.4}, seeds=(42,), verdict=None, status="interrupted")
+    config = json.loads((path / "config.json").read_text("utf-8"))
+    config["runs"] += [{**config["runs"][0], "name": name} for name in ("one", "two")]
+    (path / "config.json").write_text(json.dumps(config), "utf-8")
+    with (path / "journal.jsonl").open("a", encoding="utf-8") as journal:
+        for name, score in (("one", 0.5), ("two", 0.7)):
+            (path / name).mkdir()
+            write_scores(path / name, 4, score, "val/bench/pass@1")
+            (path / name / "starts.jsonl").write_text('{"time": 1.0}\n', "utf-8")
+            result = {"run_id": name, "status": "cancelled", "metrics": {"steps": 4.0}, "artifacts": {}}
+            (path / name / "run_result.json").write_text(json.dumps(result), "utf-8")
+            ended = {"id": name, "time": 2.0, "kind": "arm_ended", "arm": name, "status": "cancelled", "metrics": {}}
+            journal.write(json.dumps(ended) + "\n")
+    return path
+
+
+def test_interrupted_arms_count_with_the_scores_they_have(tmp_path: Path) -> None:
+    detail = read_detail(write_interrupted(tmp_path))
+    assert (detail.summary.best_run, detail.summary.best_score, detail.summary.best_step) == ("two", 0.7, 4)
+    assert detail.best_arm is not None
+    assert detail.best_arm.name == "two"
+    page = show_page(detail)
+    assert "* two" in page
+    assert "0.7 (step 4)" in page
+    assert "- one: cancelled, 0.5 at step 4" in page
+    arms = {one["arm"]: (one["score"], one["score_step"]) for one in show_data(detail)["arms"]}
+    assert arms == {"base": (0.4, None), "one": (0.5, 4), "two": (0.7, 4)}
+
+
+def test_the_best_of_a_conclusion_gives_way_to_a_better_score_that_it_does_not_know(tmp_path: Path) -> None:
+    path = write_interrupted(tmp_path)
+    rows = [{"name": name, "mean": 0.4 if name == "base" else None, "n_seeds": 1} for name in ("base", "one", "two")]
+    said = {"verdict": "inconclusive", "metric": "val/bench/pass@1", "mode": "max", "best_arm": "base", "runs": rows}
+    (path / "conclusion.json").write_text(json.dumps(said), "utf-8")
+    assert read_detail(path).summary.best_run == "two"
+
+
+def test_without_a_benchmark_the_recipe_ranks_by_its_own_measure(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, "reward", runs={"base": 0.4, "changed": 0.6}, seeds=(42,), algorithm="rl")
+    for name, reward in (("base", 0.9), ("changed", 0.3)):
+        result = json.loads((path / name / "run_result.json").read_text("utf-8"))
+        result["metrics"] = {"final_loss": reward, "reward/mean": reward}
+        result["extras"] |= {"selection_metric": "reward/mean", "selection_mode": "max"}
+        (path / name / "run_result.json").write_text(json.dumps(result), "utf-8")
+        (path / name / "scores.jsonl").unlink()
+    change_config(path, metadata={"hypothesis": "It learns."})
+    (path / "journal.jsonl").unlink()
+    said = {"verdict": "inconclusive", "metric": "final_loss", "mode": "min", "best_arm": "changed", "best_score": 0.3}
+    (path / "conclusion.json").write_text(json.dumps(said), "utf-8")
+    summary = read_detail(path).summary
+    assert (summary.metric, summary.mode, summary.best_run, summary.best_score) == ("reward/mean", "max", "base", 0.9)

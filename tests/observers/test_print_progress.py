@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 from fcntl import ioctl
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,11 +97,56 @@ def test_a_quick_run_does_not_flood(make_info: MakeInfo, capsys: pytest.CaptureF
     for step in range(1, 5001):
         clock.now += 0.001
         callback.on_step(step, {"loss": 1.0})
-        callback.on_eval(EvalRecord("", "val", step, {"pass@1": 0.5}))
         callback.on_checkpoint({"name": f"step{step}", "step": step})
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) < 20
     assert lines[-1] == "[arm-a] step 5000  checkpoint step5000"
+
+
+def test_no_scoring_is_left_out_however_fast_they_follow(
+    make_info: MakeInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback, clock = plain_progress()
+    callback.on_run_start(make_info(total_steps=50), RunControl())
+    for step in range(1, 51):
+        clock.now += 0.001
+        callback.on_eval(EvalRecord("a", "val", step, {"pass@1": 0.5}))
+        callback.on_eval(EvalRecord("b", "val", step, {"pass@1": 0.5}))
+    assert capsys.readouterr().err.count(" eval val/") == 100
+
+
+def test_a_score_that_was_shown_early_is_not_shown_again(
+    make_info: MakeInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback, _ = plain_progress()
+    callback.on_run_start(make_info(), RunControl())
+    for step, value in ((4, 0.25), (8, 0.5)):
+        callback.on_scored(EvalRecord("a", "val", step, {"pass@1": value, "tasks": 4.0}))
+        callback.on_eval(EvalRecord("a", "val", step, {"pass@1": value, "tasks": 4.0}))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "[arm-a] step 4  eval val/a  pass@1 0.2500  4 tasks",
+        "[arm-a] step 8  eval val/a  pass@1 0.5000 (+0.2500)  4 tasks",
+    ]
+
+
+def test_the_headline_is_what_the_recipe_gets_on_by(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    callback, clock = plain_progress(every_steps=1)
+    callback.on_run_start(replace(make_info(), measure="reward/mean", measure_mode="max"), RunControl())
+    for step in range(1, 11):
+        clock.now += 1
+        callback.on_step(step, {"loss": -0.01 * step, "reward/mean": step / 10})
+    callback.on_run_end(RunResult("arm-a", "completed"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2] == "[arm-a] 10/10 (100%)  reward/mean 1.0000 rising"
+    assert lines[-1] == "[arm-a] completed: 10 steps in 0:10, reward/mean 0.1000 -> 1.0000"
+
+
+def test_whether_the_headline_gets_better_is_up_to_the_recipe() -> None:
+    rising = {"total": None, "measure": "teacher/reverse_kl", "less_is_better": True}
+    state = ProgressState(**rising)  # pyright: ignore[reportArgumentType]
+    for step in range(1, 41):
+        shown = state.observe(step, {"loss": 1.0, "teacher/reverse_kl": step / 10}, float(step))
+    assert (shown.headline, shown.trend, shown.is_improving) == ("teacher/reverse_kl", 1, False)
 
 
 def test_a_day_of_training_is_a_few_hundred_lines(capsys: pytest.CaptureFixture[str]) -> None:

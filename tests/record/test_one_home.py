@@ -57,8 +57,6 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("dashboard/server/stored.py", "invalidated"): "the same column",
     ("dashboard/server/stored.py", "note"): "a kind of record that clients send",
     ("eval/scores.py", "note"): "what a scoring says about itself",
-    ("history/context.py", "invalidated"): "a section of the digest",
-    ("history/tried.py", "scored"): "how many experiments have a score",
 }
 NAMES_ELSEWHERE = {
     ("deploy/base_model.py", "config.json"): "of a model, in the layout of transformers",

@@ -40,6 +40,15 @@ _BATCHES_PLANNED = 32
 """Batches that are built to know how long a step is."""
 
 
+class KeepCheckpoints(Strict):
+    """Which checkpoints keep their weights; what was measured at the others stays in the record."""
+
+    last: int = Field(default=1, ge=1)
+    """The newest ones; the last is what an interrupted run goes on from."""
+    best: int = Field(default=1, ge=0)
+    """Those that the selection metric prefers."""
+
+
 class TrainingConfig(Strict):
     """Hyperparameters every recipe has; the defaults are meant to be a good run."""
 
@@ -65,6 +74,8 @@ class TrainingConfig(Strict):
     """Write a checkpoint after every this many steps; the last step is always saved."""
     save_at_fractions: list[Annotated[float, Field(gt=0, le=1)]] = []
     """Also write checkpoints at these fractions of the run, e.g. [0.25, 0.5]."""
+    keep_checkpoints: KeepCheckpoints | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
+    """Remove the weights of all checkpoints but the last and the best few; by default all are kept."""
     eval_every: int | None = Field(default=None, ge=1, json_schema_extra=NOT_SEARCHED)
     """Score the live model on `eval.eval_data` every this many steps."""
     selection_metric: str | None = None

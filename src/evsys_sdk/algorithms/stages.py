@@ -8,8 +8,10 @@ also when the run resumes: a reference model must not drift.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
@@ -149,6 +151,7 @@ class _StagedRun:
             offset=offset,
             attempt=services.attempt,
             renderer=self.renderer.name,
+            after_save=lambda: self._make_room(index),
         )
         if self.finals:
             loop.tokens |= self.finals[-1].tokens
@@ -224,6 +227,22 @@ class _StagedRun:
             return metric, own.selection_mode
         return metric, "min" if "loss" in metric else "max"
 
+    def _make_room(self, stage: int) -> None:
+        """Remove the weights of checkpoints that are neither among the newest nor among the best."""
+        keep = self.stages[stage].algorithm.cfg.keep_checkpoints
+        if keep is None:
+            return
+        there = self.checkpoints.kept()
+        pending = self.services.scoring.pending if self.services.scoring else None
+        wanted = {one.name for one in there[-keep.last :]} | {one.name for one in there if one.final}
+        wanted |= {one.name for one in there if pending and one.next_step == pending["step"]}
+        wanted |= {one.name for one in self.checkpoints.ranked(*self._selection(stage), stage=stage)[: keep.best]}
+        for one in there:
+            if one.name not in wanted and all(_is_below(ref, self.ctx.output_dir) for ref in (one.state, one.sampler)):
+                self.checkpoints.drop(one)  # first, so that nobody looks for what is half removed
+                for ref in (one.state, one.sampler):
+                    shutil.rmtree(ref, ignore_errors=True)
+
     def _best(self, stage: int, metric: str, mode: Literal["min", "max"]) -> Checkpoint | None:
         """The checkpoint that the selection metric prefers, among those of the last stage."""
         best = self.checkpoints.best(metric, mode, stage=stage)
@@ -242,6 +261,11 @@ def _model(ctx: RunContext, services: RunServices) -> tuple[TrainingClient, Rend
             "Return one from prepare(), or choose another backend."
         )
     return services.client, services.renderer
+
+
+def _is_below(ref: str, folder: Path) -> bool:
+    """Whether weights are stored in a folder of this machine; those of a service are its own to remove."""
+    return "://" not in ref and Path(ref).resolve().is_relative_to(folder.resolve())
 
 
 def _final_name(key: str) -> str:

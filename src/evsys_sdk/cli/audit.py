@@ -31,14 +31,14 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool) -> None:
     """
     from pathlib import Path
 
-    from ..dashboard import witness
+    from ..dashboard import remote_record
     from ..experiment.audit import audit_experiment
 
     folders = _find(experiment)
     file = Path(anchor) if anchor is not None and anchor not in ("git", "dashboard") else None
-    ask = anchor == "dashboard" or witness.is_named()
+    ask = anchor == "dashboard" or remote_record.is_named()
     reports = [
-        audit_experiment(folder, anchors=file, witnessed=witness.read_anchors(folder) if ask else ())
+        audit_experiment(folder, anchors=file, witnessed=remote_record.read_anchors(folder) if ask else ())
         for folder in folders
     ]
     for report in reports:
@@ -78,7 +78,7 @@ def _journal(report: AuditReport) -> None:
 def _anchor(folder: Path, place: str) -> None:
     from pathlib import Path
 
-    from ..dashboard.witness import note_anchor
+    from ..dashboard.remote_record import note_anchor
     from ..record.anchors import anchor_in_file, anchor_in_git
 
     if place == "git":

@@ -25,7 +25,7 @@ def context(
     budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
 ) -> None:
     """Tell an agent what it needs to know: what was tried, what each change did, what is open, failed or untried."""
-    from ..history.context import make_digest
+    from ..history.context.sections import make_digest
     from ..history.index import HistoryIndex
     from ..history.listing import nothing_text
     from ..history.roots import experiment_roots

@@ -9,7 +9,7 @@ import click
 from .record_options import answer, chosen_filters, filter_options, format_options, root_option
 
 if TYPE_CHECKING:
-    from ..history.tree import TreeLine
+    from ..history.listing import TreeLine
 
 
 @click.command()
@@ -39,9 +39,8 @@ def history(
     """List the experiments recorded on this machine, the newest first."""
     from ..history.filters import count, select
     from ..history.index import HistoryIndex
-    from ..history.listing import list_markdown, list_text
+    from ..history.listing import TreeLine, list_markdown, list_text, tree_lines
     from ..history.roots import experiment_roots
-    from ..history.tree import TreeLine, tree_lines
 
     wanted, folders = chosen_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import emit, json_option, table
+from .output import emit, fit_table, json_option
 from .record_options import root_option
 
 if TYPE_CHECKING:
@@ -57,6 +58,23 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
 
 @click.command()
 @click.argument("experiment")
+@click.option("--reject", is_flag=True, help="Say no; nothing is run.")
+@click.option("--reason", default="", help="Why; it is kept in the record.")
+@click.option("--author", default="", help="Who says so.")
+@root_option
+@json_option
+def approve(experiment: str, reject: bool, reason: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
+    """Let EXPERIMENT start, which waits for it because of `budget: {needs_approval: true}`."""
+    from ..experiment.approval import decide
+
+    path = _find(experiment, roots)
+    event = decide(path, approve=not reject, reason=reason, author=author)
+    told = {"path": str(path), "approved": not reject, "event": event}
+    emit(told, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {path}"))
+
+
+@click.command()
+@click.argument("experiment")
 @click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
 @click.option("--kill", is_flag=True, help="End it if it has not stopped by then; it can still be resumed.")
 @root_option
@@ -72,9 +90,12 @@ def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...
 
 
 def _find(reference: str, roots: tuple[str, ...]) -> Path:
+    """The folder of an experiment; of several attempts of that name, the one that is running."""
     from ..history.find import find_experiment
 
-    return find_experiment(reference, [Path(root) for root in roots] or None)
+    attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")
+    running = [path for path in _running(roots) if attempts.fullmatch(path.name)]
+    return running[0] if len(running) == 1 else find_experiment(reference, [Path(root) for root in roots] or None)
 
 
 def _running(roots: tuple[str, ...]) -> list[Path]:
@@ -88,8 +109,18 @@ def _running(roots: tuple[str, ...]) -> list[Path]:
 
 def _render(found: LiveStatus) -> None:
     where = f" by process {found.pid} on {found.host}" if found.state == "running" else ""
-    click.echo(f"{found.path}: {found.state}{where}")
-    click.echo(table(("arm", "state", "step", "loss", ""), [_row(arm) for arm in found.arms]))
+    left = f", about {_duration(found.seconds_left)} left" if found.seconds_left is not None else ""
+    done = f", {found.done} of {len(found.arms)} arms done" if len(found.arms) > 1 else ""
+    click.echo(f"{found.path}: {found.state}{where}{done}{left}")
+    metrics = list(dict.fromkeys(name for arm in found.arms for name in (arm.measure, *arm.scores)))
+    rows = [_row(arm, metrics) for arm in found.arms]
+    click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
+    reasons = dict[str, list[str]]()
+    for arm in found.arms:
+        for said in (*([arm.error] if arm.error else []), *arm.findings):
+            reasons.setdefault(said, []).append(arm.arm)
+    for reason, arms in reasons.items():
+        click.echo(f"{', '.join(arms)}: {reason}")
     if found.state in ("killed", "interrupted", "budget"):
         click.echo("Run the same command again to go on.", err=True)
 
@@ -98,14 +129,21 @@ def _render_all(running: list[LiveStatus]) -> None:
     if not running:
         click.echo("Nothing is running. See what there is with: evsys history")
         return
-    rows = [(str(one.path), _counted(one.counts), str(one.pid)) for one in running]
-    click.echo(table(("experiment", "arms", "process"), rows))
+    rows = [(str(one.path), _counted(one.counts), _duration(one.seconds_left), str(one.pid)) for one in running]
+    click.echo(fit_table(("experiment", "arms", "left", "process"), rows))
 
 
-def _row(arm: ArmStatus) -> tuple[str, str, str, str, str]:
+def _row(arm: ArmStatus, metrics: list[str]) -> tuple[str, ...]:
     steps = "" if arm.step is None else f"{arm.step}/{arm.total_steps}" if arm.total_steps else str(arm.step)
-    loss = "" if arm.loss is None else f"{arm.loss:.4g}"
-    return arm.arm, arm.state, steps, loss, arm.error or ""
+    values = arm.scores | ({} if arm.value is None else {arm.measure: arm.value})
+    numbers = (f"{values[name]:.4g}" if name in values else "" for name in metrics)
+    return arm.arm, arm.state, steps, _duration(arm.seconds_left), *numbers
+
+
+def _duration(seconds: float | None) -> str:
+    from ..observers.progress.text import duration
+
+    return "" if seconds is None else duration(seconds)
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--dataset", default="", help="Without --from: train on this dataset of the project.")
 @click.option("--backend", default="mock", show_default=True, help="Without --from: where it is trained.")
 @click.option("--model", default="", help="Without --from: the model that is trained.")
+@click.option("--campaign", default="", help="The campaign that it belongs to.")
 @json_option
 @import_option
 def new_experiment(
@@ -32,6 +33,7 @@ def new_experiment(
     dataset: str,
     backend: str,
     model: str,
+    campaign: str,
     as_json: bool,
 ) -> None:
     """Write experiments/<date>_SLUG/{config.yaml,run.py} in the project one is in."""
@@ -42,11 +44,11 @@ def new_experiment(
     if parent is not None:
         from ..scaffold.child import derive_experiment
 
-        made = derive_experiment(slug, parent, changes=changes, claim=claim)
+        made = derive_experiment(slug, parent, changes=changes, claim=claim, campaign=campaign)
     else:
         from ..scaffold.experiment import new_experiment as write_experiment
 
-        made = write_experiment(slug, dataset=dataset, claim=claim, backend=backend, model=model)
+        made = write_experiment(slug, dataset=dataset, claim=claim, backend=backend, model=model, campaign=campaign)
     answer = {"name": made.name, "config": str(made.config), "script": str(made.script)}
     if made.parent is not None:
         answer |= {"parent": made.parent, "open_question": made.open_question}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import emit, import_option, json_option, table
+from .output import emit, fit_table, import_option, json_option
 
 if TYPE_CHECKING:
     from ..config import ExperimentConfig
@@ -49,6 +51,7 @@ def run(
     from ..experiment import Experiment
     from ..experiment.preflight import check_file
     from ..files import write_json
+    from ..loop.campaign import campaign_of
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
@@ -60,14 +63,20 @@ def run(
         from ..experiment.plan_hash import refuse_other_plan
 
         refuse_other_plan(config, plan_hash)
+    if not dry and campaign_of(config) is not None:
+        from ..loop.admission import admit
+
+        admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment(config, callbacks=[] if quiet else _progress(config), checked=True)
+    experiment = Experiment(config, checked=True) if quiet else _watched(config)
     if detach:
         return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
         result = experiment.run(resume=resume, fresh=fresh)
-    emit(result.to_dict(), as_json, lambda: _render(result))
+    emit(result.to_dict(), as_json, lambda: _render(result, told=not quiet))
+    if not (quiet or as_json):
+        _say_what_next(result)
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
@@ -104,28 +113,96 @@ def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Exper
     return with_steps(config, steps) if steps else config
 
 
-def _progress(config: ExperimentConfig) -> list[type]:
-    """The live display, unless the config brings its own."""
+def _watched(config: ExperimentConfig) -> Experiment:
+    """The experiment with a view of it: one arm as a bar, several as a board; lines where nothing can be redrawn."""
+    from ..experiment import Experiment
+    from ..observers.progress.display import is_live_terminal
     from ..registry import get_callback
 
-    shown = any(spec.kind == "print_progress" for spec in config.callbacks)
-    return [] if shown else [get_callback("print_progress")]
+    own = any(spec.kind == "print_progress" for spec in config.callbacks)
+    by_arm = [] if own else [get_callback("print_progress")]
+    if len(Experiment(config).arms) < 2:
+        return Experiment(config, callbacks=by_arm, checked=True)
+    from ..observers.progress.board import watch_live, watch_plain
+
+    if is_live_terminal() and not own:
+        return Experiment(config, watch=watch_live, checked=True)
+    return Experiment(config, callbacks=by_arm, watch=watch_plain, checked=True)
 
 
-def _render(result: ExperimentResult) -> None:
-    rows = [(run.run_id, _status(run), _shown(run.metrics)) for run in result.runs]
-    click.echo(table(("run", "status", "metrics"), rows))
+def _render(result: ExperimentResult, *, told: bool) -> None:
+    """The result for people; `told` says that each reason was shown when it came up."""
+    from .score_plot import draw_scores
+
+    click.echo(_table(result.runs))
     click.echo(f"record: {result.path}")
-    for run in result.runs:
-        problem = run.error or run.notes.unscored
-        if problem:
-            click.echo(f"{run.run_id}: {problem}", err=True)
+    if not told or len(result.runs) > 1:  # in a long log it may be far above
+        for reason, names in _reasons(result.runs).items():
+            click.echo(f"{', '.join(names)}: {reason}", err=True)
+    for finding, names in _findings(result.runs).items() if not told else ():
+        click.echo(f"{', '.join(names)}: {finding}", err=True)
     if result.conclusion is not None:
+        if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
+            click.echo(f"\n{plot}\n")
         click.echo(result.conclusion["summary"])
+        if steps := result.conclusion.get("next"):
+            click.echo(f"Next: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
     if result.status == "budget":
         click.echo("Stopped by the budget. Raise it in the config and run the same command again to go on.", err=True)
+
+
+def _table(runs: Sequence[RunResult]) -> str:
+    """One row a run; what is the same for all of several runs is said once, below."""
+    metrics = [_shown(run) for run in runs]
+    names = list(dict.fromkeys(name for shown in metrics for name in shown))
+    same = {name: metrics[0][name] for name in names if len({shown.get(name) for shown in metrics}) == 1}
+    shared = same if len(runs) > 1 else {}
+    columns = [name for name in names if name not in shared]
+    rows = [
+        (run.run_id, _status(run), *(shown.get(name, "") for name in columns))
+        for run, shown in zip(runs, metrics, strict=True)
+    ]
+    below = "  ".join(f"{name} {value}" for name, value in shared.items())
+    return fit_table(("run", "status", *columns), rows) + (f"\nthe same for all: {below}" if below else "")
+
+
+def _reasons(runs: Sequence[RunResult]) -> dict[str, list[str]]:
+    """What went wrong -> with which runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if problem := run.error or run.notes.unscored:
+            found.setdefault(problem, []).append(run.run_id)
+    return found
+
+
+def _findings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
+    """What was noticed -> about which runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for finding in run.notes.findings or ():
+            found.setdefault(finding, []).append(run.run_id)
+    return found
+
+
+def _say_what_next(result: ExperimentResult) -> None:
+    """The commands that show more, for whoever does not know them yet."""
+    from shlex import quote
+
+    from ..record.layout import ExperimentFiles
+
+    if result.conclusion is None or result.exit_code:
+        return
+    page = ExperimentFiles(result.path).conclusion_page
+    commands = {
+        f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to go on",
+        f"cat {quote(str(page))}": "the whole conclusion",
+        "evsys context": "what is known so far, for the next experiment",
+    }
+    longest = max(map(len, commands))
+    for command, what in commands.items():
+        click.echo(f"next: {command:{longest}}  {what}", err=True)
 
 
 def _status(run: RunResult) -> str:
@@ -136,14 +213,16 @@ def _status(run: RunResult) -> str:
 
 _SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")
 """How the names of scores begin."""
+_MEASURES = ("reward/mean", "teacher/reverse_kl", "final_loss")
+"""What recipes get on by: the first of these that a run has is shown."""
 
 
-def _shown(metrics: dict[str, float]) -> str:
+def _shown(run: RunResult) -> dict[str, str]:
     """The few numbers a person looks for first."""
-    wanted = [
-        "steps",
-        "final_loss",
-        *sorted(key for key in metrics if key.startswith(_SCORES) and not key.endswith(("/stderr", "/tasks"))),
-    ]
-    wanted = [key for key in wanted if "=" not in key]  # a part of a breakdown
-    return "  ".join(f"{key}={metrics[key]:.4g}" for key in wanted if key in metrics)
+    chosen = run.notes.selection_metric or ""
+    measure = next((name for name in (chosen, *_MEASURES) if name in run.metrics and not name.startswith(_SCORES)), "")
+    scores = sorted(
+        name for name in run.metrics if name.startswith(_SCORES) and not name.endswith(("/stderr", "/tasks"))
+    )
+    wanted = ["steps", measure, *(name for name in scores if "=" not in name)]  # else a part of a breakdown
+    return {name: f"{run.metrics[name]:.4g}" for name in wanted if name in run.metrics}

@@ -68,11 +68,13 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 def serve(
     as_json: bool, params: tuple[str, ...], api_key_file: str | None, state_dir: str | None, **options: Any
 ) -> int:
-    """Serve models to any client of the Tinker protocol, for instance the `tinker` package.
+    """Serve models to any client of the Tinker protocol, for instance the `tinker` package, and of OpenAI's API.
 
-    Prints the URL and runs until it is stopped (Ctrl-C or SIGTERM): then it finishes what it has and exits.
+    What evsys deploy --to openai_server made live is offered under its name. Prints the URL and runs until it is
+    stopped (Ctrl-C or SIGTERM): then it finishes what it has and exits.
     """
     from ..config.building import check_params
+    from ..deploy.catalog import DeployedModels
     from ..paths import workspace_dir
     from ..registry import get_backend
     from ..server.run import serve as run
@@ -80,14 +82,13 @@ def serve(
     from .params import read_params
 
     folder = Path(state_dir) if state_dir else workspace_dir() / "serve"
-    settings = ServeSettings(
-        state_dir=folder.resolve(),
-        backend_params=read_params(params, "--backend-param"),
-        api_key=_key(api_key_file),
-        **options,
-    )
+    catalog = DeployedModels()
+    wanted = catalog.base_models(options["backend"])  # what is deployed needs its base
+    options["models"] = tuple(dict.fromkeys([*options["models"], *wanted]))
+    given = read_params(params, "--backend-param")
+    settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, api_key=_key(api_key_file), **options)
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
-    run(settings, lambda url: _announce(url, settings, as_json))
+    run(settings, lambda url: _announce(url, settings, as_json), catalog)
     return 0
 
 

@@ -17,17 +17,21 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
     from ..history.detail import read_detail
     from ..history.find import find_experiment
     from ..history.roots import experiment_roots
-    from ..history.show import show_data, show_page
+    from ..history.show import find_gain, show_data, show_page
 
-    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    searched = experiment_roots(roots)
+    detail = read_detail(find_experiment(experiment, searched))
+    gain = find_gain(detail, searched)
     if plot is not None:
         from ..history.plots import plot_experiment
 
         plot_experiment(detail, plot)
     answer(
-        lambda: {**show_data(detail), **({"plot": plot} if plot else {})},
+        lambda: {**show_data(detail, gain), **({"plot": plot} if plot else {})},
         as_json=as_json,
         as_markdown=as_markdown,
-        text=lambda: show_page(detail) + (f"\n- plot: {plot}" if plot else ""),
-        markdown=lambda: show_page(detail, markdown=True) + (f"\n\n![{detail.summary.id}]({plot})" if plot else ""),
+        text=lambda: show_page(detail, gain) + (f"\n- plot: {plot}" if plot else ""),
+        markdown=lambda: (
+            show_page(detail, gain, markdown=True) + (f"\n\n![{detail.summary.id}]({plot})" if plot else "")
+        ),
     )

@@ -28,10 +28,10 @@ def list_(as_json: bool) -> None:
 @skills.command()
 @click.option(
     "--agent",
-    type=click.Choice(["claude", "codex", "cursor"]),
+    type=click.Choice(["claude", "codex", "cursor", "any"]),
     default="claude",
     show_default=True,
-    help="Which coding agent reads them.",
+    help="Which coding agent reads them; any: a plugin folder of the cross-vendor format.",
 )
 @click.option("--target", type=click.Path(file_okay=False), default=".", show_default=True, help="Root of the project.")
 @click.option("--force", is_flag=True, help="Replace files that were changed.")

@@ -66,6 +66,8 @@ class Budget(Limits):
     """The same for each arm alone; an arm that reaches its own limit stops, and the others go on."""
     prices: dict[str, Price | list[Price]] = {}
     """Name of a model, or kind of backend or inference client -> its price; it takes the place of the built-in one."""
+    needs_approval: bool = False
+    """Whether somebody must approve the experiment before anything is spent: `evsys approve`, or on a dashboard."""
 
 
 class ExperimentConfig(Strict):

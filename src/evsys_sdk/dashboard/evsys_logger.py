@@ -16,12 +16,14 @@ from typing import Any
 
 from ..config.base import Strict
 from ..protocols import RunResult
+from ..record.events import read_events
 from ..record.jsonable import jsonable
 from ..record.layout import RunFiles
 from ..redact import redact, redact_text
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
 from .client import DashboardClient
 from .local import read_list
+from .remote_record import read_requests
 from .upload import experiment_id_of, report_experiment, report_scores, run_id_of
 
 
@@ -106,6 +108,20 @@ class EvsysLogger(Callback):
             benchmarks=read_list(RunFiles(self._run_dir).benchmarks),
             ended=time.time(),
         )
+
+    def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
+        """Tell the dashboard that the experiment waits, and ask it what people said."""
+        id = experiment_id_of(folder)
+        with DashboardClient(raise_refusals=False) as client:
+            client.update_experiment(id, name=folder.name, status="running")
+            for event in read_events(folder):
+                client.log_event(id, event.to_dict())
+            client.flush()
+            for request in read_requests(id):
+                if request["kind"] in ("approve", "reject") and request["state"] == "open":
+                    client.answer_request(str(request["id"]), "taken", "it was heard")
+                    return request["kind"] == "approve", str(request["reason"]), str(request["author"])
+        return None
 
     def on_experiment_end(self, folder: Path) -> None:
         """Report the conclusion, the journal and the bill; called once, where the experiment was started."""

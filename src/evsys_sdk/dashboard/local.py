@@ -221,6 +221,7 @@ class LocalRecords:
         )
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
+        from ..experiment.approval import is_awaited
         from ..experiment.background import cancel
 
         folder = self._folder(id)
@@ -232,6 +233,8 @@ class LocalRecords:
             except EvsysError as error:
                 raise BadQuery(str(error)) from None
             answer = "it finishes its steps and stops" if outcome["was_running"] else "it was not running"
+        elif not is_awaited(folder):
+            raise BadQuery("this experiment does not wait for an approval.")
         about = {"subject": request.subject, "reason": request.reason, "author": request.author}
         with Journal.of(folder) as journal:
             event_id = journal.append(kind, **redact(about), answer=answer)

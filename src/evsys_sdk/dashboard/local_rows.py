@@ -28,6 +28,7 @@ def experiment_of(one: ExperimentSummary) -> Experiment:
 
 def _live(one: ExperimentSummary) -> Live:
     """How a running experiment is getting on, from the ends of its files."""
+    from ..experiment.approval import is_awaited
     from ..experiment.live_status import experiment_status
 
     try:
@@ -40,7 +41,11 @@ def _live(one: ExperimentSummary) -> Live:
     lines = list(read_lines(one.folder / name / _METRICS))[-_RECENT:] if name else []
     metric = default_metric([key for key in (lines[-1] if lines else {}) if key != "step"])
     recent = [value for line in lines if (value := number(line.get(metric))) is not None]
-    return Live(arms_running=len(running), step=step, total_steps=total, metric=metric if recent else "", recent=recent)
+    awaits = is_awaited(one.folder)
+    named = metric if recent else ""
+    return Live(
+        arms_running=len(running), step=step, total_steps=total, metric=named, recent=recent, awaits_approval=awaits
+    )
 
 
 def version_of(folder: Path, fingerprint: str, unfinished: Any) -> int:

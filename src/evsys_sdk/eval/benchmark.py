@@ -16,6 +16,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,6 +32,7 @@ from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
 from .engines import open_engine
 from .metric import BuiltMetric, build_metric
+from .pace import Pace
 from .predictions import Prediction, PredictionJournal, digest_task
 from .scored_model import Sampling, ScoredModel, as_scored_model
 from .scores import EvalResult, compute_scores
@@ -157,10 +159,11 @@ class Benchmark:
         journal: Path | None = None,
         engine: RolloutEngine | None = None,
         progress: Progress | None = None,
+        pace: Pace | None = None,
     ) -> EvalResult:
         """Score an inference client, a policy or a `ScoredModel`; works inside and outside of an event loop."""
         work = self.score_async
-        return run_blocking(lambda: work(model, settings, journal=journal, engine=engine, progress=progress))
+        return run_blocking(lambda: work(model, settings, journal=journal, engine=engine, progress=progress, pace=pace))
 
     async def score_async(
         self,
@@ -170,8 +173,9 @@ class Benchmark:
         journal: Path | None = None,
         engine: RolloutEngine | None = None,
         progress: Progress | None = None,
+        pace: Pace | None = None,
     ) -> EvalResult:
-        """The same in async code; `engine` is one that runs already and stays open."""
+        """The same in async code; `engine` is one that runs already and stays open, `pace` spares whoever trains."""
         settings = settings or ScoreSettings()
         metrics = settings.build_metrics()
         refuse_containers(self.tasks[: settings.n_tasks], settings.harness.environment)
@@ -181,7 +185,7 @@ class Benchmark:
         running = engine or open_engine(settings.engine, settings.limits)
         kept = PredictionJournal.open(journal, {"model": subject.ref, **settings.identity})
         try:
-            predictions = await _attempt_all(tasks, subject, settings, running, kept, progress)
+            predictions = await _attempt_all(tasks, subject, settings, running, kept, progress, pace)
             if settings.rejudge is not None:
                 kept.settle(predictions)
         finally:
@@ -215,6 +219,7 @@ async def _attempt_all(
     engine: RolloutEngine,
     journal: PredictionJournal,
     progress: Progress | None,
+    pace: Pace | None,
 ) -> list[Prediction]:
     """Every sample of every task, those of the journal as they were, in the order of the tasks."""
     pairs = [(task, sample) for task in tasks for sample in range(settings.samples)]
@@ -230,7 +235,8 @@ async def _attempt_all(
         policy = model.policy(settings.sampling, task.task_id, sample)
         request = RolloutRequest(task, sample, policy, settings.harness, settings.verify, artifacts)
         try:
-            [rollout] = await engine.submit([request])
+            async with pace or nullcontext():  # before the attempt, whose own time is limited
+                [rollout] = await engine.submit([request])
         except Exception as error:  # one that breaks the engine must not take the others with it
             rollout = Rollout(task.task_id, sample, "infra", None, error=f"{type(error).__name__}: {error}")
         if refusals := getattr(model, "refusals", None):

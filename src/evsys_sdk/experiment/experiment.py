@@ -14,7 +14,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from ..registry import get_launcher
 from ..settings import import_project_code
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
+from .approval import wait_for_approval
 from .arms import Arm, expand_arms
 from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
@@ -56,15 +57,18 @@ class Experiment:
         *,
         sweep: Sweep | None = None,
         callbacks: Sequence[Callable[[], Callback]] = (),
+        watch: Callable[[Path], AbstractContextManager[None]] | None = None,
         checked: bool = False,
     ) -> None:
-        """`callbacks` makes observers beside the config's own, e.g. the command line's progress display.
+        """`callbacks` makes observers of each arm beside the config's own, e.g. the command line's progress display.
 
+        `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
         `checked`: the config comes from `check_file`, which has found nothing wrong with it.
         """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
+        self._watch = watch or (lambda _: nullcontext())
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -85,8 +89,11 @@ class Experiment:
         ):
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
-            arms = self._train(folder, journal, ledger, interrupt)
-            status = self._status(arms, ledger, interrupt)
+            refusal = wait_for_approval(self.config, folder.path, journal, lambda: interrupt.asked)
+            if refusal is not None:
+                get_logger(__name__).error("nothing was run: %s", refusal)
+            arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []
+            status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
         tell_experiment_end(self.config, folder.path)
@@ -154,8 +161,14 @@ class Experiment:
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             contamination=contamination_warnings(self.config),
+            lent=self._lend_noise(folder),
             **register_claim(self.config, folder.path, known),
         )
+
+    def _lend_noise(self, folder: ExperimentDir) -> list[dict[str, Any]]:
+        from .conclusion.earlier import lend_noise
+
+        return lend_noise(self.config, folder.path)
 
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
@@ -178,7 +191,7 @@ class Experiment:
                 stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
             )
             interrupt.tell = scheduler.interrupt
-            with ledger.running():
+            with ledger.running(), self._watch(folder.path):
                 arms = scheduler.run()
         finally:
             launcher.close()

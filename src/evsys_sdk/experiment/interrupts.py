@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ..log import get_logger
 
 INTERRUPTED = "interrupted"
+_HEARD = "stopping after the current step, with a checkpoint; ask again to end at once"
 
 
 @dataclass(slots=True)
@@ -39,15 +41,43 @@ def stop_on_interrupt() -> Generator[Interrupt]:
     def handle(signum: int, frame: Any) -> None:
         signal.signal(signum, before[signal.Signals(signum)])
         interrupt.asked = True
-        get_logger(__name__).warning("stopping after the current step, with a checkpoint; ask again to end at once")
         if interrupt.tell is not None:
             interrupt.tell(INTERRUPTED)
 
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # whoever started this in the background wants it to go on
-            signal.signal(number, handle)
-    try:
-        yield interrupt
-    finally:
+    with _answering_at_once(before):
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not signal.SIG_IGN:  # whoever started this in the background wants it to go on
+                signal.signal(number, handle)
+        try:
+            yield interrupt
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _answering_at_once(before: Mapping[int, Any]) -> Generator[None]:
+    """Say that a request was heard, even while the main thread computes and can run no handler for a while.
+
+    Python writes the number of each signal to a descriptor when it arrives, and a thread waits at the other end.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    earlier = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    wanted = {number for number, handler in before.items() if handler is not signal.SIG_IGN}
+
+    def answer() -> None:
+        while heard := ours.recv(1):
+            if heard[0] in wanted:
+                wanted.clear()
+                get_logger(__name__).warning("%s", _HEARD)
+
+    thread = threading.Thread(target=answer, name="evsys-interrupts", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(earlier)
+        theirs.close()
+        thread.join()
+        ours.close()

@@ -1,15 +1,20 @@
-"""How an experiment is getting on, read from its folder by another process while it runs."""
+"""How an experiment is getting on, read from its folder by another process, or another thread, while it runs."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..record.reader import ExperimentRecord
 from ..record.runs import PENDING, STARTED, RunRecord
 from ..record.values import number
+
+WAITING, RUNNING = "waiting", "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,33 @@ class ArmStatus:
     """waiting, running, broken off (its process was killed), or how it ended: completed, failed, cancelled."""
     step: int | None = None
     total_steps: int | None = None
+    measure: str = "loss"
+    """What its recipe gets on by: loss, reward/mean, ..."""
+    value: float | None = None
+    """Of that, at its last step."""
     loss: float | None = None
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+    """The latest value of each metric that it was scored by ..."""
+    scored_at: dict[str, int] = field(default_factory=dict[str, int])
+    """... and the step it belongs to."""
+    step_s: float | None = None
+    """How long its last steps took, on average."""
+    seconds: float | None = None
+    """Since it was last started; None where it is not running."""
     error: str | None = None
+    findings: tuple[str, ...] = ()
+    """What was noticed about it."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (WAITING, RUNNING)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training; scores that come after it are not known beforehand."""
+        if self.state != RUNNING or self.step_s is None or not self.total_steps:
+            return None
+        return max(self.total_steps - (self.step or 0), 0) * self.step_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +72,19 @@ class LiveStatus:
         """How many arms are in each state."""
         return dict(Counter(arm.state for arm in self.arms))
 
+    @property
+    def done(self) -> int:
+        return sum(arm.has_ended for arm in self.arms)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last arm is trained, if those that wait are like those that run; None where nobody knows."""
+        return estimate_left(self.arms) if self.state == "running" else None
+
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path), "counts": self.counts}
+        found = {**asdict(self), "path": str(self.path), "counts": self.counts, "seconds_left": self.seconds_left}
+        lefts = [arm.seconds_left for arm in self.arms]
+        return found | {"arms": [{**one, "seconds_left": left} for one, left in zip(found["arms"], lefts, strict=True)]}
 
 
 def experiment_status(path: Path) -> LiveStatus:
@@ -54,15 +95,42 @@ def experiment_status(path: Path) -> LiveStatus:
     return LiveStatus(path, record.experiment_id, record.status, owner.get("pid"), owner.get("host"), arms)
 
 
+def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
+    """Seconds until all arms are trained, when as many as now run at the same time."""
+    speeds = [arm.step_s for arm in arms if arm.step_s is not None]
+    lengths = [arm.total_steps for arm in arms if arm.total_steps]
+    running = [arm for arm in arms if arm.state == RUNNING]
+    if not speeds or not lengths or not running:
+        return None
+    usual_length, usual_speed = fmean(lengths), fmean(speeds)
+    left = [
+        max((arm.total_steps or usual_length) - (arm.step or 0), 0) * (arm.step_s or usual_speed)
+        for arm in arms
+        if not arm.has_ended
+    ]
+    return max(sum(left) / len(running), max(left))
+
+
 def _arm_status(run: RunRecord, running: bool) -> ArmStatus:
-    words = {PENDING: "waiting", STARTED: "running" if running else "broken off"}
-    last = run.last_metrics if run.status != PENDING else {}
+    words = {PENDING: WAITING, STARTED: RUNNING if running else "broken off"}
+    state = words.get(run.status, run.status)
+    begun = run.status != PENDING
+    last = run.last_metrics if begun else {}
     step = number(last.get("step")) or run.metrics.get("steps")
+    measure, _ = run.measure
+    scores = run.latest_scores if begun else {}
     return ArmStatus(
         run.name,
-        words.get(run.status, run.status),
+        state,
         step=None if step is None else int(step),
         total_steps=run.total_steps,
+        measure=measure,
+        value=number(last.get(measure)),
         loss=number(last.get("loss")),
+        scores={metric: value for metric, (_, value) in scores.items()},
+        scored_at={metric: at for metric, (at, _) in scores.items()},
+        step_s=run.step_seconds if begun else None,
+        seconds=time.time() - run.starts[-1] if state == RUNNING and run.starts else None,
         error=run.error or None,
+        findings=run.findings,
     )

@@ -15,9 +15,3 @@ def latest_attempt(config: ExperimentConfig) -> Path | None:
     attempts = find_attempts(in_project(config.output_dir) / config.name)
     latest_first = (attempts[number] for number in sorted(attempts, reverse=True))
     return next((path for path in latest_first if experiment_id(path) is not None), None)
-
-
-def parent_id(config: ExperimentConfig) -> str | None:
-    """The id of the latest attempt at an experiment of this name, if there is one on record."""
-    folder = latest_attempt(config)
-    return experiment_id(folder) if folder else None

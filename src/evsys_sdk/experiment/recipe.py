@@ -14,7 +14,7 @@ from ..errors import BackendError, show
 from ..log import get_logger
 from ..paths import in_project
 from ..protocols import Algorithm, Backend, traits_of
-from ..record.checkpoints import CheckpointLog
+from ..record.checkpoints import stored_at
 from ..registry import get_algorithm, get_backend
 
 
@@ -72,12 +72,8 @@ def is_local_path(run: RunConfig) -> bool:
 
 
 def resolve_checkpoint(reference: str) -> str:
-    """A checkpoint as the backend knows it; the folder of a run stands for its last one."""
-    if "://" in reference:
-        return reference
-    place = in_project(reference)
-    last = CheckpointLog.in_dir(place).last()
-    return last.state if last else str(place)
+    """A checkpoint as the backend knows it; see `record/checkpoints.py` for the names that it may have."""
+    return reference if "://" in reference else stored_at(str(in_project(reference)))
 
 
 def _resolve(reference: str | None) -> str | None:

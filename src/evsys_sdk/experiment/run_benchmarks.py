@@ -15,6 +15,7 @@ from ..config.metadata import BASE_MODEL
 from ..data.reference import slug
 from ..errors import EvalError
 from ..eval.engines import open_engine
+from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
 from ..eval.scores import EvalResult
 from ..files import write_json
@@ -168,24 +169,33 @@ class RunBenchmarks:
     def _score_snapshot(self, step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
         due = [one for one in self.in_loop if everything or one.is_due(step)]
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
-        found = [self._score(one, step, lambda: self._sampler_model(sampler, ref)) for one in due]
+        found = [self._score(one, step, lambda: self._sampler_model(sampler, ref), self._pace(one)) for one in due]
         return [scoring for scoring in found if scoring is not None]
 
-    def _score(self, one: PlannedBenchmark, step: int, model: Any) -> Scoring | None:
-        result = self._guarded(one, f"{one.split}/{one.label}", step, model)
+    def _pace(self, one: PlannedBenchmark) -> Pace | None:
+        """How fast a snapshot is scored while training goes on; as fast as it goes once training waits for it."""
+        if self._scoring is None:
+            return None
+        return Pace(one.entry.share, one.settings.limits.concurrency, self._scoring.awaited)
+
+    def _score(self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None) -> Scoring | None:
+        result = self._guarded(one, f"{one.split}/{one.label}", step, model, pace)
         if result is None:
             return None
         record = EvalRecord(one.label, one.split, step, result.flat_metrics, _shown(result))
         self.score_log.add(record, result)
+        self.observers.on_scored(record)
         return Scoring(record, {} if result.problem else record.named_metrics)
 
-    def _guarded(self, one: PlannedBenchmark, what: str, step: int, model: Any) -> EvalResult | None:
+    def _guarded(
+        self, one: PlannedBenchmark, what: str, step: int, model: Any, pace: Pace | None = None
+    ) -> EvalResult | None:
         """The result, or None; what went wrong is logged and kept."""
         subject: ScoredModel | None = None
         try:
             subject = model()
             result = one.benchmark.score(
-                subject, one.settings, journal=self._journal(one, what, step), engine=self._engine(one)
+                subject, one.settings, journal=self._journal(one, what, step), engine=self._engine(one), pace=pace
             )
             problem = result.problem
         except Exception as error:

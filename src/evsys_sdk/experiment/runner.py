@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig, RunConfig
-from ..errors import BackendError, EvsysError, TrainingError, show
+from ..errors import BackendError, EvsysError, TrainingError, blame_user_code, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
@@ -202,7 +202,7 @@ def announce_run(
     """Tell everyone who watches what is about to happen, and from which step on."""
     rows: list[Row] = ctx.extras["train_rows"]
     last = CheckpointLog.in_dir(ctx.output_dir).last() if services.resume else None
-    hypothesis = ctx.config.metadata.hypothesis
+    hypothesis, traits = ctx.config.metadata.hypothesis, traits_of(algorithm)
     info = RunInfo(
         experiment=ctx.config.name,
         run_id=ctx.run_id,
@@ -211,9 +211,11 @@ def announce_run(
         total_steps=plan_steps(algorithm, rows),
         steps_done=last.next_step if last else 0,
         hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
+        measure=traits.selection_metric,
+        measure_mode=traits.selection_mode,
         repeats=benchmarks.repeats(last) if benchmarks else (),
     )
-    note_length(ctx.output_dir, info.total_steps)
+    note_length(ctx.output_dir, info.total_steps, measure=info.measure, mode=info.measure_mode)
     note_identity(ctx.output_dir, identify_run(run, rows, benchmarks.planned if benchmarks else ()))
     services.observers.on_run_start(info, services.control)
     ctx.log_store.log_hyperparams(_hyperparams(ctx.config, run))
@@ -251,11 +253,13 @@ def score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: Run
 
 
 def failed_result(run_id: str, error: Exception) -> RunResult:
-    """The result of a run that raised: one sentence for expected errors, the traceback for bugs."""
-    get_logger(__name__).error("run '%s' failed: %s", run_id, error)
+    """The result of a run that raised: one sentence for expected errors, place and traceback for bugs."""
+    get_logger(__name__).info("run '%s' failed: %s", run_id, error)  # whoever watches the run is told as well
     expected = isinstance(error, EvsysError | OSError)
     notes = RunNotes(traceback=None if expected else traceback.format_exc(), retryable=_may_pass(error) or None)
-    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}", notes=notes)
+    place = "" if expected else blame_user_code(error)
+    at = f" (at {place})" if place else ""
+    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}{at}", notes=notes)
 
 
 def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:

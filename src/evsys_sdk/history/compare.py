@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .answers import Flips, find_flips
 from .config_diff import Difference, config_differences
 from .curves import Curve, score_curve, training_curve
 from .detail import Detail
 from .listing import verdict_text
 from .pairing import PairedDifference, paired_differences
 from .terminal_plot import draw
-from .text import Page, interval_text, score_text, short_spend_text
+from .text import Page, clip, interval_text, score_text, short_spend_text
 
 _EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "best run", "score", "95 % interval", "spend")
 _PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "tasks", "remark")
 _MOST_PATHS = 40
+_MOST_FLIPS = 3
 _WIDE_ENOUGH = 100
 
 
@@ -29,6 +31,8 @@ class Comparison:
     config: list[Difference]
     pairs: list[list[PairedDifference]]
     """For each experiment but the first."""
+    flips: list[Flips | None]
+    """For each experiment but the first: the tasks that only one of the two gets right."""
     loss: list[Curve]
     scores: list[Curve]
 
@@ -42,6 +46,11 @@ class Comparison:
                 {"experiment": detail.summary.id, "against": self.details[0].summary.id, **pair.to_dict()}
                 for detail, pairs in others
                 for pair in pairs
+            ],
+            "flips": [
+                {"experiment": detail.summary.id, "against": self.details[0].summary.id, **flips.to_dict()}
+                for detail, flips in zip(self.details[1:], self.flips, strict=True)
+                if flips is not None
             ],
             "curves": [
                 {"experiment": curve.label, "metric": curve.metric, "points": curve.points}
@@ -61,7 +70,8 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
             loss += filter(None, [training_curve(arm, label)])
             scores += filter(None, [score_curve(arm, detail.outcome.metric, label)])
     pairs = [paired_differences(details[0], other) for other in details[1:]]
-    return Comparison(list(details), config_differences(details), pairs, _same(loss), _same(scores))
+    flips = [find_flips(details[0], other) for other in details[1:]]
+    return Comparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
 
 
 def letters() -> str:
@@ -81,12 +91,14 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
     if rows:
         page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
     page.add(*_left_out(comparison) if rows else ("no difference",))
-    for letter, pairs in zip(letters()[1:], comparison.pairs, strict=False):
+    for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
         if pairs:
             page.table(_headers(letter), _pair_rows(pairs), (0, 6))
         else:
             page.add(_nothing_in_common(comparison, letter))
+        if flips is not None:
+            _add_flips(page, flips, letter)
     for curves in filter(None, (comparison.loss, comparison.scores)):
         shown, title = [(curve.label, curve.points) for curve in curves], curves[0].metric
         page.drawing(lambda width, shown=shown, title=title: draw(shown, title=title, width=width))
@@ -134,6 +146,21 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
         ]
         for pair in pairs
     ]
+
+
+def _add_flips(page: Page, flips: Flips, letter: str) -> None:
+    """How many tasks changed sides, and the first of them with both answers."""
+    gained, lost = len(flips.gained), len(flips.lost)
+    page.paragraph(f"{flips.metric}: of {flips.n_tasks} tasks, {letter} gains {gained} and loses {lost}.")
+    for what, found in (("gained", flips.gained), ("lost", flips.lost)):
+        for one in found[:_MOST_FLIPS]:
+            page.add(f"- {what} {one.task}: {score_text(one.first)} -> {score_text(one.second)}")
+            parts = {"prompt": one.prompt, "expected": one.expected, "A": one.first_answer, letter: one.second_answer}
+            for name, said in parts.items():
+                if said is not None:
+                    page.add(f"  {name + ':':<9} {clip(said, page.width - 14)}")
+        if left := len(found[_MOST_FLIPS:]):
+            page.add(f"- ... {left} more {what} in --json")
 
 
 def _nothing_in_common(comparison: Comparison, letter: str) -> str:

@@ -11,7 +11,7 @@ from ..record.reader import UNFINISHED, ExperimentRecord
 from ..record.runs import RunRecord, add_spend
 from ..record.values import Object, number, text
 from ..redact import redact, redact_text
-from .outcome import Outcome, outcome_of
+from .outcome import Outcome, latest_score, outcome_of
 from .roots import shortest
 from .summarize import summarize
 from .summary import ExperimentSummary
@@ -49,12 +49,11 @@ class Detail:
 
     @property
     def best_arm(self) -> RunRecord | None:
-        """The seed of the best run that scored best."""
-        scored = [arm for arm in self.chosen_arms if self.outcome.metric in arm.metrics]
+        """The seed of the best run that scored best, by its latest score."""
+        scored = [(score[0], arm) for arm in self.chosen_arms if (score := latest_score(arm, self.outcome.metric))]
         sign = 1 if self.outcome.mode == "min" else -1
-        return min(scored, key=lambda arm: sign * arm.metrics[self.outcome.metric], default=None) or next(
-            iter(self.chosen_arms), None
-        )
+        best = min(scored, key=lambda one: sign * one[0], default=None)
+        return best[1] if best is not None else next(iter(self.chosen_arms), None)
 
 
 def read_detail(folder: Path) -> Detail:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ class Outcome:
 
 def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) -> Outcome:
     """The conclusion, completed from the scores on record where it says nothing: of arms that were interrupted, too."""
-    own_metric, own_mode = success_metric(config, arms)
+    own_metric, own_mode = deciding_metric(config, arms)
     metric, mode = text(conclusion.get("metric")) or own_metric, text(conclusion.get("mode")) or own_mode
     concluded = {run.run: run for run in _concluded_runs(conclusion)}
     score = number(conclusion.get("best_score"))
@@ -89,21 +89,27 @@ def _best_run(conclusion: Object, runs: Sequence[RunScore], unsaid: set[str], mo
     return best_of(scored, mode) or said if not conclusion or any(run.run in unsaid for run in scored) else said
 
 
-def success_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str]:
-    """Full name and direction of the metric that decides, as far as the record tells.
+def deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str]:
+    """Full name and direction of the metric that ranks runs, also where none of them came to its end.
 
     Without a benchmark that is the measure by which the recipe itself chooses its best checkpoint.
     """
+    metric, mode = success_metric(config, arms, scored=_unfinished_scores(arms))
+    return (metric, mode) if metric else _own_measure(arms)
+
+
+def success_metric(config: Object, arms: Iterable[RunRecord], *, scored: Iterable[str] = ()) -> tuple[str, str]:
+    """Full name and direction of the metric that decides, among those that arms ended with or were `scored` by."""
     wanted = part(config, "metadata").get("success_metric")
     name = text(wanted) or text(part({"it": wanted}, "it").get("name"))
     mode = text(part({"it": wanted}, "it").get("mode")) or "max"
     known = {key: None for arm in arms for key in arm.metrics}
     if name in known:
         return name, mode
-    scores = sorted((key for key in {**known, **_unfinished_scores(arms)} if is_score(key)), key=_rank)
+    scores = sorted((key for key in {**known, **dict.fromkeys(scored)} if is_score(key)), key=_rank)
     if name:
         return next((key for key in scores if key.endswith(f"/{name}")), name), mode
-    return (scores[0], mode) if scores else _own_measure(arms)
+    return (scores[0] if scores else ""), mode
 
 
 def _unfinished_scores(arms: Sequence[RunRecord]) -> dict[str, None]:

@@ -1,16 +1,25 @@
-"""`evsys show`: one experiment as data, as text and as a page."""
+"""`evsys show`: one experiment as data, as text and as a page, and what it gained over the one it was derived from.
+
+Where its run started from a checkpoint of the parent, the gain is told against what that very checkpoint scored; else
+against the parent's best run. Only the same metric on the same tasks is compared.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from ..errors import DataError
 from ..record.events import Kind
-from ..record.runs import config_runs
-from ..record.values import items, matching, number, part
-from .detail import Detail, checkpoints, commands, failures, run_spend
-from .outcome import RunScore
+from ..record.runs import RunRecord, config_runs
+from ..record.values import items, matching, number, part, text
+from .detail import Detail, checkpoints, commands, failures, read_detail, run_spend
+from .find import find_experiment
+from .outcome import RunScore, latest_score
+from .pairing import PairedDifference, SetScores, add_score, pair_scores, scores_of
 from .roots import shortest
 from .summarize import scalars
 from .text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
@@ -20,8 +29,38 @@ _MOST_FAILURES = 10
 _MOST_CHECKPOINTS = 5
 
 
-def show_data(detail: Detail) -> dict[str, Any]:
-    """The JSON form."""
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The best run of an experiment minus where it comes from."""
+
+    parent: str
+    run: str
+    """Of the parent."""
+    step: int | None
+    """Of the parent's checkpoint that it started from; None where it is compared with the parent's best run."""
+    difference: PairedDifference
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+    def tell(self) -> str:
+        """In one sentence."""
+        found = self.difference
+        start = (
+            f"its checkpoint after step {self.step}, where this one started"
+            if self.step is not None
+            else "its best run"
+        )
+        interval = interval_text(found.low, found.high, found.covers)
+        scores = f"{found.metric} {score_text(found.first)} -> {score_text(found.second)}"
+        told = " ".join(filter(None, (f"{found.difference:+.3g}", interval)))
+        remark = f"; {found.remark}" if found.remark else ""
+        return f"Against its parent {self.parent} ({self.run}, {start}): {told} ({scores}{remark})"
+
+
+def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
+    """The JSON form; `gain` is what it gained over its parent."""
     best = detail.best_arm
     return {
         **detail.summary.to_dict(),
@@ -29,8 +68,10 @@ def show_data(detail: Detail) -> dict[str, Any]:
         "runs": [_run_data(detail, run) for run in detail.outcome.runs],
         "arms": [
             {"arm": arm.name, "run": arm.run, "seed": arm.seed, "status": arm.status, "metrics": arm.metrics}
+            | _arm_score(detail, arm)
             for arm in detail.arms
         ],
+        "gain_over_parent": gain.to_dict() if gain else None,
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
         "checkpoints": checkpoints(best) if best else [],
@@ -41,7 +82,7 @@ def show_data(detail: Detail) -> dict[str, Any]:
     }
 
 
-def show_page(detail: Detail, *, markdown: bool = False) -> str:
+def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = False) -> str:
     """The page, for a terminal or as Markdown."""
     page, summary = Page(markdown=markdown), detail.summary
     page.title(f"{summary.id}: {summary.status}{_when(detail)}")
@@ -55,10 +96,13 @@ def show_page(detail: Detail, *, markdown: bool = False) -> str:
         page.paragraph(summary.description)
     said = summary.sentence or summary.verdict
     page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
+    if gain is not None:
+        page.paragraph(gain.tell())
     page.heading("Runs")
     page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
     if detail.outcome.metric:
         page.add(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
+    _list(page, "Arms that did not come to their ends", _unfinished_lines(detail))
     _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
     _list(page, "Decisions", [_decision(event) for event in detail.decisions])
     _list(page, "Next", _next_steps(detail))
@@ -68,6 +112,22 @@ def show_page(detail: Detail, *, markdown: bool = False) -> str:
     page.heading("Record")
     page.add(*_facts(detail))
     return str(page)
+
+
+def _arm_score(detail: Detail, arm: RunRecord) -> dict[str, Any]:
+    """The latest score of an arm, and the step of it where it was not the end."""
+    found = latest_score(arm, detail.outcome.metric)
+    return {"score": found[0] if found else None, "score_step": found[1] if found else None}
+
+
+def _unfinished_lines(detail: Detail) -> list[str]:
+    lines: list[str] = []
+    for arm in detail.arms:
+        if arm.status not in ("completed", "failed"):
+            found = latest_score(arm, detail.outcome.metric)
+            told = "no score yet" if found is None else f"{score_text(found[0])} at step {found[1]}"
+            lines.append(f"{arm.name}: {arm.status}, {told}")
+    return lines
 
 
 def _when(detail: Detail) -> str:
@@ -85,7 +145,7 @@ def _run_row(detail: Detail, run: RunScore) -> list[str]:
     return [
         f"{mark}{run.run}",
         str(run.n_seeds or "-"),
-        score_text(run.score),
+        score_text(run.score) + ("" if run.step is None else f" (step {run.step})"),
         interval_text(run.low, run.high, run.covers) or "-",
         run.role or _difference(detail, run.run),
         str(run.failures or "-"),
@@ -111,6 +171,7 @@ def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
         "low": run.low,
         "high": run.high,
         "covers": run.covers,
+        "step": run.step,
         "n_seeds": run.n_seeds,
         "n_tasks": run.n_tasks,
         "failures": run.failures,
@@ -182,3 +243,46 @@ def _facts(detail: Detail) -> list[str]:
         **commands(detail),
     }
     return [f"- {name}: {value}" for name, value in facts.items() if value]
+
+
+def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
+    """What it gained; None without a parent on record that has a score by the same metric on the same tasks."""
+    if not detail.summary.parent_id:
+        return None
+    try:
+        parent = read_detail(find_experiment(detail.summary.parent_id, roots))
+    except DataError:  # it was removed, or its name now means several
+        return None
+    metric = detail.outcome.metric
+    own = scores_of(detail).get(metric)
+    started = _starting_point(detail, parent)
+    before = scores_of(parent).get(metric) if started is None else _scores_after(*started, metric)
+    if own is None or before is None or parent.folder == detail.folder:
+        return None
+    if own.sha256 and before.sha256 and own.sha256 != before.sha256:
+        return None
+    run, step = (parent.chosen_run, None) if started is None else (started[0].name, started[1])
+    return Gain(parent.summary.id, run, step, pair_scores(metric, before, own))
+
+
+def _starting_point(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | None:
+    """The arm and the step of the parent whose weights the best run started from."""
+    model = part(matching(config_runs(detail.config), "name", detail.chosen_run), "model")
+    reference = text(model.get("init_from_checkpoint")) or text(model.get("load_checkpoint_path"))
+    for arm in parent.arms if reference else ():
+        for line in arm.checkpoints:
+            names = {text(line.get("state")), text(line.get("sampler"))}
+            step = number(line.get("next_step"))
+            if step is not None and reference in names:
+                return arm, int(step)
+        if Path(reference).resolve() == arm.folder.resolve() and arm.checkpoints:  # a run stands for its last one
+            return arm, int(number(arm.checkpoints[-1].get("next_step")) or 0)
+    return None
+
+
+def _scores_after(arm: RunRecord, step: int, metric: str) -> SetScores | None:
+    found: dict[str, SetScores] = {}
+    for name, at, line, value in arm.scores:
+        if name == metric and at == step:
+            add_score(found, metric, line, value)
+    return found.get(metric)

@@ -1,1 +1,1 @@
-"""The closed loop: what happened in production becomes data, and decides when to learn again."""
+"""The closed loop: production becomes data, decides when to learn again, and campaigns hold what is asked."""

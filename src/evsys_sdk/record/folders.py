@@ -72,9 +72,9 @@ def begin_run(run_dir: Path, config: Object) -> int:
     return sum(1 for _ in complete_lines(files.starts))
 
 
-def note_length(run_dir: Path, total_steps: int | None) -> None:
-    """Note how many steps a run is going to take."""
-    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps})
+def note_length(run_dir: Path, total_steps: int | None, *, measure: str = "loss", mode: str = "min") -> None:
+    """Note how many steps a run is going to take, what it gets on by, and whether less or more of that is better."""
+    write_json(RunFiles(run_dir).progress, {"total_steps": total_steps, "measure": measure, "mode": mode})
 
 
 def note_identity(run_dir: Path, identity: Object) -> None:

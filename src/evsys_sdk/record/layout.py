@@ -91,6 +91,10 @@ class RunFiles:
     identity = Place("identity.json")
     """What it is made of: starting weights, code, package versions."""
     checkpoints = Place("checkpoints.jsonl")
+    dropped_checkpoints = Place("dropped_checkpoints.json")
+    """Names of those whose weights were removed to save room."""
+    stored = Place("checkpoints")
+    """Where backends on this machine store weights."""
     late_scores = Place("scores.json")
     """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
     scores = Place("scores.jsonl")
@@ -161,6 +165,8 @@ SCORING = "result.json"
 """In the folder of such a scoring: its scores."""
 SCORINGS = "scorings.txt"
 """In the project's `.evsys/`: where such scorings are."""
+CAMPAIGNS = "campaigns"
+"""In the project's `.evsys/`: a folder with a journal for each campaign."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
 PROMOTIONS = "promotions.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,9 @@ PENDING, STARTED = "pending", "started"
 """Of an arm that waits for its turn, and of one that has begun and not ended."""
 SPEND = ("tokens_trained", "tokens_sampled", "usd", "wall_s", "gpu_s")
 _SEED_SUFFIX = re.compile(r"__seed(\d+)$")
+
+_RECENT_STEPS = 30
+"""Steps over which speed is measured."""
 
 type Points = list[tuple[float, float]]
 
@@ -130,15 +134,42 @@ class RunRecord:
 
     @property
     def last_metrics(self) -> Object:
-        """The last line of a step that has a loss; scores are lines too."""
+        """The last line of a step; scores are lines too."""
+        own = ("loss", self.measure[0], "empty_batch")
         nothing: Object = {}
-        return next((line for line in last_records(self._metrics_files[0]) if "loss" in line), nothing)
+        return next(
+            (line for line in last_records(self._metrics_files[0]) if any(name in line for name in own)), nothing
+        )
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long its last steps took, on average; None where that was not written down."""
+        lines = itertools.islice(last_records(self.files.logs.timing), _RECENT_STEPS)
+        timed = [(number(line.get("time/step_s")), number(line.get("time/build_s"))) for line in lines]
+        known = [step + (build or 0.0) for step, build in timed if step is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def latest_scores(self) -> dict[str, tuple[int, float]]:
+        """The latest step at which it was scored by each metric, and the value; without baselines."""
+        ordered = sorted((one for one in self.scores if one[2].get("split") != "baseline"), key=lambda one: one[1])
+        found = {metric: (int(step), number(score.get("value"))) for metric, step, _, score in ordered}
+        return {metric: (step, value) for metric, (step, value) in found.items() if value is not None}
 
     @property
     def total_steps(self) -> int | None:
         """How many steps it is going to take, as far as it said so."""
-        total = number((read_object(self.files.progress) or {}).get("total_steps"))
+        total = number(self._progress.get("total_steps"))
         return None if total is None else int(total)
+
+    @property
+    def measure(self) -> tuple[str, str]:
+        """What it gets on by, and whether less (`min`) or more (`max`) of it is better."""
+        return text(self._progress.get("measure")) or "loss", text(self._progress.get("mode")) or "min"
+
+    @cached_property
+    def _progress(self) -> Object:
+        return read_object(self.files.progress) or {}
 
     @property
     def _metrics_files(self) -> list[Path]:

@@ -17,6 +17,7 @@ from ..config.yaml_text import read_yaml
 from ..errors import ConfigError, Problem, show
 from ..history.detail import Detail, read_detail
 from ..history.find import find_experiment
+from ..loop.campaign import TAG, load_campaign
 from ..record.runs import config_runs
 from ..record.values import items, part
 from .experiment import NewExperiment, place_experiment, write_experiment
@@ -26,7 +27,13 @@ _MARK = "# "
 
 
 def derive_experiment(
-    slug: str, parent: str, *, changes: Sequence[str] = (), claim: str = "", today: date | None = None
+    slug: str,
+    parent: str,
+    *,
+    changes: Sequence[str] = (),
+    claim: str = "",
+    campaign: str = "",
+    today: date | None = None,
 ) -> NewExperiment:
     """Write an experiment that goes on from `parent`, which is named as on the command line."""
     root = find_project()
@@ -35,13 +42,19 @@ def derive_experiment(
     config = _go_on(detail, parsed, claim)
     question = next((one for one in items(detail.conclusion.get("next")) if isinstance(one, str)), "")
     data = {"name": slug, **config, "parent_experiment_id": detail.summary.id}
-    if question:
-        data["metadata"] = {**part(data, "metadata"), "open_question": question}
+    metadata = part(data, "metadata") | ({"open_question": question} if question else {})
+    data["metadata"] = metadata | {"tags": _tags(metadata, campaign)}
     child = ExperimentConfig.model_validate(data)
     folder = place_experiment(root, slug, today=today)
     text = dump_yaml(child.model_copy(update={"name": folder.name}))
     path, script = write_experiment(folder, f"{_head(detail, question)}{text}")
     return NewExperiment(folder.name, path, script, detail.summary.id, question)
+
+
+def _tags(metadata: Mapping[str, Any], campaign: str) -> list[str]:
+    """The parent's tags, in the campaign that was named; without one, in none: the parent's may be over."""
+    kept = [tag for tag in items(metadata.get("tags")) if isinstance(tag, str) and not tag.startswith(TAG)]
+    return [*kept, load_campaign(campaign).tag] if campaign else kept
 
 
 def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..data.local_folder import LocalFile, LocalFolder, read_metadata
 from ..data.rows import detect_format
 from ..errors import WorkspaceError, show
 from ..files import write_text
+from ..loop.campaign import load_campaign
 from ..registry import registry
 from .project import find_project
 from .templates import fill_template
@@ -44,7 +45,14 @@ class NewExperiment:
 
 
 def new_experiment(
-    slug: str, *, dataset: str = "", claim: str = "", backend: str = "mock", model: str = "", today: date | None = None
+    slug: str,
+    *,
+    dataset: str = "",
+    claim: str = "",
+    backend: str = "mock",
+    model: str = "",
+    campaign: str = "",
+    today: date | None = None,
 ) -> NewExperiment:
     """Write an experiment on the data of the project one is in."""
     if backend not in registry("backend"):
@@ -56,6 +64,7 @@ def new_experiment(
     values = {
         "claim": json.dumps(claim or f"Training on {rows.name} raises pass@1 over the model before training."),
         "dataset": rows.name,
+        "tags": ", ".join([rows.name, *([f'"{load_campaign(campaign).tag}"'] if campaign else [])]),
         "benchmarks": "\n".join(_benchmark_lines(root, rows.name)),
         "transforms": json.dumps(transforms)[1:-1],
         "algorithm": algorithm,

@@ -18,6 +18,8 @@ from ..files import write_json, write_text
 _PACKAGED = Path(__file__).parent / "plugin"
 _CHECKOUT = Path(__file__).parents[3]
 _HOOK = "evsys_hook.py"
+_MANIFEST = ".agents/plugin.json"
+"""Of the cross-vendor format. At the root it would take the place of Codex's own manifest, and its hooks away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,15 @@ class Home:
     """The JSON file that has its hooks."""
     mcp: str | None = None
     """The JSON file that has its MCP servers."""
+    is_plugin: bool = False
+    """Whether it is a plugin folder of its own, with a manifest."""
 
 
 HOMES = {
     "claude": Home(".claude/skills", ".claude/agents", ".claude/settings.json", ".mcp.json"),
     "codex": Home(".agents/skills"),
     "cursor": Home(".cursor/skills", ".cursor/agents", mcp=".cursor/mcp.json"),
+    "any": Home("skills", "agents", is_plugin=True),
 }
 
 
@@ -102,6 +107,9 @@ def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]
     if home.agents is not None:
         for path in sorted((source / "agents").glob("*.md")):
             yield target / home.agents / path.name, path.read_text("utf-8")
+    if home.is_plugin:
+        for name in (_MANIFEST, "mcp.json"):
+            yield target / Path(name).name, (source / name).read_text("utf-8")
     if home.settings is not None:
         yield target / Path(home.settings).parent / "hooks" / _HOOK, (source / "hooks" / _HOOK).read_text("utf-8")
 

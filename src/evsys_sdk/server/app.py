@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import EvsysError, show
 from ..log import get_logger
+from . import openai, openai_answers
 from .answer import Refusal
 from .routes import ROOT, ROUTES, Unknown
 from .service import Service
@@ -38,7 +39,9 @@ class App:
             scope["app"], scope["service"] = self, self.service
             await self._router(scope, receive, send)
         except Exception as error:
-            await self._refusal(error, scope).answer()(scope, receive, send)
+            refusal = self._refusal(error, scope)
+            is_openai = scope["path"].startswith(openai.PREFIXES)
+            await (openai_answers.refuse(refusal) if is_openai else refusal.answer())(scope, receive, send)
 
     def _refusal(self, error: Exception, scope: Scope) -> Refusal:
         match error:
@@ -58,7 +61,9 @@ class App:
         elif path != _OPEN:
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
             if not hmac.compare_digest(given, self._key):
-                raise Refusal(401, "the API key is missing or wrong. Send the server's key as X-API-Key.")
+                raise Refusal(
+                    401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token."
+                )
 
     def _check_caller(self, headers: Mapping[bytes, bytes]) -> None:
         """Without a key, a page in a browser on this machine could ask too: by its own name made to point here, or by

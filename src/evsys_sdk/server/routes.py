@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..errors import show
-from . import listing, requests, sampling
+from . import listing, openai, requests, sampling
 from .answer import Refusal, answer_json
 from .checkpoints import Place
 from .memory import Reading
@@ -247,4 +247,10 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("GET", "samplers/{sampler_id}", _in_memory(lambda service, r: listing.sampler(service, **r.path_params))),
 ]
 
-ROUTES: Final = [Route(f"{ROOT}/{path}", endpoint, methods=[method]) for method, path, endpoint in _TABLE]
+ROUTES: Final = [
+    *(Route(f"{ROOT}/{path}", endpoint, methods=[method]) for method, path, endpoint in _TABLE),
+    *(
+        Route(path, Endpoint(handler, takes_work=method == "POST", large=True), methods=[method])
+        for method, path, handler in openai.TABLE
+    ),
+]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from ..builtins import EXTRA_MODULES
 from ..errors import ConfigError, MissingExtraError
 from ..log import get_logger
+from .catalog import Catalog
 from .settings import ServeSettings
 
 _CLOSE_S: Final = 10.0
@@ -21,7 +22,7 @@ _FETCH_S: Final = 3.0
 """After the last operation has ended, clients have this long to fetch results."""
 
 
-def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
+def serve(settings: ServeSettings, announce: Callable[[str], None], catalog: Catalog | None = None) -> None:
     """Serve until a signal asks to stop; `announce` gets the URL once clients can connect."""
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
@@ -31,7 +32,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     messages()  # what is missing should show before a client connects
     listening = _listen(settings)
     try:
-        asyncio.run(_serve(Service.start(settings), listening, announce))
+        asyncio.run(_serve(Service.start(settings, catalog), listening, announce))
     finally:
         listening.close()
 
@@ -97,13 +98,13 @@ async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
     await stopping.wait()
     futures, settings = service.futures, service.settings
     service.give_up_waiting()
-    get_logger(__name__).info("shutting down; %d operations to finish", futures.running)
+    get_logger(__name__).info("shutting down; %d operations to finish", service.running)
     loop = asyncio.get_running_loop()
     end = loop.time() + settings.grace_s
-    while futures.running and loop.time() < end:
+    while service.running and loop.time() < end:
         await asyncio.sleep(0.02)
-    if futures.running:
-        get_logger(__name__).warning("%d operations did not end within %g s", futures.running, settings.grace_s)
+    if service.running:
+        get_logger(__name__).warning("%d operations did not end within %g s", service.running, settings.grace_s)
     end = loop.time() + _FETCH_S
     while futures.unfetched() and loop.time() < end:
         await asyncio.sleep(0.02)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,14 @@ from ..errors import BackendError, EvsysError
 from ..log import get_logger
 from . import requests
 from .answer import Refusal, answer_failure, answer_json
+from .catalog import Catalog, EmptyCatalog
 from .checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
 from .engine import Engine
 from .fair_share import FairShare
 from .futures import Futures
 from .memory import Memory
 from .model import ServedModel
+from .openai_models import OfferedModels
 from .protobuf import TrainingRequest, read_training_request, training_answer
 from .sessions import Sampler, Session, Sessions
 from .settings import ServeSettings
@@ -45,20 +47,44 @@ class Service:
     memory: Memory = field(init=False)
     futures: Futures = field(init=False)
     samples: FairShare = field(init=False)
+    offered: OfferedModels = field(init=False)
+    catalog: Catalog = field(default_factory=EmptyCatalog)
+    """Names that OpenAI's API answers to beside models and saved weights."""
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _sampling: int = 0
+    """Requests of OpenAI's API that are being answered."""
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.settings.max_held_bytes)
         self.futures = Futures(self.memory)
         self.samples = FairShare(self.settings.samples_at_once)
+        self.offered = OfferedModels(self.engine, self.checkpoints, self.catalog)
+
+    @contextlib.asynccontextmanager
+    async def admit_sampling(self) -> AsyncGenerator[None]:
+        """Work for a request of OpenAI's API; a shutdown waits for it, and too much of it at once is refused."""
+        most = self.settings.max_samples
+        if self._sampling >= most:
+            raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
+        self._sampling += 1
+        try:
+            yield
+        finally:
+            self._sampling -= 1
+
+    @property
+    def running(self) -> int:
+        """What has been accepted and has not ended."""
+        return self.futures.running + self._sampling
 
     @classmethod
-    def start(cls, settings: ServeSettings) -> Service:
+    def start(cls, settings: ServeSettings, catalog: Catalog | None = None) -> Service:
         """Load the models; a folder that cannot be written shows here, not when the first weights are saved."""
         (settings.state_dir / "runs").mkdir(parents=True, exist_ok=True)
-        return cls(settings, Engine.start(settings), Checkpoints(settings.state_dir))
+        checkpoints = Checkpoints(settings.state_dir)
+        return cls(settings, Engine.start(settings), checkpoints, catalog=catalog or EmptyCatalog())
 
     def create_session(self, request: requests.CreateSession) -> dict[str, Any]:
         session = self.sessions.create(display_name=request.display_name, user_metadata=request.user_metadata)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import EvsysError, TrainingError
 from ..log import get_logger
@@ -43,6 +43,10 @@ class RunInfo:
     steps_done: int = 0
     """Above 0 the run resumes after this step: drop whatever you recorded for later ones."""
     hypothesis: str | None = None
+    measure: str = "loss"
+    """What the recipe says it is getting on by, logged with each step ..."""
+    measure_mode: Literal["min", "max"] = "min"
+    """... and whether less or more of it is better."""
     repeats: tuple[EvalRecord, ...] = ()
     """Scorings of steps already done that will be recorded again, without their scores: drop what you have of them.
 
@@ -114,6 +118,12 @@ class Callback:
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """After each optimiser step; the first one is step 1."""
 
+    def on_scored(self, record: EvalRecord) -> None:
+        """As soon as a scoring that overlaps training is done, from the thread that made it; for displays.
+
+        `on_eval` hears of it at a fixed step, however fast the machine is.
+        """
+
     def on_eval(self, record: EvalRecord) -> None:
         """After a scoring, during training or at its end."""
 
@@ -132,6 +142,13 @@ class Callback:
     def findings(self) -> Sequence[str]:
         """What it noticed about the run, in sentences; they go into the result."""
         return ()
+
+    def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
+        """What somebody elsewhere said to an experiment that waits for an approval: yes or no, why, and who.
+
+        The callback is made anew for this, and asked every few seconds until there is an answer.
+        """
+        return None
 
     def close(self) -> None:
         """Release files and connections."""
@@ -200,6 +217,9 @@ class Observers(Callback):
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         # Copies, here and below: what one of them does to its own reaches neither the run nor the others.
         self._tell(lambda callback: callback.on_step(step, dict(metrics)))
+
+    def on_scored(self, record: EvalRecord) -> None:
+        self._tell(lambda callback: callback.on_scored(replace(record, metrics=dict(record.metrics))))
 
     def on_eval(self, record: EvalRecord) -> None:
         self._tell(lambda callback: callback.on_eval(replace(record, metrics=dict(record.metrics))))

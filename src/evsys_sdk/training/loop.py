@@ -93,6 +93,8 @@ class TrainingLoop:
     attempt: int = 1
     """How often the run was started; keeps the names of checkpoints unique when a killed run repeats steps."""
     renderer: str | None = None
+    after_save: Callable[[], None] | None = None
+    """Called when a checkpoint was stored, to make room."""
     last_saved: Checkpoint | None = None
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
     tokens: dict[str, int] = field(default_factory=lambda: {"trained": 0, "sampled": 0})
@@ -269,6 +271,8 @@ class TrainingLoop:
             ) from error
         self.last_saved = checkpoint
         self.observers.on_checkpoint(asdict(checkpoint))
+        if self.after_save is not None:
+            self.after_save()
         if starts_scoring and self.scoring is not None:
             self.scoring.start(self.offset + steps_done, sampler)
         return checkpoint

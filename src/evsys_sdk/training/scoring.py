@@ -9,6 +9,7 @@ again for the step it belongs to.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -53,6 +54,8 @@ class BackgroundScoring:
     checkpoints: CheckpointLog
     failures: dict[int, str] = field(default_factory=dict[int, str])
     """Step -> why it could not be scored at all."""
+    awaited: threading.Event = field(default_factory=threading.Event)
+    """Set while training waits for the scoring, which then need not spare it."""
     _running: _Running | None = None
     _last: tuple[int, dict[str, float]] | None = None
     """The last step that was recorded, and its scores."""
@@ -68,6 +71,7 @@ class BackgroundScoring:
     def start(self, step: int, sampler: SamplingClient, *, everything: bool = False) -> None:
         """Begin to score; the one before must have been collected."""
         assert self._running is None
+        self.awaited.clear()
         result = self._thread.submit(copy_context().run, self.score, step, sampler, everything)
         self._running = _Running(step, sampler.ref, result)
 
@@ -84,6 +88,7 @@ class BackgroundScoring:
         if self._running is None:
             return
         running = self._running
+        self.awaited.set()
         try:
             scorings = await asyncio.wrap_future(running.result)
         except Exception as error:

@@ -19,6 +19,7 @@ export interface Live {
   total_steps: number | null;
   metric: string;
   recent: number[];
+  awaits_approval: boolean;
 }
 
 export interface Experiment {

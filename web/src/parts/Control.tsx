@@ -28,9 +28,17 @@ export function Control({ experiment: one, session, requests }: { experiment: Ex
       )}
       {running && (
         <>
-          <button type="button" onClick={() => setAsked("approve")}>
-            approve
-          </button>
+          {one.live?.awaits_approval && (
+            <>
+              <span className="quiet">waits for an approval</span>
+              <button type="button" className="primary" onClick={() => setAsked("approve")}>
+                approve
+              </button>
+              <button type="button" onClick={() => setAsked("reject")}>
+                reject
+              </button>
+            </>
+          )}
           {session.can_stop && (
             <button type="button" className="danger" onClick={() => setAsked("stop")}>
               stop

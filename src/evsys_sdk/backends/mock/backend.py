@@ -19,6 +19,8 @@ class MockBackend:
     """A small numpy language model that learns, samples and resumes exactly; for trying things out and for tests."""
 
     name: ClassVar[str] = "mock"
+    without_effect: ClassVar[frozenset[str]] = frozenset({"lora_rank"})
+    """Params of recipes that are recorded only: there is no adapter here."""
 
     class Config(BaseModel):
         """Params of `backend.kind: mock`."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError
 from ...files import atomic_write, write_json
+from ...record.checkpoints import stored_at
 from ..checkpoint_name import MANIFEST, check_free
 
 FORMAT: Final = 1
@@ -41,7 +42,7 @@ def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> 
 
 def read_checkpoint(ref: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The arrays and the manifest of a checkpoint, after checking that it is whole."""
-    folder = Path(ref)
+    folder = Path(stored_at(ref))
     manifest = _read_manifest(folder)
     try:
         content = (folder / _WEIGHTS).read_bytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from .commands import Call, ToolError, shorten
 from .protocol import Json, Tool
@@ -25,7 +25,26 @@ def _list_experiments(call: Call, given: Json) -> Any:
 
 
 def _get_experiment(call: Call, given: Json) -> Any:
-    return shorten(call.evsys("show", "--json", "--", given["experiment"]))
+    """What `evsys show` has, less what is empty and what stands in the conclusion anyway: agents cut long answers."""
+    shown = call.evsys("show", "--json", "--", given["experiment"])
+    for arm in shown["arms"]:
+        arm["metrics"] = {name: value for name, value in arm["metrics"].items() if _is_score(name)}
+    for key in ("config_sha256", "artifacts", "checkpoints"):
+        shown.pop(key, None)
+    return shorten(_without_empty(shown))
+
+
+def _is_score(metric: str) -> bool:
+    """Whether it is a number one looks for first, rather than its error, a part of it, or the baseline's."""
+    is_detail = "=" in metric or metric.endswith(("/stderr", "/tasks")) or metric.startswith("baseline/")
+    return not is_detail and ("/" in metric or metric in ("steps", "final_loss"))
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        inner = {key: _without_empty(one) for key, one in cast("Json", value).items()}
+        return {key: one for key, one in inner.items() if one not in (None, "", [], {})}
+    return [_without_empty(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _tell_schema(call: Call, given: Json) -> Any:

@@ -340,7 +340,8 @@ class StoredRecords:
         arms = connection.execute(select(run.c.no, run.c.step, run.c.total_steps).where(*mine)).all()
         furthest = max(arms, key=lambda arm: arm[1] if arm[1] is not None else -1, default=None)
         if furthest is None:
-            return Live(arms_running=0, step=None, total_steps=None, metric="", recent=[])
+            awaits = self._awaits_approval(connection, id)
+            return Live(arms_running=0, step=None, total_steps=None, metric="", recent=[], awaits_approval=awaits)
         logged = select(key.c.id, key.c.name).join(latest, latest.c.key_id == key.c.id)
         keys = {str(name): no for no, name in connection.execute(logged.where(latest.c.run_no == furthest[0])).all()}
         metric = default_metric(sorted(keys))
@@ -348,6 +349,12 @@ class StoredRecords:
         recent = select(point.c.value).where(*same).order_by(point.c.step.desc()).limit(_RECENT)
         values = [float(value) for value in connection.execute(recent).scalars()][::-1]
         return Live(arms_running=len(arms), step=furthest[1], total_steps=furthest[2], metric=metric, recent=values)
+
+    def _awaits_approval(self, connection: Connection, id: str) -> bool:
+        table, words = schema.event, (Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED)
+        mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(words))
+        last = select(table.c.kind).where(*mine).order_by(table.c.no.desc()).limit(1)
+        return connection.execute(last).scalar() == Kind.APPROVAL_AWAITED
 
     def _arms(self, connection: Connection, id: str) -> list[ArmData]:
         run, latest, key = schema.run, schema.metric_latest, schema.metric_key

@@ -33,6 +33,8 @@ class Live(Shape):
     """What `recent` shows; empty when nothing was logged yet."""
     recent: list[float]
     """The last values of `metric`, at most 40, oldest first."""
+    awaits_approval: bool = False
+    """Whether it waits for somebody's word before it starts."""
 
 
 class Experiment(Shape):

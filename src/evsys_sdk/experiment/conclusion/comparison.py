@@ -16,7 +16,7 @@ from ..hypothesis import Claim
 from ..statistics.attempts import attempt_error, look_errors
 from ..statistics.power import Prospect
 from ..statistics.reference import ERROR, Reference, detectable_effect, reference_of
-from ..statistics.two_level import Differences, RunScores, compare
+from ..statistics.two_level import Differences, RunScores, SeedNoise, compare
 from ..statistics.winner import shrunk
 from .evidence import Evidence
 from .measured import Measured, measure
@@ -123,7 +123,7 @@ def answer(
     if base is None or not candidates:
         return Analysis(question, baseline, report, selection, candidates)
     scores = [report.runs[name] for name in candidates]
-    differences = compare(base, scores, pool=report.pool)
+    differences = compare(base, scores, lent=_noise_lent(report))
     if differences is None:
         bare = tuple(_bare(name, run.mean - base.mean) for name, run in zip(candidates, scores, strict=True))
         return Analysis(question, baseline, report, selection, candidates, bare, eliminated=eliminated)
@@ -147,6 +147,10 @@ def answer(
         preferred,
         eliminated,
     )
+
+
+def _noise_lent(report: Measured) -> list[SeedNoise]:
+    return [one.noise for one in report.lent]
 
 
 def _prefer(
@@ -184,8 +188,9 @@ def choose(
     others = [name for name in scored if name != top]
     if not others:
         return top
-    rest = [run for name, run in measured.runs.items() if name not in scored]
-    differences = compare(measured.runs[top], [measured.runs[name] for name in others], pool=rest)
+    rest = [run.seed_noise for name, run in measured.runs.items() if name not in scored]
+    lent = [noise for noise in rest if noise is not None]
+    differences = compare(measured.runs[top], [measured.runs[name] for name in others], lent=lent)
     ties = [top]
     for at, name in enumerate(others):
         distance = abs(measured.runs[name].mean - measured.runs[top].mean)
@@ -291,7 +296,7 @@ def _bounded(
         base = scores_of(Measured(runs=other, base_model=report.base_model, by_task=True), baseline)
         if base is not None and base.values.shape[1] != next(iter(own.values())).values.shape[1]:
             base = None  # the model before training has no score for some task
-        found = None if base is None else compare(base, [own[name] for name in names], pool=report.pool)
+        found = None if base is None else compare(base, [own[name] for name in names], lent=_noise_lent(report))
         if found is None:
             ends.append([widest[0] if side < 0 else widest[1]] * len(names))
             continue

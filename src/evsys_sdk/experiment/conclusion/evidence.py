@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config import Metadata
+from ..statistics.two_level import SeedNoise
 from .looks import Looks
 
 BASELINE = "baseline"
@@ -112,6 +113,19 @@ class RunEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class LentNoise:
+    """How far the seeds of earlier runs lay apart, in one metric on one set of tasks."""
+
+    sha256: str
+    """Of the tasks."""
+    metric: str
+    samples: int
+    """Of each arm, on all tasks: with more of them, answers to single tasks move a score less."""
+    noise: SeedNoise
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything a conclusion is drawn from."""
 
@@ -131,8 +145,8 @@ class Evidence:
     """Whether a search decided by the scores which arms went on."""
     looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
     """How often earlier experiments scored a test set, by the sha256 of its tasks."""
-    pool: Sequence[RunEvidence] = ()
-    """Runs of other experiments with the same model and benchmark: they tell more about what a seed does."""
+    lent: Sequence[LentNoise] = ()
+    """What a seed did in other experiments with the same model, algorithm and benchmark."""
     parent: RunEvidence | None = None
     """The run that this experiment goes on from; the baseline where no other one is given."""
     attempt: int | None = None

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from ..statistics.two_level import FloatArray, IntArray, RunScores
-from .evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
+from .evidence import ArmEvidence, Evidence, LentNoise, Score, Scoring, SetKey
 from .question import Question, base_model_keys
 
 _LEAST_COVERAGE = 0.8
@@ -47,8 +47,8 @@ class Measured:
     lowest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
     """Every run with its missing samples taken as wrong; empty where none is missing."""
     highest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
-    pool: Sequence[RunScores] = ()
-    """Runs of other experiments on the same set."""
+    lent: Sequence[LentNoise] = ()
+    """Noise of other experiments on the same set."""
     labels: Mapping[str, IntArray] = field(default_factory=dict[str, IntArray])
     """Where the tasks say they come from, as numbers: key -> one for each task."""
 
@@ -119,7 +119,7 @@ def _by_task(
         found,
         dropped_tasks=len(asked) - len(common),
         n_clusters=None if clusters is None else int(clusters.max()) + 1,
-        pool=_pool(evidence.pool, key, question.metric),
+        lent=_lent(evidence.lent, question.metric, scorings.values()),
         labels={} if clusters is not None else _labels(scorings.values(), common),
     )
     found = _with_base_model(found, base, [_row(score.per_task or {}, common) for score, _ in base])
@@ -160,17 +160,10 @@ def _number(names: Sequence[str]) -> IntArray:
     return np.array([at[name] for name in names], dtype=np.intp)
 
 
-def _pool(runs: Sequence[RunEvidence], key: SetKey, metric: str) -> list[RunScores]:
-    """What seeds did in other experiments, each by the tasks that its own seeds share."""
-    found: list[RunScores] = []
-    for run in runs:
-        scores = [score for arm in run.arms if (score := _score(arm, key, metric)[0]) is not None]
-        tables = [score.per_task for score in scores if score.per_task is not None]
-        common = [task for task in _asked(tables) if all(task in one for one in tables)]
-        if len(tables) > 1 and len(common) > 1:
-            clusters = _clusters([arm.scorings[key] for arm in run.arms if key in arm.scorings], common)
-            found.append(RunScores(np.stack([_row(one, common) for one in tables]), clusters=clusters))
-    return found
+def _lent(offered: Sequence[LentNoise], metric: str, scorings: Iterable[Scoring]) -> list[LentNoise]:
+    """What was seen on these tasks with as many samples: another number of them moves a score by another amount."""
+    asked = {(one.sha256, one.scores[metric].n_samples) for one in scorings}
+    return [one for one in offered if one.metric == metric and (one.sha256, one.samples) in asked and len(asked) == 1]
 
 
 def _with_bounds(

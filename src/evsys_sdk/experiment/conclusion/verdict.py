@@ -126,11 +126,17 @@ def _looks(evidence: Evidence, analysis: Analysis) -> Looks | None:
 def _noise_floor(analysis: Analysis) -> NoiseFloor | None:
     runs = list(analysis.report.runs.values())
     seeds = max((run.n_seeds for run in runs), default=1)
-    floor = noise_floor(seed_noise(runs, pool=analysis.report.pool), seeds=seeds)
+    floor = noise_floor(_noise(analysis), seeds=seeds)
     if floor is None:
         return None
-    lent = counted(len(analysis.report.pool), "earlier run")
-    return NoiseFloor(floor.seed_sd, floor.difference, f"all runs and {lent}" if analysis.report.pool else "all runs")
+    lent = sum(one.runs for one in analysis.report.lent)
+    source = f"all runs and {counted(lent, 'earlier run')}" if lent else "all runs"
+    return NoiseFloor(floor.seed_sd, floor.difference, source)
+
+
+def _noise(analysis: Analysis) -> SeedNoise | None:
+    report = analysis.report
+    return seed_noise(list(report.runs.values()), lent=[one.noise for one in report.lent])
 
 
 def _population(evidence: Evidence, analysis: Analysis) -> Population | None:
@@ -151,7 +157,7 @@ def _share_seeds(analysis: Analysis) -> bool:
 
 def _summaries(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
     """All runs, the best first, those without a score last."""
-    noise = seed_noise(list(analysis.report.runs.values()), pool=analysis.report.pool)
+    noise = _noise(analysis)
     differing = differing_settings(evidence.runs)
     cost = run_costs(evidence)
     found = [_summary(run, analysis, noise, differing.get(run.name, {}), cost(run.name)) for run in evidence.runs]

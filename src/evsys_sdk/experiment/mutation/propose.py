@@ -24,8 +24,10 @@ from ...config.load import load_document
 from ...config.yaml_text import read_yaml
 from ...errors import ConfigError, Problem, closest
 from ...files import write_text
-from ..parents import parent_id
+from ...record.reader import ExperimentRecord, experiment_id
+from ..parents import latest_attempt
 from ..preflight import PulledRows, check_config
+from .idle import IdleChanges
 from .moves import move
 from .space import MutableField, mutation_space, run_paths
 from .yaml_edit import edited
@@ -87,21 +89,27 @@ def propose(
     config = _runnable(text, file)
     data = cast("dict[str, Any]", read_yaml(text).data)
     _refuse_unknown(data, only, freeze)
-    spaces = [space for run in run_paths(data) if (space := _space(data, run, only, freeze))]
+    spaces = [(run, space) for run in run_paths(data) if (space := _space(data, run, only, freeze))]
     if not spaces:
         message = "--freeze leaves no field that may change" if freeze else "nothing in this config may change"
         raise ConfigError(Problem(message, file=file, hint=_known_fields(data)))
+    folder = latest_attempt(config)
+    if parent is None and folder is not None:
+        _refuse_invalid(folder, file)
+        parent = experiment_id(folder)
     pulled: dict[str, PulledRows] = {}
     fits = not check_config(config, kinds=False, pulled=pulled).problems  # else its rows say nothing about a child's
-    maker = _Maker(text, config, parent or parent_id(config) or config.name, pulled if fits else None)
+    idle = IdleChanges(config, data, folder)
+    maker = _Maker(text, config, parent or config.name, idle, pulled if fits else None)
     rng = Random(seed)
     tried: dict[str, Child | None] = {}
     found: list[Child] = []
     for _ in range(n * _ATTEMPTS_PER_CHILD):
-        moved = _changes(rng.choice(spaces), rng)
+        run, space = rng.choice(spaces)
+        moved = _changes(space, rng)
         name = maker.name(moved)
         if moved and name not in tried:
-            tried[name] = child = maker.child(moved)
+            tried[name] = child = maker.child(run, moved)
             found += [child] if child is not None else []
         if len(found) == n:
             break
@@ -119,16 +127,29 @@ def _runnable(text: str, file: str | None, pulled: dict[str, PulledRows] | None 
     return config
 
 
+def _refuse_invalid(folder: FilePath, file: str | None) -> None:
+    """What descends from a result that must not be believed inherits what is wrong with it."""
+    record = ExperimentRecord(folder)
+    said = record.invalidated or (record.conclusion.get("verdict") == "invalid" and record.conclusion.get("summary"))
+    if said:
+        message = f"its latest attempt, {record.experiment_id}, is invalid: {str(said).rstrip('.')}"
+        hint = "Repair what is wrong and run it again, take the mark back with `evsys invalidate --undo`, or rename it."
+        raise ConfigError(Problem(message, file=file, hint=hint))
+
+
 @dataclass(frozen=True, slots=True)
 class _Maker:
     text: str
     config: ExperimentConfig
     parent: str
+    idle: IdleChanges
     pulled: dict[str, PulledRows] | None
     """The rows of the parent, which children share."""
 
-    def child(self, moved: Mapping[MutableField, Any]) -> Child | None:
-        """The config with some values changed; None where that is no valid config."""
+    def child(self, run: Path, moved: Mapping[MutableField, Any]) -> Child | None:
+        """The config with some values changed; None where that is no valid config, or a change does nothing."""
+        if any(self.idle.holds(run, field, new) for field, new in moved.items()):
+            return None
         name = self.name(moved)
         noted = {field.name: [field.value, new] for field, new in moved.items()}
         changes: dict[Path, Any] = {field.path: new for field, new in moved.items()}

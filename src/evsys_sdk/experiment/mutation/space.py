@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from ...config import AlgorithmConfig
 from ...config.fields import Path, child, dotted, item_models_in, split_dotted
 from ...errors import MISSING, EvsysError
-from ...registry import config_model, registry
+from ...registry import config_model, get_algorithm, get_backend, registry
 
 type Kind = Literal["int", "float", "bool", "choice"]
 
@@ -67,8 +67,20 @@ def mutation_space(data: Mapping[str, Any], run: Path, *, opened: Sequence[str] 
     node = value_at(data, run)
     taken = {split_dotted(axis) for axis in _axes(data)}
     found = [field for block in _blocks(node, opened) for field in _block_fields(node, block)]
+    ignored = _ignored_params(node)
+    found = [field for field in found if not (field.path[0] == "algorithm" and field.path[-1] in ignored)]
     fields = [_moved(field, run) for field in found if not _is_set_by(field.path, taken)]
     return list({field.path: field for field in fields}.values())
+
+
+def _ignored_params(run: Any) -> frozenset[str]:
+    """What the backend of a run records of a recipe without acting on it."""
+    try:
+        recipe = get_algorithm(str(child(child(run, "algorithm"), "kind")))
+        backend = getattr(recipe, "pinned_backend", None) or child(child(run, "backend"), "kind")
+        return getattr(get_backend(str(backend)), "without_effect", frozenset())
+    except EvsysError:  # what is wrong with it is said by validation
+        return frozenset()
 
 
 def value_at(data: Any, path: Path) -> Any:

@@ -5,10 +5,11 @@ cut off at zero and raised for erratic runs, and the largest of several differen
 distribution, so it is drawn: worlds without any difference, with as many runs, seeds and clusters of tasks as the
 experiment had and the mixture of noise that was found, each put through the same arithmetic.
 
-Two worlds are drawn. In the first all runs are equally noisy; there, the largest difference passes in 2.5 % at most.
-In the second the seeds of the baseline lie five times as far apart as those of the others, which three seeds often do
-not show; there, it passes in 3 % at most. The stricter of the two decides. Where a validation set prefers one run,
-most of the error rate is spent on that run, whose luck on validation is luck of the same models on test.
+Three worlds are drawn. In the first all runs are equally noisy; there, the largest difference passes in 2.5 % at most.
+In the others the seeds of the baseline, or of a compared run, lie five times as far apart as those of the rest, which
+three seeds often do not show; there, it passes in 3 % at most. The strictest of them decides. Where a validation set
+prefers one run, most of the error rate is spent on that run, whose luck on validation is luck of the same models on
+test.
 
 Mixtures are rounded to tenths and draws have a fixed seed, so that the same record always gives the same conclusion.
 """
@@ -22,22 +23,19 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from .charges import Spread, standard_errors
 from .student_t import chi2_quantile
-from .two_level import Differences, charge_baseline, charge_run
+from .two_level import Differences
 
 ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
 _ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.03, 0.021
-"""How often it may pass where the baseline is erratic; two seeds hide that so well that less must be aimed at."""
-_ERROR_IF_ERRATIC_WITH_HISTORY, _ENOUGH_HISTORY = 0.05, 4
-"""Who lends the noise of earlier runs to these says that the baseline is one of their kind: less need be feared."""
-_KEPT = 0.9
-"""Share of the error rate that is used; the rest is for not knowing the mixture of noise exactly."""
+"""How often it may pass where a run is erratic; two seeds hide that so well that less must be aimed at."""
 _ERRATIC = 25.0
-"""Seed variance of an erratic baseline, in those of the other runs."""
+"""Seed variance of an erratic run, in those of the others."""
 _PREFERRED = 0.8
 """Share of the error rate that is spent on the run which validation prefers."""
-CAUTIOUS, _CAUTIOUS_IF_ERRATIC = 0.35, 0.45
+CAUTIOUS, _CAUTIOUS_IF_ERRATIC = 0.4, 0.5
 """The noise of seeds is taken from the upper part of its own uncertainty: at its mean, few seeds would be too sure."""
 _HIDING_SEEDS = 2
 """So many seeds may agree by chance so well that nothing is left of the noise."""
@@ -98,11 +96,7 @@ class Reference:
     def p_value(self, t: float, *, preferred: bool = False) -> float:
         """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
         which, share = self._aim(preferred=preferred)
-        usual, erratic = _worlds(self.design), _worlds(self.erratic or self.design, _ERRATIC)
-        passes = max(
-            _share_above(getattr(usual, which), abs(t)) / self._allowed(share),
-            _share_above(getattr(erratic, which), abs(t)) / self._allowed_if_erratic(share),
-        )
+        passes = max(_share_above(drawn, abs(t)) / allowed for drawn, allowed in self._tested(which, share))
         return min(1.0, 2 * ERROR * passes)
 
     def detectable(self, critical: float, *, power: float = 0.8) -> float:
@@ -115,22 +109,19 @@ class Reference:
             return "largest", 1.0
         return ("preferred", _PREFERRED) if preferred else ("largest", 1 - _PREFERRED)
 
-    def _allowed(self, share: float) -> float:
-        return self.error * share * _KEPT
-
-    def _allowed_if_erratic(self, share: float) -> float:
-        few = self.design.baseline_seeds == _HIDING_SEEDS
-        most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS if few else _ERROR_IF_ERRATIC
-        if self.design.lent_df >= _ENOUGH_HISTORY:
-            most = _ERROR_IF_ERRATIC_WITH_HISTORY
-        return self.error * share * most / ERROR
-
     def _quantile(self, which: str, share: float) -> float:
-        usual, erratic = _worlds(self.design), _worlds(self.erratic or self.design, _ERRATIC)
-        return max(
-            _upper_quantile(getattr(usual, which), self._allowed(share)),
-            _upper_quantile(getattr(erratic, which), self._allowed_if_erratic(share)),
-        )
+        return max(_upper_quantile(drawn, allowed) for drawn, allowed in self._tested(which, share))
+
+    def _tested(self, which: str, share: float) -> list[tuple[Draws, float]]:
+        """What is drawn in each of the worlds, and how much of it may pass."""
+        most, design = _ERROR_IF_ERRATIC, self.erratic or self.design
+        if _HIDING_SEEDS in (self.design.baseline_seeds, self.design.seeds[-1]):
+            most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS
+        usual, feared = self.error * share, self.error * share * most / ERROR
+        worlds = [(_worlds(self.design), usual), (_worlds(design, 1.0, _ERRATIC), feared)]
+        if self.design.baseline_seeds:
+            worlds.append((_worlds(design, _ERRATIC), feared))
+        return [(getattr(drawn, which), allowed) for drawn, allowed in worlds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +200,7 @@ def raise_noise(between: float, answers: float, df: float, upper: float) -> floa
 
 
 def caution_if_erratic(baseline_seeds: int) -> float:
-    """Where in its uncertainty the noise is taken from for an erratic baseline."""
+    """Where in its uncertainty the noise is taken from for an erratic run."""
     return _CAUTIOUS_IF_ERRATIC if baseline_seeds > _HIDING_SEEDS else CAUTIOUS
 
 
@@ -226,10 +217,10 @@ def suiting_variance(differences: Differences) -> float:
 
 
 @lru_cache(maxsize=512)
-def _worlds(design: Design, baseline_noise: float = 1.0) -> _Worlds:
-    difference, stderr, on_validation = _draw(design, baseline_noise)
+def _worlds(design: Design, baseline_noise: float = 1.0, run_noise: float = 1.0) -> _Worlds:
+    difference, stderr, on_validation = _draw(design, baseline_noise, run_noise)
     t = difference / stderr
-    single = np.sort(t[:, 0])
+    single = np.sort(t[:, len(design.seeds) - 1])
     if on_validation is None:
         return _Worlds(np.sort(t.max(axis=1)), single, single)
     preferred = np.take_along_axis(t, on_validation.argmax(axis=1)[:, None], axis=1)[:, 0]
@@ -238,34 +229,47 @@ def _worlds(design: Design, baseline_noise: float = 1.0) -> _Worlds:
 
 @lru_cache(maxsize=4096)
 def _detectable(design: Design, critical: float, power: float) -> float:
-    difference, stderr, _ = _draw(design, 1.0)
+    difference, stderr, _ = _draw(design, 1.0, 1.0)
     return float(np.quantile(critical * stderr[:, 0] - difference[:, 0], power))
 
 
-def _draw(design: Design, baseline_noise: float) -> tuple[Draws, Draws, Draws | None]:
+def _draw(design: Design, baseline_noise: float, run_noise: float) -> tuple[Draws, Draws, Draws | None]:
     """Differences, their standard errors as they would be estimated, and the differences on validation, if there are.
 
     In units in which the variance of a seed's score is 1.
     """
     draws = _draws(replace(design, seed_share=0, task_share=0, validation=0))
     training, answers = design.seed_share / _TENTHS, 1 - design.seed_share / _TENTHS
-    of_base = training * baseline_noise + answers
     seeds = np.array([*design.seeds, *[design.seeds[len(design.seeds) // 2]] * design.unseen], dtype=np.float32)
     own, base = 1 / seeds, 1 / design.baseline_seeds if design.baseline_seeds else 0.0
     suiting = design.task_share / _TENTHS / (1 - design.task_share / _TENTHS) * float(own.mean() + base)
-    luck = draws.luck * np.sqrt(training * own) - draws.base_luck * math.sqrt(training * baseline_noise * base)
+    noisy = np.ones_like(own)
+    noisy[0] = run_noise
+    luck = draws.luck * np.sqrt(training * noisy * own) - draws.base_luck * math.sqrt(training * baseline_noise * base)
     noise = draws.answers * np.sqrt(answers * own) - draws.base_answers * math.sqrt(answers * base)
     suited = draws.suited * math.sqrt(suiting)
     difference = luck + noise + suited
-    pooled, of_runs, of_baseline = _seed_variances(design, draws, of_base)
-    explained = answers * draws.explained
-    charged = pooled[:, None] * charge_run(of_runs / pooled[:, None])
-    seen = np.maximum(charged - explained[:, None], 0.0) * own[: len(design.seeds)]
-    unseen = np.maximum(pooled - explained, 0.0)[:, None] * own[len(design.seeds) :]
-    to_baseline = np.maximum(pooled * charge_baseline(of_baseline / pooled) - explained, 0.0) * base
-    by_task = (suiting + answers * (own + base)) * draws.tasks if design.tasks_df else np.float32(0.0)
-    variance = by_task + np.concatenate([seen, unseen], axis=1) + to_baseline[:, None]
-    stderr = np.sqrt(np.maximum(variance, 1e-12))
+    pooled, quiet, of_runs, of_baseline = _seed_variances(
+        design, draws, training * baseline_noise + answers, training * run_noise + answers
+    )
+    by_task = (suiting + answers * (own + base)) * draws.tasks if design.tasks_df else np.zeros_like(difference)
+    unseen = np.repeat(pooled[:, None], design.unseen, axis=1)
+    spread = Spread(
+        tasks=by_task,
+        pooled=pooled,
+        quiet=quiet,
+        explained=answers * draws.explained,
+        of_runs=np.concatenate([of_runs, unseen], axis=1),
+        of_baseline=of_baseline,
+        distance=None,
+        shares=own,
+        base_share=base,
+        base_df=max(0, design.baseline_seeds - 1),
+        lent=design.lent_df > 0,
+    )
+    if len(design.seeds) > 1:
+        spread = replace(spread, distance=_distances(design, draws, spread, difference, answers, suiting))
+    stderr = np.maximum(standard_errors(spread), 1e-6)
     if not design.validation:
         return difference, stderr, None
     ratio = math.sqrt(_TENTHS / design.validation)
@@ -273,12 +277,32 @@ def _draw(design: Design, baseline_noise: float) -> tuple[Draws, Draws, Draws | 
     return difference, stderr, luck + elsewhere
 
 
-def _seed_variances(design: Design, draws: _Draws, of_base: float) -> tuple[Draws, Draws, Draws]:
-    """Variance of seeds as it would be estimated: pooled, of each run, and of the baseline."""
+def _distances(
+    design: Design, draws: _Draws, spread: Spread, difference: Draws, answers: float, suiting: float
+) -> Draws:
+    """Squared distance of the baseline from the other runs, in what luck explains, as it would be estimated."""
+    size = len(design.seeds)
+    seen, others = difference[:, :size], np.full(difference.shape[1], size, dtype=np.float32)
+    others[:size] -= 1
+    total = np.repeat(seen.sum(axis=1, keepdims=True), len(others), axis=1)
+    total[:, :size] -= seen
+    shares = float(spread.shares[:size].mean()) / others + spread.base_share
+    variance = np.maximum(spread.quiet - spread.explained, 0.0)[:, None] * shares
+    if design.tasks_df:
+        of_tasks = suiting * (_ALIKE + (1 - _ALIKE) / others) + answers * shares
+        variance = variance + of_tasks * np.roll(draws.tasks, 1, axis=1)
+    return (total / others) ** 2 / np.maximum(variance, 1e-12)
+
+
+def _seed_variances(
+    design: Design, draws: _Draws, of_base: float, of_first: float
+) -> tuple[Draws, Draws, Draws, Draws]:
+    """Variance of seeds as it would be estimated: of all, of all but the baseline, of each run, of the baseline."""
     size = len(design.seeds)
     if design.paired and draws.deviations is not None:
         left = draws.deviations.copy()
         left[:, size:] *= math.sqrt(of_base)
+        left[:, 0] *= math.sqrt(of_first)
         runs, seeds = left.shape[1:]
         left -= left.mean(axis=2, keepdims=True)
         left -= left.mean(axis=1, keepdims=True)
@@ -286,18 +310,21 @@ def _seed_variances(design: Design, draws: _Draws, of_base: float) -> tuple[Draw
         df = np.full(runs, (runs - 1) * (seeds - 1) / runs)
     else:
         scale = np.ones(draws.between.shape[1], dtype=np.float32)
-        scale[size:] = of_base
+        scale[0], scale[size:] = of_first, of_base
         own = draws.between * scale
         df = np.array([*(count - 1 for count in design.seeds), *([design.baseline_seeds - 1] * (len(scale) - size))])
-    known = float(df.sum()) + design.lent_df
+    lent = draws.lent * design.lent_df
+    known, known_of_runs = float(df.sum()) + design.lent_df, float(df[:size].sum()) + design.lent_df
     if known <= 0:
         nothing = np.ones(len(own), dtype=np.float32)
-        return nothing, np.ones((len(own), size), dtype=np.float32), nothing
-    pooled = np.maximum((own @ df + draws.lent * design.lent_df) / known, 1e-12)
+        return nothing, nothing, np.ones((len(own), size), dtype=np.float32), nothing
+    pooled = np.maximum((own @ df + lent) / known, 1e-12)
+    quiet = np.maximum((own[:, :size] @ df[:size] + lent) / known_of_runs, 1e-12) if known_of_runs > 0 else pooled
     single = np.array([count < 2 for count in design.seeds])
     of_runs = np.where(single, pooled[:, None], own[:, :size])
     of_baseline = own[:, size] if own.shape[1] > size and design.baseline_seeds > 1 else pooled
-    return pooled.astype(np.float32), of_runs.astype(np.float32), of_baseline.astype(np.float32)
+    found = [each.astype(np.float32) for each in (pooled, quiet, of_runs, of_baseline)]
+    return found[0], found[1], found[2], found[3]
 
 
 @dataclass(frozen=True, slots=True)

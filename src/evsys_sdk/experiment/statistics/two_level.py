@@ -11,10 +11,10 @@ take the place of single tasks, so that a thousand tasks from ten documents coun
 
     Var_tasks = C / (C - 1) * sum over clusters of (sum over its tasks of (d_t - D))^2 / T^2
 
-A few seeds a run say little about s2, so all runs are pooled; a run whose own seeds lie strikingly far apart is
-charged more, the baseline most of all, because it is in every difference. Where all runs were trained with the same
-seeds and it shows, what a seed does to all of them at once is in no difference, and is taken out. What a metric cannot
-say by task, such as a final loss, is compared by its values for each seed alone.
+A few seeds a run say little about s2, so all runs are pooled; a run that looks erratic is charged more (`charges`).
+Where all runs were trained with the same seeds and it shows, what a seed does to all of them at once is in no
+difference, and is taken out. What a metric cannot say by task, such as a final loss, is compared by its values for each
+seed alone.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from .charges import Spread, charge_run, standard_errors
 from .student_t import f_above
 
 type FloatArray = npt.NDArray[np.float64]
 type IntArray = npt.NDArray[np.intp]
 
-_STRIKING = 2.0
-"""From this ratio of its own seed variance to that of all runs together on, a run is taken to be erratic."""
 _FEWEST_TO_PAIR = 4
 """Runs with the same seeds are paired by seed from this many on; for fewer, that would cost too much certainty."""
 _SHARED = 0.05
@@ -118,8 +117,9 @@ class Differences:
     """Each candidate minus the baseline."""
 
     estimates: FloatArray
+    stderr: FloatArray
     covariance: FloatArray
-    """They share the baseline and the tasks, so they err together."""
+    """They share the baseline and the tasks, so they err together; here, all runs are equally noisy."""
     df: FloatArray
     task_variance: FloatArray
     """The part of the variance that more tasks would make smaller."""
@@ -132,10 +132,6 @@ class Differences:
     tasks_df: float = 0.0
     lent_df: int = 0
     """Degrees of freedom of the noise that come from runs outside the comparison."""
-
-    @property
-    def stderr(self) -> FloatArray:
-        return np.sqrt(np.diag(self.covariance))
 
 
 def are_paired(runs: Sequence[RunScores]) -> bool:
@@ -156,11 +152,11 @@ def are_paired(runs: Sequence[RunScores]) -> bool:
     return left > 0 and f_above(by_seed / left, seeds - 1, df) < _SHARED
 
 
-def seed_noise(runs: Sequence[RunScores], *, pool: Sequence[RunScores] = ()) -> SeedNoise | None:
-    """Pooled over all runs that have at least two seeds, and those of other experiments in `pool`."""
+def seed_noise(runs: Sequence[RunScores], *, lent: Sequence[SeedNoise] = ()) -> SeedNoise | None:
+    """Pooled over all runs that have at least two seeds, and what other experiments lend."""
     paired = are_paired(runs)
     found = [_noise_of_pairs([run for run in runs if run.trained])] if paired else [run.seed_noise for run in runs]
-    known = [one for one in [*found, *(run.seed_noise for run in pool)] if one is not None]
+    known = [one for one in [*found, *lent] if one is not None]
     df = sum(one.df for one in known)
     if not df:
         return None
@@ -170,34 +166,77 @@ def seed_noise(runs: Sequence[RunScores], *, pool: Sequence[RunScores] = ()) -> 
 
 
 def compare(
-    baseline: RunScores, candidates: Sequence[RunScores], *, pool: Sequence[RunScores] = ()
+    baseline: RunScores, candidates: Sequence[RunScores], *, lent: Sequence[SeedNoise] = ()
 ) -> Differences | None:
-    """All differences at once; None where nothing tells how noisy they are. `pool` lends its seeds to the noise."""
+    """All differences at once; None where nothing tells how noisy they are. `lent` is noise of other runs."""
     estimates = np.array([run.mean - baseline.mean for run in candidates])
-    noise = seed_noise([baseline, *candidates], pool=pool)
+    noise = seed_noise([baseline, *candidates], lent=lent)
     task_part = _task_covariance(baseline, candidates)
     if noise is None and task_part is None:
         return None
     size = len(candidates)
     tasks = np.zeros((size, size)) if task_part is None else task_part
-    own = _own_variances([baseline, *candidates], noise)
-    parts = [_seed_part(run, noise, spread) for run, spread in zip(candidates, own[1:], strict=True)]
-    covariance = tasks + np.diag(parts) + _seed_part(baseline, noise, own[0], is_baseline=True)
+    spread = _spread(baseline, candidates, lent, noise, tasks, estimates)
+    stderr = np.sqrt(np.diag(tasks)) if spread is None else standard_errors(spread).astype(np.float64)
     rounding = 1e-9 * max(float(np.abs(run.values).max()) for run in [baseline, *candidates])
-    if not np.all(np.diag(covariance) > rounding**2):
+    if not np.all(stderr > rounding):
         return None  # seeds that agree to the last digit say nothing about how far another one would lie
     shares = np.array([_seed_share(run) + _seed_share(baseline) for run in candidates])
     df = _degrees_of_freedom(np.diag(tasks), candidates[0].tasks_df, shares, noise)
     return Differences(
         estimates,
-        covariance,
+        stderr,
+        tasks if noise is None else _covariance(tasks, noise.component, baseline, candidates),
         df,
         np.diag(tasks).copy(),
         noise,
         seeds=tuple(run.n_seeds for run in candidates),
         baseline_seeds=baseline.n_seeds if baseline.trained else 0,
         tasks_df=0.0 if task_part is None else candidates[0].tasks_df,
-        lent_df=sum(run.n_seeds - 1 for run in pool if run.trained),
+        lent_df=sum(one.df for one in lent),
+    )
+
+
+def _covariance(
+    tasks: FloatArray, component: float, baseline: RunScores, candidates: Sequence[RunScores]
+) -> FloatArray:
+    return tasks + component * (np.diag([_seed_share(run) for run in candidates]) + _seed_share(baseline))
+
+
+def _spread(
+    baseline: RunScores,
+    candidates: Sequence[RunScores],
+    lent: Sequence[SeedNoise],
+    noise: SeedNoise | None,
+    tasks: FloatArray,
+    estimates: FloatArray,
+) -> Spread | None:
+    """What the standard errors are made of; None where the noise of seeds is unknown."""
+    if noise is None:
+        return None
+    own = _own_variances([baseline, *candidates], noise)
+    others = [(run.n_seeds - 1, each) for run, each in zip(candidates, own[1:], strict=True) if each is not None]
+    others += [(one.df, one.between) for one in lent]
+    known = sum(df for df, _ in others)
+    quiet = sum(df * each for df, each in others) / known if known else noise.between
+    size, distance = len(candidates), None
+    if size > 1:
+        weights = (np.ones((size, size)) - np.eye(size)) / (size - 1)
+        covariance = _covariance(tasks, max(0.0, quiet - noise.explained), baseline, candidates)
+        variance = np.einsum("ij,jk,ik->i", weights, covariance, weights)
+        distance = (weights @ estimates) ** 2 / np.maximum(variance, 1e-300)
+    return Spread(
+        tasks=np.diag(tasks),
+        pooled=np.array(noise.between),
+        quiet=np.array(quiet),
+        explained=np.array(noise.explained),
+        of_runs=np.array([noise.between if each is None else each for each in own[1:]]),
+        of_baseline=np.array(noise.between if own[0] is None else own[0]),
+        distance=distance,
+        shares=np.array([_seed_share(run) for run in candidates]),
+        base_share=_seed_share(baseline),
+        base_df=0 if own[0] is None else baseline.n_seeds - 1,
+        lent=bool(lent),
     )
 
 
@@ -316,26 +355,12 @@ def _seed_share(run: RunScores) -> float:
     return 1 / run.n_seeds if run.trained else 0.0
 
 
-def _seed_part(run: RunScores, noise: SeedNoise | None, own: float | None, *, is_baseline: bool = False) -> float:
+def _seed_part(run: RunScores, noise: SeedNoise | None, own: float | None) -> float:
     """What the luck of training adds to the variance of a run's score."""
     if noise is None:
         return 0.0
     ratio = np.array(own / noise.between if own is not None and noise.between > 0 else 1.0)
-    times = charge_baseline(ratio) if is_baseline else charge_run(ratio)
-    return max(0.0, float(times) * noise.between - noise.explained) * _seed_share(run)
-
-
-def charge_run(ratio: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """How many times the pooled variance a run is charged, by the ratio of its own to the pooled one.
-
-    Three seeds often lie somewhat further apart than usual by chance; only what is striking is taken at its word.
-    """
-    return np.where(ratio > _STRIKING, ratio, ratio.dtype.type(1.0))
-
-
-def charge_baseline(ratio: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """The same for the baseline, which is in every difference: at its word at once, at more where it is striking."""
-    return np.maximum(1.0, ratio) * np.maximum(1.0, ratio / _STRIKING) ** 4
+    return max(0.0, float(charge_run(ratio)) * noise.between - noise.explained) * _seed_share(run)
 
 
 def _degrees_of_freedom(tasks: FloatArray, tasks_df: float, shares: FloatArray, noise: SeedNoise | None) -> FloatArray:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
 from ...config.prices import Prices
+from ...record.checkpoints import stored_at
 from ..renderer import get_renderer
 from .sampled import SampledChatClient, SampledParams, required_model
 
@@ -44,7 +45,8 @@ class TinkerClient(SampledChatClient):
         self.config = config = self.Config(**params)
         self.model: str = required_model("tinker", config.model)
         backend = TinkerBackend(**config.server.model_dump(exclude_unset=True))
-        self._sampler, self._close = backend.open_sampler(self.model, config.checkpoint)
+        checkpoint = stored_at(config.checkpoint, sampler=True) if config.checkpoint else None
+        self._sampler, self._close = backend.open_sampler(self.model, checkpoint)
         try:
             self._renderer = get_renderer(self._sampler.tokenizer, config.renderer_name)
         except BaseException:

@@ -16,8 +16,8 @@ from ..progress.display import Display, Style, is_live_terminal
 from ..progress.plain import PlainDisplay
 from ..progress.state import ProgressState, Snapshot
 
-_SECONDS_BETWEEN_EVENTS = 1.0
-"""A quick run that saves or scores at every step must not flood the screen."""
+_SECONDS_BETWEEN_CHECKPOINTS = 1.0
+"""A quick run that saves at every step must not flood the screen; scores are all shown."""
 
 
 class PrintProgressConfig(Strict):
@@ -30,11 +30,11 @@ class PrintProgressConfig(Strict):
     every_steps: int | None = Field(default=None, ge=1)
     """Write a plain line every this many steps instead."""
     metrics: list[str] = []
-    """Further metrics to show beside the loss (or reward), e.g. [grad_norm]."""
+    """Further metrics to show beside what the recipe gets on by (loss, reward, ...), e.g. [grad_norm]."""
 
 
 class PrintProgress(Callback):
-    """Shows steps, loss, speed, scores and checkpoints while the run goes on."""
+    """Shows steps, loss or reward, speed, scores and checkpoints while the run goes on."""
 
     name = "print_progress"
     Config = PrintProgressConfig
@@ -48,12 +48,16 @@ class PrintProgress(Callback):
         self._snapshot = Snapshot()
         self._began = 0.0
         self._scores: dict[str, Mapping[str, float]] = {}
-        self._events: dict[str, float] = {}
+        self._shown: set[tuple[str, int]] = set()
+        """Scorings by label and step."""
+        self._saved_at = -1e9
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._control = control
         self._began = self._clock()
-        self._state = ProgressState(info.total_steps, info.steps_done, self.cfg.metrics)
+        self._state = ProgressState(
+            info.total_steps, info.steps_done, self.cfg.metrics, info.measure, info.measure_mode == "min"
+        )
         self._snapshot = self._state.start(self._began)
         self._display = self._choose_display(info.run_id)
         self._display.start(story.opening(info), self._snapshot)
@@ -64,13 +68,24 @@ class PrintProgress(Callback):
         if self._display is not None:
             self._display.update(self._snapshot, now)
 
-    def on_eval(self, record: EvalRecord) -> None:
+    def on_scored(self, record: EvalRecord) -> None:
+        """Show a score when it is there; the run itself hears of it at a fixed step."""
         label = story.eval_label(record)
         before, self._scores[label] = self._scores.get(label, {}), record.metrics
-        self._event("eval", label, story.scores(record, before), record.step)
+        self._shown.add((label, record.step))
+        if self._display is not None:
+            self._display.event("eval", label, story.scores(record, before), record.step)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        if (story.eval_label(record), record.step) not in self._shown:
+            self.on_scored(record)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        self._event("checkpoint", str(checkpoint.get("name", "")), "", int(checkpoint.get("step", self._snapshot.done)))
+        step, now = int(checkpoint.get("step", self._snapshot.done)), self._clock()
+        is_last = self._snapshot.total is not None and step >= self._snapshot.total
+        if self._display is not None and (is_last or now - self._saved_at >= _SECONDS_BETWEEN_CHECKPOINTS):
+            self._saved_at = now
+            self._display.event("checkpoint", str(checkpoint.get("name", "")), "", step)
 
     def on_run_end(self, result: RunResult) -> None:
         if self._display is not None:
@@ -90,12 +105,3 @@ class PrintProgress(Callback):
             if live := LiveDisplay.open(label):
                 return live
         return PlainDisplay(label, self.cfg.every_seconds, self.cfg.every_steps)
-
-    def _event(self, kind: str, label: str, text: str, step: int) -> None:
-        """Show a moment, unless one of its kind has just been shown; the last one of a run always is."""
-        key = label if kind == "eval" else kind
-        now = self._clock()
-        is_last = self._snapshot.total is not None and step >= self._snapshot.total
-        if self._display is not None and (is_last or now - self._events.get(key, -1e9) >= _SECONDS_BETWEEN_EVENTS):
-            self._events[key] = now
-            self._display.event(kind, label, text, step)

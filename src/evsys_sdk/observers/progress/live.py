@@ -32,7 +32,8 @@ _CURVE_WIDTH = 20
 _terminal = threading.Lock()
 """Held by the display that owns the terminal; only one can be redrawn at a time."""
 
-_MARKS = {"eval": ("◆", "cyan"), "checkpoint": ("●", "dim"), "completed": ("✔", "green"), "failed": ("✖", "red")}
+MARKS = {"eval": ("◆", "cyan"), "checkpoint": ("●", "dim"), "completed": ("✔", "green"), "failed": ("✖", "red")}
+"""How moments are marked, and in which colour."""
 
 
 class LiveDisplay:
@@ -83,12 +84,12 @@ class LiveDisplay:
         self._snapshot = snapshot
 
     def event(self, kind: str, label: str, text: str, step: int) -> None:
-        mark, style = _MARKS[kind]
+        mark, style = MARKS[kind]
         self._line(mark, style, label if kind == "eval" else f"{kind} {label}", f"step {step}  {text}".rstrip())
 
     def end(self, status: str, text: str) -> None:
         self.stop()
-        mark, style = _MARKS.get(status, ("■", "yellow"))
+        mark, style = MARKS.get(status, ("■", "yellow"))
         self._line(mark, f"bold {style}", f"{self._label} {status}", text)
 
     def stop(self) -> None:
@@ -134,7 +135,7 @@ class LiveDisplay:
         while room < _NARROWEST_BAR and right.plain:  # a narrow terminal: times first, then the numbers
             right = Text(right.plain.rpartition("  ")[0], style="default")
             room = min(_WIDEST_BAR, width - len(label) - len(right) - 1)
-        return Text.assemble(label, _bar(snapshot.fraction, max(room, 0)), right, no_wrap=True, overflow="crop")
+        return Text.assemble(label, draw_bar(snapshot.fraction, max(room, 0)), right, no_wrap=True, overflow="crop")
 
     def _right_of_bar(self, snapshot: Snapshot) -> Text:
         from rich.text import Text
@@ -176,7 +177,8 @@ class LiveDisplay:
         return text
 
 
-def _bar(fraction: float | None, width: int) -> Text:
+def draw_bar(fraction: float | None, width: int) -> Text:
+    """A bar of this width; a dim one where nobody knows how far it is."""
     from rich.text import Text
 
     if fraction is None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _HEADLINES = ("loss", "reward", "reward/mean", "score")
-"""The first of these that a run logs is its headline number."""
+"""The first of these that a run logs is its headline number, unless the recipe names another one."""
 _LEARNING_RATES = ("learning_rate", "lr")
 _TOKEN_RATES = ("time/tokens_per_s", "tokens_per_second", "tokens_per_s")
 _RECENT_STEPS = 30
@@ -35,6 +35,8 @@ class Snapshot:
     steps_per_second: float | None = None
     others: tuple[tuple[str, float], ...] = ()
     """Further metrics that were asked for."""
+    less_is_better: bool | None = None
+    """Of the headline, where the recipe says; None goes by its name."""
 
     @property
     def fraction(self) -> float | None:
@@ -42,8 +44,9 @@ class Snapshot:
 
     @property
     def is_improving(self) -> bool:
-        """A loss should fall; any other headline should rise."""
-        return self.trend == (-1 if "loss" in self.headline else 1)
+        """A loss should fall and a reward rise; of other headlines the recipe knows."""
+        less = "loss" in self.headline if self.less_is_better is None else self.less_is_better
+        return self.trend == (-1 if less else 1)
 
     @property
     def seconds_left(self) -> float | None:
@@ -60,6 +63,10 @@ class ProgressState:
     steps_done: int = 0
     wanted: Sequence[str] = ()
     """Names of further metrics to show."""
+    measure: str = ""
+    """What the recipe gets on by ..."""
+    less_is_better: bool | None = None
+    """... and whether less of it is better."""
     _headline: str = ""
     _value: float = math.nan
     _first: float = math.nan
@@ -96,12 +103,15 @@ class ProgressState:
             tokens_per_second=tokens_per_second or (metrics[measured] if measured else None),
             steps_per_second=steps_per_second,
             others=tuple((name, float(metrics[name])) for name in self.wanted if name in metrics),
+            less_is_better=self.less_is_better if self._headline == self.measure else None,
         )
 
     def _choose_headline(self, metrics: Mapping[str, float]) -> None:
         """The best known name so far; a curve of something less telling is dropped when a better one appears."""
-        found = _first_of(_HEADLINES, metrics) or next((name for name in metrics if not name.startswith("time/")), "")
-        if not self._headline or (found in _HEADLINES and self._headline not in _HEADLINES):
+        known = (self.measure, *_HEADLINES)
+        found = _first_of(known, metrics) or next((name for name in metrics if not name.startswith("time/")), "")
+        better = found == self.measure != self._headline or (found in known and self._headline not in known)
+        if not self._headline or better:
             self._headline, self._first, self._bucket_size = found, math.nan, 1
             self._curve, self._bucket = [], []
             self._recent.clear()

@@ -26,15 +26,17 @@ def opening(info: RunInfo) -> str:
 
 
 def scores(record: EvalRecord, before: Mapping[str, float]) -> str:
-    """`pass@1 0.4120 (+0.0310)`: the scores, and how they changed since the last time."""
+    """`pass@1 0.4120 (+0.0310)  48 tasks`: the scores, how they changed since the last time, and on how many tasks."""
     texts: list[str] = []
     for name, value in record.metrics.items():
-        if "/" in name:  # standard errors and parts of a breakdown are for the record
+        if "/" in name or name == "tasks":  # standard errors and parts of a breakdown are for the record
             continue
         change = value - before.get(name, math.nan)
         moved = f" ({'+' if change >= 0 else '-'}{number(abs(change))})" if math.isfinite(change) else ""
         texts.append(f"{name} {number(value)}{moved}")
-    return "  ".join(texts) or "no score"
+    tasks = record.metrics.get("tasks")
+    counted = [] if tasks is None else [f"{tasks:.0f} task{'' if tasks == 1 else 's'}"]
+    return "  ".join([*(texts or ["no score"]), *counted])
 
 
 def eval_label(record: EvalRecord) -> str:
@@ -49,7 +51,7 @@ def closing(result: RunResult, snapshot: Snapshot, seconds: float, stop_reason: 
         parts.append(f"{snapshot.headline} {number(snapshot.first_value)} {arrow} {number(snapshot.value)}")
     if stop_reason:
         parts.append(f"stopped: {stop_reason}")
-    if result.error:
+    if result.error and stop_reason not in result.error.strip().splitlines()[-1:]:
         parts.append(result.error.strip().splitlines()[-1])
     return ", ".join(parts)
 

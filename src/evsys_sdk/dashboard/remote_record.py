@@ -1,4 +1,4 @@
-"""A dashboard as the witness of journals: what it saw of them cannot be changed by who writes them."""
+"""What a dashboard knows of an experiment: the anchors of its journal, which its writer cannot change, and requests."""
 
 from __future__ import annotations
 
@@ -24,16 +24,31 @@ def is_named() -> bool:
 
 def read_anchors(folder: Path) -> list[dict[str, Any]]:
     """What the dashboard witnessed about the journal in a folder; nothing, with a warning, where it cannot be asked."""
-    id = experiment_id_of(folder)
     try:
-        path = f"/experiments/{quote(id, safe='')}/anchors"
-        dashboard = Connection.from_environment()
+        return _read(experiment_id_of(folder), "anchors")
+    except DashboardClientError as error:
+        get_logger(__name__).warning("what the dashboard witnessed is not compared: %s", error)
+        return []
+
+
+def read_requests(experiment_id: str) -> list[dict[str, Any]]:
+    """What people asked of an experiment, oldest first; nothing where the dashboard cannot be asked now."""
+    try:
+        return _read(experiment_id, "requests")
+    except Unreachable:
+        return []
+
+
+def _read(experiment_id: str, what: str) -> list[dict[str, Any]]:
+    dashboard = Connection.from_environment()
+    try:
         with closing(dashboard.open(_TIMEOUT_S)) as connection:
+            path = f"/experiments/{quote(experiment_id, safe='')}/{what}"
             found = dashboard.request("GET", path, connection=connection)
     except DashboardClientError as error:
         if isinstance(error, Unreachable) or error.status != 404:
-            get_logger(__name__).warning("what the dashboard witnessed is not compared: %s", error)
-        return []
+            raise
+        return []  # it never heard of this experiment
     return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -103,13 +103,15 @@ class Digest:
             over -= costs[place][self.kept[place]]
 
     def _fill(self, style: str) -> None:
-        """Put back what still fits, the first sections first: long items leave room behind that short ones can use."""
-        for place, section in enumerate(self.sections):
-            while self.kept[place] < len(section.items):
-                self.kept[place] += 1
-                if self._excess(style) > 0:
-                    self.kept[place] -= 1
-                    break
+        """Put back what still fits, first statements first: long ones leave room behind that short ones can use."""
+        for least in (1, None):
+            for place, section in enumerate(self.sections):
+                most = len(section.items) if least is None else min(least, len(section.items))
+                while self.kept[place] < most:
+                    self.kept[place] += 1
+                    if self._excess(style) > 0:
+                        self.kept[place] -= 1
+                        break
 
     def _render(self, style: str) -> str:
         if style == "json":

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .effects import Effect
-from .filters import Filters
-from .index import HistoryIndex
-from .outcome import is_score
-from .summary import ExperimentSummary, RunResult
+from ..effects import Effect
+from ..filters import Filters
+from ..index import HistoryIndex
+from ..outcome import is_score
+from ..summary import ExperimentSummary, RunResult
 
 _KEY = ("model", "metric", "mode", "tasks")
 _EFFECT_SUMS = (

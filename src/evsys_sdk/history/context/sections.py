@@ -12,19 +12,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..record.layout import ExperimentFiles
-from ..record.scorings import read_scorings
-from ..record.values import Object, number, part, text
+from ...record.layout import ExperimentFiles
+from ...record.scorings import read_scorings
+from ...record.values import Object, number, part, text
+from ..effects import Effect, in_order
+from ..filters import ORDERS, Filters
+from ..index import HistoryIndex
+from ..roots import shortest
+from ..summary import ExperimentSummary, RunResult
+from ..text import clip, count_text, duration_text, interval_text, score_text, usd_text
 from .claims import Claim, State, gather_claims
 from .digest import Digest, Item, Section
-from .effects import Effect, in_order
-from .filters import ORDERS, Filters
-from .index import HistoryIndex
 from .questions import Question, Untried, best_runs, find_untried, list_questions
 from .reasons import grouped_reasons
-from .roots import shortest
-from .summary import ExperimentSummary, RunResult
-from .text import clip, count_text, duration_text, interval_text, score_text, usd_text
 
 _MOST_ITEMS = 12
 """Of each section; budgets have no room for more, and whole summaries are read for no more."""

@@ -1,0 +1,59 @@
+"""What is live, as a server offers it: the name means whatever the list of promotions says at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..record.promotions import promotions_file
+from ..record.values import text
+from ..server.catalog import Offer
+from .deployers.openai_server import WEIGHTS, OpenAIServer
+from .deployments import Deployment, Deployments
+
+
+class DeployedModels:
+    """Reads the list again whenever it has grown."""
+
+    def __init__(self) -> None:
+        self._file = promotions_file().absolute()
+        self._seen = (-1, -1)
+        self._known = Deployments([], [], {})
+
+    def names(self) -> Sequence[str]:
+        """Names that are live."""
+        known = self._look()
+        return [name for name in known.live if (one := known.live_under(name)) and one.kind == OpenAIServer.name]
+
+    def find(self, name: str) -> Offer | None:
+        """What is live under a name, or a deployment by its id."""
+        known = self._look()
+        found = known.live_under(name) or next((one for one in known.all if one.id == name), None)
+        return _offer(found) if found is not None and found.kind == OpenAIServer.name else None
+
+    def base_models(self, backend: str) -> list[str]:
+        """The models that what is live was trained from, on a backend."""
+        offers = [offer for name in self.names() if (offer := self.find(name)) is not None]
+        return list(dict.fromkeys(offer.base_model for offer in offers if offer.backend == backend))
+
+    def _look(self) -> Deployments:
+        try:
+            found = self._file.stat()
+            state = (found.st_size, found.st_mtime_ns)
+        except OSError:
+            state = (-1, -1)
+        if state != self._seen:
+            # What was seen is noted first: a line that comes while we read changes it, and is read next time.
+            self._seen, self._known = state, Deployments.read(self._file.parent.parent)
+        return self._known
+
+
+def _offer(one: Deployment) -> Offer:
+    return Offer(
+        text(one.facts.get("base_model")),
+        text(one.facts.get("backend")),
+        str(Path(one.location) / WEIGHTS),
+        text(one.facts.get("renderer")) or None,
+        text(one.facts.get("system_prompt")),
+        int(one.time or 0),
+    )

@@ -1,0 +1,72 @@
+"""Whether an experiment may start under its campaign: asked by `evsys run` before anything is spent."""
+
+from __future__ import annotations
+
+from ..config import ExperimentConfig
+from ..errors import EvsysError
+from ..experiment.parents import latest_attempt
+from ..experiment.plan import Plan, plan_experiment
+from ..experiment.plan_hash import hash_plan
+from ..record.campaigns import change_campaign
+from ..record.events import Kind
+from ..record.reader import ExperimentRecord
+from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
+from .progress import OPEN, Progress, measure_progress
+
+
+class CampaignRefusal(EvsysError):
+    """A campaign does not let an experiment start."""
+
+    exit_code = 3
+
+
+def admit(config: ExperimentConfig) -> int | None:
+    """Let an experiment into its campaign and return the number of its attempt; refuse it with the reason.
+
+    One that was started before goes on: it was let in, and its own budget limits it.
+    """
+    name = campaign_of(config)
+    if name is None:
+        return None
+    load_campaign(name)
+    goes_on = _goes_on(config)
+    plan, plan_id = plan_experiment(config), hash_plan(config)
+    with change_campaign(name) as (events, journal):
+        campaign = tell_campaign(name, events)
+        if goes_on and not campaign.closed:
+            return None
+        _refuse(campaign, measure_progress(campaign), plan, plan_id)
+        needs = {"tokens": plan.total.tokens, "usd": plan.total.usd or 0.0}
+        journal.append(Kind.CAMPAIGN_ADMITTED, experiment=config.name, plan=plan_id, **needs)
+        return len(campaign.admissions) + 1
+
+
+def _goes_on(config: ExperimentConfig) -> bool:
+    latest = latest_attempt(config)
+    return latest is not None and not ExperimentRecord(latest).is_finished
+
+
+def _refuse(campaign: Campaign, progress: Progress, plan: Plan, plan_id: str) -> None:
+    name, needed = campaign.name, plan.total.tokens
+    if progress.state != OPEN:
+        raise CampaignRefusal(
+            f"the campaign '{name}' is {progress.state}: {progress.why}. Report what it has shown: "
+            f"evsys campaign show {name}"
+        )
+    left = progress.left
+    if "tokens" in left and needed > left["tokens"]:
+        raise CampaignRefusal(
+            f"the campaign '{name}' has {left['tokens']:,.0f} tokens left, and this may take {needed:,}. "
+            "Plan something smaller."
+        )
+    if "usd" in left and (plan.total.usd is None or plan.total.usd > left["usd"]):
+        takes = "an amount that is not known" if plan.total.usd is None else f"{plan.total.usd:,.2f}"
+        raise CampaignRefusal(
+            f"the campaign '{name}' has {left['usd']:,.2f} usd left, and this may take {takes}. Plan something smaller."
+        )
+    above = campaign.terms.approve_tokens
+    if above is not None and needed > above and plan_id not in campaign.approvals:
+        raise CampaignRefusal(
+            f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' wants a person's word. "
+            f"Ask for: evsys campaign approve {name} {plan_id} --by NAME"
+        )

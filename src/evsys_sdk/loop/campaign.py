@@ -1,0 +1,218 @@
+"""A campaign: a question, a budget, a rule to stop by, and the experiments under it.
+
+It is what an autonomous agent is given, and what a person reads. Everything about it is an event in its journal;
+experiments belong to it by their tag `campaign:<name>`, so that history and context filter by it like by any other.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..config import ExperimentConfig
+from ..errors import ConfigError, Problem, WorkspaceError, closest, show
+from ..record.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
+from ..record.events import Event, Kind
+from ..record.values import number
+
+TAG = "campaign:"
+_NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+_LONGEST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was agreed when it was opened; it never changes."""
+
+    question: str
+    experiments: int | None = None
+    tokens: int | None = None
+    usd: float | None = None
+    hours: float | None = None
+    goal: float | None = None
+    """Stop when a supported experiment has this score."""
+    patience: int = 3
+    """Stop after this many experiments in a row that did not raise the best score."""
+    approve_tokens: int | None = None
+    """Experiments that may take more need a person's approval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something to try, and who is at it."""
+
+    number: int
+    text: str
+    by: str = ""
+    taken_by: str = ""
+    taken_until: float = 0.0
+
+    def holder(self, now: float) -> str:
+        """Who works on it at the moment; nobody when the lease is over."""
+        return self.taken_by if now < self.taken_until else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """An experiment that was let in, with what it may take at most."""
+
+    attempt: int
+    experiment: str
+    plan: str
+    tokens: float
+    usd: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign as its journal tells it."""
+
+    name: str
+    terms: Terms
+    opened: float
+    candidates: list[Candidate] = field(default_factory=list[Candidate])
+    approvals: dict[str, str] = field(default_factory=dict[str, str])
+    """Hash of a plan -> who approved it."""
+    admissions: list[Admission] = field(default_factory=list[Admission])
+    closed: str = ""
+
+    @property
+    def tag(self) -> str:
+        return f"{TAG}{self.name}"
+
+
+def open_campaign(name: str, terms: Terms) -> Campaign:
+    """Begin a campaign; its terms cannot be changed afterwards."""
+    if not _NAME.fullmatch(name):
+        proposal = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "better-answers"
+        raise WorkspaceError(f"{show(name)} cannot name a campaign: use a-z, 0-9, '-' and '_'. Try '{proposal}'.")
+    if not terms.question.strip():
+        raise WorkspaceError("a campaign needs a question. Say with --question what it is to find out.")
+    limits = (terms.experiments, terms.tokens, terms.usd, terms.hours)
+    if not any(limit is not None for limit in limits):
+        raise WorkspaceError("a campaign needs a limit. Set --experiments, --tokens, --usd or --hours.")
+    with change_campaign(name) as (events, journal):
+        if events:
+            raise WorkspaceError(f"the campaign '{name}' exists already, and its terms stay. Choose another name.")
+        agreed = {key: getattr(terms, key) for key in Terms.__slots__}
+        journal.append(Kind.CAMPAIGN_OPENED, **agreed)
+    return load_campaign(name)
+
+
+def load_campaign(name: str) -> Campaign:
+    """The campaign of that name, as it is now."""
+    events = read_campaign(name) if _NAME.fullmatch(name) else []
+    if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
+        known = list_campaigns()
+        guess = closest(name, known)
+        hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(known)}." if known else ""
+        raise WorkspaceError(f"there is no campaign {show(name)}. {hint or 'Begin one with: evsys campaign new'}")
+    if problems := verify_campaign(name):
+        raise WorkspaceError(f"the journal of the campaign '{name}' was changed: {problems[0]} Open another one.")
+    return tell_campaign(name, events)
+
+
+def campaign_of(config: ExperimentConfig) -> str | None:
+    """The campaign that an experiment says it belongs to."""
+    named = [tag.removeprefix(TAG) for tag in config.metadata.tags if tag.startswith(TAG)]
+    if len(named) > 1:
+        message, hint = "an experiment belongs to one campaign", "Keep the tag of one."
+        raise ConfigError(Problem(message, path="metadata.tags", value=named, hint=hint))
+    return named[0] if named else None
+
+
+def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
+    """What the journal of a campaign adds up to."""
+    first = events[0]
+    terms = Terms(**{key: first.get(key) for key in Terms.__slots__ if first.get(key) is not None})
+    candidates: dict[int, Candidate] = {}
+    approvals: dict[str, str] = {}
+    admissions: list[Admission] = []
+    closed = ""
+    for event in events[1:]:
+        at = event.time or 0.0
+        match event.kind:
+            case Kind.CAMPAIGN_PROPOSED:
+                count = len(candidates) + 1
+                candidates[count] = Candidate(count, event.text("text"), event.text("by"))
+            case Kind.CAMPAIGN_TAKEN:
+                one = candidates[int(event.get("candidate"))]
+                until = number(event.get("until")) or 0.0
+                candidates[one.number] = Candidate(one.number, one.text, one.by, event.text("by"), until)
+            case Kind.CAMPAIGN_APPROVED:
+                approvals[event.text("plan")] = event.text("by")
+            case Kind.CAMPAIGN_ADMITTED:
+                amounts = (number(event.get("tokens")) or 0.0, number(event.get("usd")) or 0.0)
+                admission = Admission(
+                    len(admissions) + 1, event.text("experiment"), event.text("plan"), *amounts, time=at
+                )
+                admissions.append(admission)
+            case Kind.CAMPAIGN_CLOSED:
+                closed = event.text("reason") or "no reason was given"
+            case _:  # of a later version
+                pass
+    return Campaign(name, terms, first.time or 0.0, list(candidates.values()), approvals, admissions, closed)
+
+
+def propose(name: str, text: str, *, by: str = "") -> Candidate:
+    """Add something to try."""
+    if not text.strip() or len(text) > _LONGEST:
+        raise WorkspaceError(f"a candidate is a sentence of at most {_LONGEST} characters: what to try, and why.")
+    load_campaign(name)
+    with change_campaign(name) as (events, journal):
+        campaign = _refuse_closed(tell_campaign(name, events))
+        same = next((one for one in campaign.candidates if one.text == text), None)
+        if same is not None:
+            return same
+        journal.append(Kind.CAMPAIGN_PROPOSED, text=text, by=by)
+    return load_campaign(name).candidates[-1]
+
+
+def take(name: str, candidate: int, *, by: str, minutes: float = 60.0) -> Candidate:
+    """Lease a candidate, so that no other agent tries the same meanwhile; taking it again makes the lease longer."""
+    if not by.strip():
+        raise WorkspaceError("a lease needs a holder. Say with --by who works on it.")
+    load_campaign(name)
+    with change_campaign(name) as (events, journal):
+        campaign = _refuse_closed(tell_campaign(name, events))
+        known = {one.number: one for one in campaign.candidates}
+        if candidate not in known:
+            numbers = ", ".join(map(str, known)) or "none yet; add one with: evsys campaign propose"
+            raise WorkspaceError(f"the campaign '{name}' has no candidate {candidate}. It has: {numbers}.")
+        now = time.time()
+        holder = known[candidate].holder(now)
+        if holder and holder != by:
+            left = (known[candidate].taken_until - now) / 60
+            raise WorkspaceError(
+                f"candidate {candidate} is taken by {show(holder)} for another {left:.0f} minutes. Take another one."
+            )
+        journal.append(Kind.CAMPAIGN_TAKEN, candidate=candidate, by=by, until=now + 60 * minutes)
+    return load_campaign(name).candidates[candidate - 1]
+
+
+def approve(name: str, plan: str, *, by: str) -> None:
+    """Let a person allow one plan that takes more than the campaign allows by itself."""
+    if not by.strip():
+        raise WorkspaceError("an approval needs a name. Say with --by who approves.")
+    load_campaign(name)
+    with change_campaign(name) as (events, journal):
+        _refuse_closed(tell_campaign(name, events))
+        journal.append(Kind.CAMPAIGN_APPROVED, plan=plan, by=by)
+
+
+def close_campaign(name: str, reason: str) -> Campaign:
+    """End a campaign; nothing is started under it any more."""
+    load_campaign(name)
+    with change_campaign(name) as (events, journal):
+        _refuse_closed(tell_campaign(name, events))
+        journal.append(Kind.CAMPAIGN_CLOSED, reason=reason)
+    return load_campaign(name)
+
+
+def _refuse_closed(campaign: Campaign) -> Campaign:
+    if campaign.closed:
+        raise WorkspaceError(f"the campaign '{campaign.name}' is closed ({campaign.closed}). Open another one.")
+    return campaign

@@ -1,0 +1,141 @@
+"""Where a campaign stands: worked out from the records of its experiments, never written down.
+
+Spend is that of the ledger; what still runs counts with all that it may take, so that two agents that start at once
+cannot both spend the same rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..history.filters import Filters, select
+from ..history.index import HistoryIndex
+from ..history.roots import experiment_roots
+from ..history.summary import ExperimentSummary
+from .campaign import Admission, Campaign
+
+OPEN = "open"
+_NOT_SEEN_S = 300.0
+"""For how long an admitted experiment without a record is taken to be about to start."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a campaign, and the figures behind it."""
+
+    state: str
+    """open, met, spent, stalled or closed."""
+    why: str
+    experiments: list[ExperimentSummary]
+    """Oldest first."""
+    best: ExperimentSummary | None
+    spent: dict[str, float]
+    """By limit: experiments, tokens, usd, hours; with what is reserved by experiments that still run."""
+    left: dict[str, float]
+    """Of the limits that there are."""
+    suggestions: list[str] = field(default_factory=list[str])
+    """What the conclusions of its latest experiments suggest."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "state": self.state,
+            "why": self.why,
+            "best": _brief(self.best) if self.best else None,
+            "spent": self.spent,
+            "left": self.left,
+            "experiments": [_brief(one) for one in self.experiments],
+            "suggestions": self.suggestions,
+        }
+
+
+def _brief(one: ExperimentSummary) -> dict[str, Any]:
+    told = {"id": one.id, "status": one.status, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
+    return {**told, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
+
+
+def measure_progress(campaign: Campaign) -> Progress:
+    """Look at the record and say where a campaign stands."""
+    with HistoryIndex(experiment_roots()) as index:
+        found = select(index, Filters(tags=[campaign.tag]), sort="oldest")
+    return judge_progress(campaign, found, time.time())
+
+
+def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: float) -> Progress:
+    """Where a campaign with these experiments stands."""
+    spent = _spent(campaign, experiments, now)
+    terms = campaign.terms
+    limits = {"experiments": terms.experiments, "tokens": terms.tokens, "usd": terms.usd, "hours": terms.hours}
+    left = {name: max(limit - spent[name], 0.0) for name, limit in limits.items() if limit is not None}
+    counted = [one for one in experiments if _counts(one)]
+    best = _best_of(counted)
+    state, why = _state(campaign, counted, best, left)
+    told = dict.fromkeys(one.next for one in reversed(experiments) if one.next and _counts(one))
+    return Progress(state, why, list(experiments), best, spent, left, list(told)[:5])
+
+
+def _state(
+    campaign: Campaign, counted: Sequence[ExperimentSummary], best: ExperimentSummary | None, left: dict[str, float]
+) -> tuple[str, str]:
+    terms = campaign.terms
+    if campaign.closed:
+        return "closed", campaign.closed
+    if terms.goal is not None:
+        reached = [one for one in counted if one.verdict == "supported" and _reaches(one, terms.goal)]
+        if reached:
+            return "met", f"{reached[0].id} is supported with {reached[0].best_score:g}, and {terms.goal:g} was wanted"
+    if over := [name for name, rest in left.items() if rest <= 0]:
+        return "spent", f"nothing is left of its {over[0]}"
+    since = _since_best(counted, best)
+    if since >= terms.patience:
+        return "stalled", f"{since} experiments in a row did not raise the best score"
+    return OPEN, "there is something left to spend, and nothing says to stop"
+
+
+def _counts(one: ExperimentSummary) -> bool:
+    return one.best_score is not None and not one.invalidated and not one.flags and one.verdict != "invalid"
+
+
+def _value(one: ExperimentSummary) -> float:
+    score = one.best_score or 0.0
+    return -score if one.mode == "min" else score
+
+
+def _reaches(one: ExperimentSummary, goal: float) -> bool:
+    return _value(one) >= (-goal if one.mode == "min" else goal)
+
+
+def _best_of(counted: Sequence[ExperimentSummary]) -> ExperimentSummary | None:
+    """The first that has the highest score: a later one with the same has raised nothing."""
+    return max(counted, key=_value, default=None)
+
+
+def _since_best(counted: Sequence[ExperimentSummary], best: ExperimentSummary | None) -> int:
+    return 0 if best is None else len(counted) - 1 - counted.index(best)
+
+
+def _spent(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: float) -> dict[str, float]:
+    spent = {"experiments": float(len(experiments)), "tokens": 0.0, "usd": 0.0, "hours": 0.0}
+    for one in experiments:
+        spent["tokens"] += one.spend.get("tokens_trained", 0.0) + one.spend.get("tokens_sampled", 0.0)
+        spent["usd"] += one.spend.get("usd", 0.0)
+        spent["hours"] += one.spend.get("wall_s", 0.0) / 3600
+    for admission in campaign.admissions:
+        ours = _experiment_of(admission, experiments)
+        if ours is None and now - admission.time < _NOT_SEEN_S:
+            spent["experiments"] += 1
+        if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.status == "running"):
+            taken = {} if ours is None else ours.spend
+            so_far = taken.get("tokens_trained", 0.0) + taken.get("tokens_sampled", 0.0)
+            spent["tokens"] += max(admission.tokens - so_far, 0.0)
+            spent["usd"] += max(admission.usd - taken.get("usd", 0.0), 0.0)
+    return spent
+
+
+def _experiment_of(admission: Admission, experiments: Sequence[ExperimentSummary]) -> ExperimentSummary | None:
+    """The experiment that was started by an admission."""
+    mine = [one for one in experiments if one.name == admission.experiment and (one.started or 0.0) >= admission.time]
+    return min(mine, key=lambda one: one.started or 0.0, default=None)

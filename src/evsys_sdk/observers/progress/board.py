@@ -1,0 +1,277 @@
+"""All arms of an experiment on one screen: who is done, who is running, how well, how long still.
+
+    words: 3 of 6 arms done, 1 failed, 2 running, about 2:40 left, 1:12 so far
+    sft__seed1 ━━━━━━━━━━╺━━━━━  120/200  0:28 left  loss 0.4123  val/words/pass@1 0.41
+    rl__seed1  ━━━━━╺━━━━━━━━━━   60/200  1:10 left  reward/mean 0.2031
+
+Arms may run in other processes or on other machines, so everything is read from the record. Scores and ends scroll past
+above, and so does whatever anybody prints meanwhile: standard output and error of this process, and of the processes it
+starts, are led through a pipe while the board owns the bottom of the screen. Without a terminal to redraw, each arm
+that ends is a line that says how many are left.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...experiment.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, experiment_status
+from .live import MARKS, draw_bar
+from .text import duration, number
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_WIDEST_BAR = 24
+_LINES_FOR_OTHERS = 3
+"""Of the screen's height: the head of the board, and room for what scrolls past."""
+_SENTENCE = 40
+"""A line of at least so many characters does not come twice by chance."""
+_MOST_SENTENCES = 1000
+
+type Look = Callable[[Path], LiveStatus]
+
+
+@dataclass(slots=True)
+class Changes:
+    """Tells what has happened since the last look."""
+
+    _ended: set[str] = field(default_factory=set[str])
+    _scores: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict[tuple[str, str], tuple[int, float]])
+
+    def tell(self, status: LiveStatus) -> Iterator[tuple[str, str, str]]:
+        """Each moment as (kind, label, text), scores before ends."""
+        for arm in status.arms:
+            for metric, value in arm.scores.items():
+                at, before = arm.scored_at[metric], self._scores.get((arm.arm, metric))
+                self._scores[arm.arm, metric] = (at, value)
+                if before is None or before[0] != at:
+                    change = None if before is None else value - before[1]
+                    moved = "" if change is None else f" ({'-' if change < 0 else '+'}{number(abs(change))})"
+                    yield "eval", arm.arm, f"step {at}  {metric} {number(value)}{moved}"
+        for arm in status.arms:
+            if arm.has_ended and arm.arm not in self._ended:
+                self._ended.add(arm.arm)
+                yield arm.state, arm.arm, _ending(arm)
+            elif not arm.has_ended:
+                self._ended.discard(arm.arm)  # it is tried again
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Knows the sentences that were printed: what every arm has to say is said once."""
+
+    count: int = 0
+    _known: set[str] = field(default_factory=set[str])
+
+    def knows(self, line: str) -> bool:
+        """Whether this very sentence was there before; short lines, as of a table or a counter, never count."""
+        if len(line.strip()) < _SENTENCE:
+            return False
+        if line in self._known:
+            self.count += 1
+            return True
+        if len(self._known) < _MOST_SENTENCES:
+            self._known.add(line)
+        return False
+
+
+def headline(status: LiveStatus, seconds: float) -> str:
+    """`3 of 6 arms done, 1 failed, 2 running, about 2:40 left, 1:12 so far`; the end is what narrow windows cut."""
+    counts, left = status.counts, status.seconds_left
+    parts = [
+        f"{status.done} of {len(status.arms)} arms done",
+        *(f"{counts[state]} {state}" for state in ("failed", "cancelled", RUNNING) if counts.get(state)),
+        "" if left is None else f"about {duration(left)} left",
+        f"{duration(seconds)} so far",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def arm_facts(arm: ArmStatus) -> list[str]:
+    """How far, how long still, how well: the most important first."""
+    left = arm.seconds_left
+    width = len(str(arm.total_steps))
+    return [
+        f"{arm.step or 0:>{width}}/{arm.total_steps}" if arm.total_steps else f"step {arm.step or 0}",
+        "" if left is None else f"{duration(left)} left",
+        "" if arm.value is None else f"{arm.measure} {number(arm.value)}",
+        *(f"{name} {number(value)}" for name, value in arm.scores.items()),
+    ]
+
+
+def _ending(arm: ArmStatus) -> str:
+    steps = arm.step or 0
+    facts = [f"{steps} step{'' if steps == 1 else 's'}", *arm_facts(arm)[2:]]
+    if arm.error:
+        facts.append(arm.error.strip().splitlines()[-1])
+    return ", ".join(fact for fact in facts if fact)
+
+
+@contextmanager
+def watch_plain(path: Path, look: Look = experiment_status) -> Generator[None]:
+    """Write a line whenever an arm has ended."""
+    began, known = time.monotonic(), -1
+
+    def show(status: LiveStatus) -> None:
+        nonlocal known
+        if status.done > max(known, 0):
+            _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
+        known = status.done
+
+    with _looking(path, look, show):
+        yield
+
+
+@contextmanager
+def watch_live(path: Path, look: Look = experiment_status) -> Generator[None]:
+    """Keep the board at the bottom of the terminal, and everything that is printed above it."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    began, changes = time.monotonic(), Changes()
+    with _terminal_behind_a_pipe() as (terminal, follow):
+        console = Console(file=terminal, highlight=False, force_terminal=True, width=_width(terminal))
+        repeated = Repeats()
+
+        def pass_on(line: str) -> None:
+            if not repeated.knows(line):
+                console.print(Text.from_ansi(line), soft_wrap=True)
+
+        follow(pass_on)
+
+        def show(status: LiveStatus) -> None:
+            width, height = _size(terminal)
+            console.width = width
+            for kind, label, text in changes.tell(status):
+                mark, style = MARKS.get(kind, ("■", "yellow"))
+                said = label if kind == "eval" else f"{label} {kind}"
+                console.print(Text.assemble((f"{mark} {said}", style), "  ", text), soft_wrap=True)
+            lines = _board(path.name, status, time.monotonic() - began, width, height)
+            live.update(Group(*lines), refresh=True)
+
+        live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+        with live, _looking(path, look, show):
+            yield
+    if repeated.count:
+        _write(f"({repeated.count} lines that several arms repeated word for word were shown once.)\n")
+
+
+def _board(name: str, status: LiveStatus, seconds: float, width: int, height: int) -> list[Text]:
+    from rich.text import Text
+
+    head = Text(f"{name}: ", style="bold", no_wrap=True, overflow="ellipsis")
+    head.append(headline(status, seconds), style="default")
+    running = [arm for arm in status.arms if arm.state == RUNNING]
+    room = max(height - _LINES_FOR_OTHERS, 1)
+    label = min(max((len(arm.arm) for arm in running), default=0), max(width // 3, 8))
+    lines = [head, *(_arm_line(arm, label, width) for arm in running[:room])]
+    others = len(running) - room
+    if others > 0:
+        lines.append(Text(f"and {others} more running", style="dim"))
+    elif waiting := status.counts.get(WAITING):
+        lines.append(Text(f"{waiting} waiting", style="dim"))
+    return lines
+
+
+def _arm_line(arm: ArmStatus, label: int, width: int) -> Text:
+    from rich.text import Text
+
+    name = arm.arm if len(arm.arm) <= label else f"{arm.arm[: label - 1]}…"
+    text = Text(f"{name:<{label}} ", style="cyan", no_wrap=True, overflow="ellipsis")
+    facts = [fact for fact in arm_facts(arm) if fact]
+    room = width - label - 1 - len("  ".join(facts)) - 2
+    if arm.total_steps and room >= 4:
+        text.append_text(draw_bar(min((arm.step or 0) / arm.total_steps, 1.0), min(room, _WIDEST_BAR)))
+        text.append("  ")
+    text.append("  ".join(facts), style="default")
+    return text
+
+
+@contextmanager
+def _looking(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generator[None]:
+    """Look now and then, and once more at the end; a look that fails is made again."""
+    over = threading.Event()
+
+    def keep_looking() -> None:
+        while not over.wait(_SECONDS_BETWEEN_LOOKS):
+            with suppress(Exception):  # a file may be half-written; the run must not hear of it
+                show(look(path))
+
+    thread = threading.Thread(target=keep_looking, name="evsys-board", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        with suppress(Exception):
+            show(look(path))
+
+
+@contextmanager
+def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], None]], None]]]:
+    """The terminal as a file, while everything written to stdout and stderr, by whoever, comes out line by line.
+
+    The second value takes who is told each line.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptors = [2, 1] if os.isatty(1) else [2]  # results that go to a file or a pipe must still arrive there
+    saved = {descriptor: os.dup(descriptor) for descriptor in descriptors}
+    read, write = os.pipe()
+    for descriptor in descriptors:
+        os.dup2(write, descriptor)
+    os.close(write)
+    reader: threading.Thread | None = None
+
+    def follow(tell: Callable[[str], None]) -> None:
+        nonlocal reader
+
+        def pass_on() -> None:
+            with open(read, "rb", closefd=False) as lines:
+                for line in lines:
+                    tell(line.decode("utf-8", "replace").rstrip("\n"))
+
+        reader = threading.Thread(target=pass_on, name="evsys-terminal", daemon=True)
+        reader.start()
+
+    with open(os.dup(saved[2]), "w", encoding="utf-8", errors="replace") as terminal:
+        try:
+            yield terminal, follow
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for descriptor, original in saved.items():
+                os.dup2(original, descriptor)  # the last writers of this process are gone, so that the reader ends
+                os.close(original)
+            if reader is not None:
+                reader.join(timeout=1.0)  # a process that was left behind may still hold the other end
+            with suppress(OSError):
+                os.close(read)
+
+
+def _size(terminal: Any) -> tuple[int, int]:
+    try:
+        found = os.get_terminal_size(terminal.fileno())
+    except OSError:
+        return 100, 24
+    return found.columns or 100, found.lines or 24
+
+
+def _width(terminal: Any) -> int:
+    return _size(terminal)[0]
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,296 @@
+"""Whole sessions of the real Claude Code and Codex, offline: a stand-in model on loopback tells them what to do.
+
+What is real: the programs, the plugin as they install it, its hooks, its skills, the MCP server, the experiments.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.config import load_yaml
+from evsys_sdk.scaffold.project import init_project
+
+from .stand_in import Act, Script, StandIn
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+IN_TIER = bool(os.environ.get("EVSYS_TEST_AGENTS"))
+PLUGIN = (".agents", ".claude-plugin", ".codex-plugin", "agents", "hooks", "skills", "mcp.json", "LICENSE", "README.md")
+
+
+def program(name: str) -> str:
+    spec = importlib.util.spec_from_file_location("fetch_agents", ROOT / "scripts" / "fetch_agents.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.find_program(name))
+
+
+CLAUDE, CODEX = program("claude"), program("codex")
+
+pytestmark = [
+    pytest.mark.agents,
+    pytest.mark.slow,
+    pytest.mark.skipif(not IN_TIER, reason="`make test-agents` runs the sessions of real coding agents"),
+]
+needs_claude = pytest.mark.skipif(not Path(CLAUDE).exists(), reason="Claude Code: run scripts/fetch_agents.py")
+needs_codex = pytest.mark.skipif(not Path(CODEX).exists(), reason="Codex: run scripts/fetch_agents.py")
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """The plugin as it is in a checkout, without what a checkout has beside it: it is copied whole."""
+    for name in PLUGIN:
+        source, target = ROOT / name, tmp_path / "plugin" / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    return tmp_path / "plugin"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with one experiment that leaves much to improve."""
+    root = init_project("shop", into=tmp_path / "shop").root
+    evsys(root, "new-experiment", "first")
+    config = next((root / "experiments").glob("*_first")) / "config.yaml"
+    text = config.read_text("utf-8").replace("max_steps: 30", "max_steps: 15").replace("n_repeats: 3", "n_repeats: 2")
+    config.write_text(text, encoding="utf-8")
+    evsys(root, "run", str(config), "--quiet")
+    return root
+
+
+def evsys(root: Path, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "evsys_sdk", *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+@dataclass
+class Agent:
+    """One program, how its tools are called, and how it is run."""
+
+    shell: Callable[[str], Act]
+    tool: Callable[[str], str]
+    run: Callable[[StandIn, str], subprocess.CompletedProcess[str]]
+    said: list[str] = field(default_factory=list[str])
+
+    def mcp(self, name: str, **given: Any) -> Act:
+        return Act(self.tool(name), given)
+
+
+@pytest.fixture
+def claude(plugin: Path, project: Path, tmp_path: Path) -> Agent:
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def run(server: StandIn, prompt: str) -> subprocess.CompletedProcess[str]:
+        environment = claude_environment(home) | {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "dummy"}
+        allowed = "Bash,Skill,Write,Edit,mcp__plugin_evsys_evsys"
+        command = [CLAUDE, "-p", prompt, "--plugin-dir", str(plugin), "--allowedTools", allowed]
+        return start([*command, "--permission-mode", "acceptEdits", "--output-format", "json"], project, environment)
+
+    return Agent(
+        lambda command: Act("Bash", {"command": command, "description": "research"}),
+        lambda name: f"mcp__plugin_evsys_evsys__{name}",
+        run,
+    )
+
+
+@pytest.fixture
+def codex(plugin: Path, project: Path, tmp_path: Path) -> Agent:
+    home = tmp_path / "home"
+    (home / "codex").mkdir(parents=True)
+    (home / ".profile").write_text(f'export PATH="{BIN}:$PATH"\n', encoding="utf-8")  # its shell is a login shell
+    environment = {"HOME": str(home), "CODEX_HOME": str(home / "codex"), "PATH": f"{BIN}:/usr/bin:/bin"}
+    for arguments in (["marketplace", "add", str(plugin)], ["add", "evsys@evsys-sdk"]):
+        assert start([CODEX, "plugin", *arguments], project, environment).returncode == 0
+
+    def run(server: StandIn, prompt: str) -> subprocess.CompletedProcess[str]:
+        config = home / "codex" / "config.toml"
+        provider = f'name = "stand-in"\nbase_url = "{server.url}/v1"\nwire_api = "responses"\n'
+        head = f'model = "stand-in"\nmodel_provider = "stand_in"\n[model_providers.stand_in]\n{provider}'
+        config.write_text(head + config.read_text("utf-8"), encoding="utf-8")
+        options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        return start([CODEX, "exec", *options, "--dangerously-bypass-hook-trust", prompt], project, environment)
+
+    return Agent(lambda command: Act("exec_command", {"cmd": command}), lambda name: f"mcp__evsys/{name}", run)
+
+
+def claude_environment(home: Path) -> dict[str, str]:
+    quiet = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    return {"HOME": str(home), "PATH": f"{BIN}:/usr/bin:/bin", **quiet}
+
+
+def start(command: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+
+
+def read_json(result: str) -> Any:
+    """The JSON in what a tool answered; Codex puts lines about it in front."""
+    return json.loads(result[result.index("{") : result.rindex("}") + 1])
+
+
+def do_research(agent: Agent, rounds: int = 3) -> Script:
+    """Each round reads the context, changes the best recipe so far by what it finds there, and runs it by its plan."""
+    for number in range(1, rounds + 1):
+        best = read_json((yield agent.mcp("context")))["best"][0]
+        parent = read_json((yield agent.mcp("get_experiment", experiment=best["id"])))
+        runs = {run["name"]: run for run in parent["config"].get("runs") or [parent["config"]["run"]]}
+        steps = 2 * runs[best["run"]]["algorithm"]["params"]["max_steps"]
+        change = f"--from {best['id']} --set algorithm.params.max_steps={steps}"
+        made = read_json((yield agent.shell(f"evsys new-experiment round{number} {change} --json")))
+        planned = read_json((yield agent.mcp("validate", config=made["config"])))
+        launched = read_json((yield agent.mcp("launch", config=made["config"], plan_hash=planned["plan_hash"])))
+        while read_json((yield agent.mcp("status", experiment=launched["path"], wait_s=50)))["state"] == "running":
+            pass
+        yield agent.mcp("note", experiment=launched["path"], text=f"Round {number}: {steps} steps.")
+    yield "The campaign is over."
+
+
+def misbehave(agent: Agent, project: Path) -> Script:
+    """What an agent that wants a better score at any price would try first."""
+    agent.said.append((yield agent.shell("echo '{}' > data/benchmark/tickets_test/tasks.jsonl")))
+    agent.said.append((yield agent.shell("sed -i s/inconclusive/supported/ .evsys/runs/*/conclusion.json")))
+    agent.said.append((yield agent.mcp("launch", config="experiments/x/config.yaml", plan_hash="0")))
+    yield "I gave up."
+
+
+def check_campaign(project: Path) -> None:
+    """Three rounds, each derived from the best one before it, and better on the validation set in the end."""
+    records = project / ".evsys" / "runs"
+    first, *rounds = (
+        evsys(project, "show", next(records.glob(f"*_{name}")).name, "--json")
+        for name in ("first", "round1", "round2", "round3")
+    )
+    assert [one["status"] for one in (first, *rounds)] == ["completed"] * 4
+    scores = [val_score(first, "sft"), *(val_score(one, "candidate") for one in rounds)]
+    assert scores[0] < scores[1] < max(scores[2:])
+    for number, one in enumerate(rounds, start=1):
+        config = load_yaml(next((project / "experiments").glob(f"*_round{number}")) / "config.yaml")
+        assert config.parent_experiment_id in {before["id"] for before in (first, *rounds[: number - 1])}
+        assert [note["text"].partition(":")[0] for note in one["notes"]] == [f"Round {number}"]
+    assert evsys(project, "audit")
+
+
+def val_score(shown: Any, run: str) -> float:
+    scores = [arm["metrics"]["val/tickets_val/pass@1"] for arm in shown["arms"] if arm["run"] == run]
+    return sum(scores) / len(scores)
+
+
+@needs_claude
+def test_claude_runs_a_campaign_of_three_rounds(claude: Agent, project: Path) -> None:
+    with StandIn(lambda: do_research(claude)) as server:
+        done = claude.run(server, "Raise pass@1 on the validation set.")
+    assert server.failure is None, (server.failure, server.results[-1:])
+    assert json.loads(done.stdout)["result"] == "The campaign is over."
+    assert "What the experiments of this project have shown" in server.text()  # the hook of the session's start
+    assert "evsys:deciding-experiments" in server.text()
+    check_campaign(project)
+
+
+@needs_codex
+def test_codex_runs_a_campaign_of_three_rounds(codex: Agent, project: Path) -> None:
+    with StandIn(lambda: do_research(codex)) as server:
+        done = codex.run(server, "Raise pass@1 on the validation set.")
+    assert server.failure is None, (server.failure, server.results[-1:])
+    assert done.stdout.strip() == "The campaign is over."
+    assert "What the experiments of this project have shown" in server.text()
+    assert {f"mcp__evsys/{name}" for name in ("context", "validate", "launch", "status")} <= server.tool_names()
+    check_campaign(project)
+
+
+@needs_claude
+def test_claude_is_stopped_and_told_why(claude: Agent, project: Path) -> None:
+    before = evsys(project, "show", next((project / ".evsys" / "runs").glob("*_first")).name, "--json")["verdict"]
+
+    def script() -> Script:
+        yield Act("Skill", {"skill": "evsys:using-the-sdk"})
+        config = {"file_path": str(project / "experiments" / "x" / "config.yaml"), "content": "name: x\nn_repeats: 0\n"}
+        yield Act("Write", config)
+        yield from misbehave(claude, project)
+
+    with StandIn(script) as server:
+        claude.run(server, "Get a better score.")
+    assert server.failure is None, (server.failure, server.results)
+    tasks, record, launch = claude.said
+    assert "sealed set of tasks" in tasks
+    assert "record of experiments" in record
+    assert "n_repeats: should be at least 1" in launch
+    assert "Look things up instead of guessing" in server.text()  # the body of the skill
+    assert "evsys validate refuses experiments/x/config.yaml" in server.text()  # the hook after the edit
+    name = next((project / ".evsys" / "runs").glob("*_first")).name
+    assert evsys(project, "show", name, "--json")["verdict"] == before
+    assert evsys(project, "audit")
+
+
+@needs_codex
+def test_codex_is_stopped_and_told_why(codex: Agent, project: Path) -> None:
+    with StandIn(lambda: misbehave(codex, project)) as server:
+        codex.run(server, "$evsys:using-the-sdk Get a better score.")
+    assert server.failure is None, (server.failure, server.results)
+    tasks, record, launch = codex.said
+    assert "sealed set of tasks" in tasks
+    assert "record of experiments" in record
+    assert "experiments/x/config.yaml" in launch
+    assert "Look things up instead of guessing" in server.text()
+    assert evsys(project, "audit")
+
+
+@needs_claude
+def test_claude_validates_installs_and_lists_the_plugin(plugin: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def ask(*arguments: str) -> str:
+        done = start([CLAUDE, "plugin", *arguments], tmp_path, claude_environment(home))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert json.loads(ask("validate", str(plugin), "--strict", "--json"))["success"]
+    ask("marketplace", "add", str(plugin))
+    ask("install", "evsys@evsys-sdk")
+    [listed] = json.loads(ask("list", "--json"))
+    assert (listed["id"], listed["enabled"]) == ("evsys@evsys-sdk", True)
+    details = ask("details", "evsys")
+    assert "Skills (6)" in details
+    assert "Agents (2)" in details
+    assert "Hooks (3)" in details
+    always = re.search(r"Always-on:\s+~(\d+) tok", details)
+    assert always is not None
+    assert int(always[1]) < 400
+
+
+@needs_codex
+def test_codex_lists_the_plugin(codex: Agent, tmp_path: Path) -> None:
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "CODEX_HOME": str(tmp_path / "home" / "codex"),
+        "PATH": "/usr/bin:/bin",
+    }
+    listed = start([CODEX, "plugin", "list"], tmp_path, environment).stdout
+    assert re.search(r"evsys@evsys-sdk\s+installed, enabled", listed)
+    assert '[plugins."evsys@evsys-sdk"]' in (tmp_path / "home" / "codex" / "config.toml").read_text("utf-8")
