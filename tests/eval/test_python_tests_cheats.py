@@ -47,6 +47,8 @@ ppid = os.getppid()
 """
 FRAMES = """
 import sys
+
+pytestmark = pytest.mark.long
 def frames():
     found = sys._getframe()
     while found:

@@ -13,6 +13,8 @@ from evsys_sdk.errors import EvalError
 from .scoring import FolderEnvironment
 from .test_python_tests import judged
 
+pytestmark = pytest.mark.long
+
 STACK = """
 class Empty(Exception): pass
 class Stack:

@@ -17,7 +17,7 @@ from evsys_sdk.config.yaml_text import write_yaml
 from ..inference import stand_in
 from . import planted
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.long
 
 EXTENSION = '''
 import json, logging, os, sys, warnings

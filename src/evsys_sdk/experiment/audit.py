@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..config import Metadata
 from ..data.reference import slug
@@ -35,55 +34,13 @@ from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
 from ..record.values import items, part, subfolders, text
+from .audit_report import AuditReport, Check, State, find_contradiction
 from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
 from .recheck import choose_answers, compute_metric, judge_again
 
-type State = Literal["ok", "flagged", "unchecked"]
-
 _TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    state: State
-    evidence: list[str] = field(default_factory=list[str])
-    invalidates: bool = False
-    """Whether nothing may be concluded while it is flagged."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "state": self.state, "evidence": self.evidence, "invalidates": self.invalidates}
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """What an audit found."""
-
-    path: Path
-    checks: list[Check]
-    contradiction: str | None
-    """Why nothing may be concluded, by what the record alone tells, as everybody can read it; that of `quick`."""
-
-    @property
-    def flags(self) -> list[Check]:
-        return [check for check in self.checks if check.state == "flagged"]
-
-    @property
-    def clean(self) -> bool:
-        return not self.flags
-
-    @property
-    def invalid(self) -> str | None:
-        """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
-        return _contradiction(self.checks)
-
-    def to_dict(self) -> dict[str, Any]:
-        checks = [check.to_dict() for check in self.checks]
-        return {"path": str(self.path), "clean": self.clean, "invalid": self.invalid, "checks": checks}
 
 
 def audit_experiment(
@@ -116,12 +73,7 @@ def audit_experiment(
     if not quick and not before_conclusion:
         beyond += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
     told = [_guard(check) for check in of_record]
-    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], _contradiction(told))
-
-
-def _contradiction(checks: Sequence[Check]) -> str | None:
-    against = [check for check in checks if check.state == "flagged" and check.invalidates]
-    return f"{against[0].name}: {against[0].evidence[0]}" if against else None
+    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], find_contradiction(told))
 
 
 def _guard(check: Callable[[], Check]) -> Check:

@@ -68,7 +68,7 @@ class Experiment:
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
-        self._watch = watch or (lambda _: nullcontext())
+        self._watch = watch or _watch_nothing
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -258,3 +258,7 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
 def _sha256(config: ExperimentConfig) -> str:
     content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _watch_nothing(_: Path) -> AbstractContextManager[None]:
+    return nullcontext()

@@ -56,7 +56,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
 
 
 @contextmanager
-def _answering_at_once(before: Mapping[int, Any]) -> Generator[None]:
+def _answering_at_once(before: Mapping[signal.Signals, Any]) -> Generator[None]:
     """Say that a request was heard, even while the main thread computes and can run no handler for a while.
 
     Python writes the number of each signal to a descriptor when it arrives, and a thread waits at the other end.

@@ -82,9 +82,13 @@ class LiveStatus:
         return estimate_left(self.arms) if self.state == "running" else None
 
     def to_dict(self) -> dict[str, Any]:
-        found = {**asdict(self), "path": str(self.path), "counts": self.counts, "seconds_left": self.seconds_left}
-        lefts = [arm.seconds_left for arm in self.arms]
-        return found | {"arms": [{**one, "seconds_left": left} for one, left in zip(found["arms"], lefts, strict=True)]}
+        found: dict[str, Any] = {
+            **asdict(self),
+            "path": str(self.path),
+            "counts": self.counts,
+            "seconds_left": self.seconds_left,
+        }
+        return found | {"arms": [{**asdict(arm), "seconds_left": arm.seconds_left} for arm in self.arms]}
 
 
 def experiment_status(path: Path) -> LiveStatus:

@@ -23,6 +23,8 @@ from .exhaustions import EXHAUSTIONS, MEMORY_MB
 from .survivals import SURVIVALS
 from .thefts import THEFTS
 
+pytestmark = pytest.mark.long
+
 __all__ = ["bwrap_problem", "needs_bwrap"]
 
 SMALL = {"memory_mb": MEMORY_MB, "disk_mb": 16, "file_mb": 16, "processes": 64, "cpu_s": 20}

@@ -136,7 +136,8 @@ def _tables(
             continue
         known |= {ids[arm.arm] for arm in new if ids.get(arm.arm)}
         for measure, rows in _rows(new, hashes).items():
-            tasks = sorted(set.intersection(*(set(row) for row in rows)))
+            first, *others = (set(row) for row in rows)
+            tasks = sorted(first.intersection(*others))
             if len(rows) > 1 and len(tasks) > 1:
                 yield measure, RunScores(np.array([[row[task] for task in tasks] for row in rows]))
 

@@ -1,0 +1,57 @@
+"""What an audit says: single checks with their evidence, and what follows from them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+type State = Literal["ok", "flagged", "unchecked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    evidence: list[str] = field(default_factory=list[str])
+    invalidates: bool = False
+    """Whether nothing may be concluded while it is flagged."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "state": self.state, "evidence": self.evidence, "invalidates": self.invalidates}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit found."""
+
+    path: Path
+    checks: list[Check]
+    contradiction: str | None
+    """Why nothing may be concluded, by what the record alone tells, as everybody can read it; that of `quick`."""
+
+    @property
+    def flags(self) -> list[Check]:
+        return [check for check in self.checks if check.state == "flagged"]
+
+    @property
+    def clean(self) -> bool:
+        return not self.flags
+
+    @property
+    def invalid(self) -> str | None:
+        """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
+        return find_contradiction(self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        checks = [check.to_dict() for check in self.checks]
+        return {"path": str(self.path), "clean": self.clean, "invalid": self.invalid, "checks": checks}
+
+
+def find_contradiction(checks: Sequence[Check]) -> str | None:
+    """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
+    against = [check for check in checks if check.state == "flagged" and check.invalidates]
+    return f"{against[0].name}: {against[0].evidence[0]}" if against else None
