@@ -167,6 +167,7 @@ HOOKS = (
     "on_step",
     "on_rollouts",
     "on_eval",
+    "on_scored",
     "on_checkpoint",
     "on_run_end",
     "on_experiment_end",
