@@ -8,7 +8,6 @@ its history. The list is a convenience: no run fails because of it.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from ..errors import EvsysError
@@ -63,5 +62,7 @@ def _worth_noting(root: Path, start: Path | None) -> bool:
 
 def is_lasting(root: Path, start: Path | None = None) -> bool:
     """Whether what is written there stays: what a project elsewhere writes to a temporary folder is thrown away."""
+    import tempfile  # brings archives along, which a look at the history does not need
+
     temporary = Path(tempfile.gettempdir()).resolve()
     return not root.is_relative_to(temporary) or project_root(start).is_relative_to(temporary)
