@@ -207,23 +207,23 @@ def main_grid() -> Iterator[Cell]:
 
 def other_factors() -> Iterator[Cell]:
     shapes = [(2, 2, 100), (2, 3, 30), (2, 3, 100), (7, 2, 100), (7, 3, 100), (7, 3, 30), (7, 5, 1000), (20, 3, 100)]
-    for (arms, seeds, tasks), (name, changes) in itertools.product(shapes, FACTORS.items()):
+    for (name, changes), (arms, seeds, tasks) in itertools.product(FACTORS.items(), shapes):
         yield Cell(f"{name}: arms {arms}, seeds {seeds}, tasks {tasks}", World(arms, seeds, None, tasks, **changes))
 
 
 FACTORS: dict[str, dict] = {
+    "erratic baseline": {"erratic": 5.0},
+    "erratic candidate": {"erratic_run": 5.0},
     "5 clusters": {"clusters": 5},
     "10 clusters": {"clusters": 10},
     "10 % of wrong lost": {"missing": 0.1},
     "30 % of wrong lost": {"missing": 0.3},
-    "erratic baseline": {"erratic": 5.0},
-    "erratic candidate": {"erratic_run": 5.0},
-    "shared seeds": {"shared_seeds": True},
-    "shared seeds, sd .25": {"shared_seeds": True, "seed_sd": 0.25},
-    "seed sd .25": {"seed_sd": 0.25},
     "heavy tails": {"heavy_tails": True},
     "rates near 1": {"ease": 3.0},
     "rates near 0": {"ease": -3.0},
+    "seed sd .25": {"seed_sd": 0.25},
+    "shared seeds": {"shared_seeds": True},
+    "shared seeds, sd .25": {"shared_seeds": True, "seed_sd": 0.25},
     "validation chooses": {"validated": True},
     "history": {"pool": 4},
     "history, erratic baseline": {"pool": 4, "erratic": 5.0},
@@ -244,6 +244,7 @@ def powers() -> Iterator[Cell]:
     yield Cell("power: default, seed sd .25", World(seed_sd=0.25, **gain), "power")
     yield Cell("power: 10 tasks", World(tasks=10, **gain), "power")
     yield Cell("power: one sample", World(samples=1, **gain), "power")
+    yield Cell("power: two seeds", World(seeds=2, **gain), "power")
     yield Cell("power: rates near 1 (+1.5 logits)", World(ease=2.5, gain=1.5), "power")
     for shape in ((7, 3, None, 100), (2, 3, None, 30), (20, 3, None, 50), (7, 5, None, 100), (2, 2, None, 100)):
         yield Cell(f"printed effect: arms {shape[0]}, seeds {shape[1]}, tasks {shape[3]}", World(*shape), "printed")

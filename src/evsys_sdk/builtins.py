@@ -21,6 +21,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "fireworks": ("fireworks", "transformers"),
     "frontier": (),
     "gemini": (),
+    "gepa": ("gepa",),
     "harbor": ("harbor",),
     "hf": ("datasets",),
     "local": ("torch", "transformers"),
@@ -147,6 +148,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "mock_rl": Builtin("algorithms.mock_rl:MockRL"),
         "local_sft": Builtin("algorithms.local_sft:LocalSFT", extra="local"),
         "local_rl": Builtin("algorithms.local_rl:LocalRL", extra="local"),
+        "gepa_prompt": Builtin("algorithms.gepa_prompt:GepaPrompt", extra="gepa"),
     },
     "verifier": {
         "exact_match": Builtin("eval.verifiers.exact_match:ExactMatch"),

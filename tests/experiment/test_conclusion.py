@@ -496,6 +496,12 @@ class TestProperties:
         assert found.verdict == "supported"
         assert any("single task" in threat for threat in found.threats)
 
+    def test_seeds_that_all_agree_leave_the_luck_of_the_tasks_to_be_seen(self) -> None:
+        scores = {"baseline": [[0.0] * 48] * 3, "a": [[1.0] * 48] * 3}
+        found = conclude_from(evidence(scores))
+        assert found.verdict == "supported"
+        assert 0.02 < (found.smallest_detectable or 0) < 0.2
+
     def test_comparing_several_runs_widens_the_intervals(self) -> None:
         scores = runs(a=0.05, b=0.0, c=0.0, d=0.0)
         alone = conclude_from(evidence({name: scores[name] for name in ("baseline", "a")})).comparison("a")

@@ -279,8 +279,8 @@ class TestAttempts:
     def test_a_later_attempt_needs_more(self) -> None:
         given = evidence(runs(a=0.1))
         first, fifth = (conclude_from(replace(given, attempt=number)) for number in (1, 5))
-        assert first.error_rate == 0.025
-        assert fifth.error_rate == pytest.approx(0.01 * 0.6079 / 16, abs=1e-6)
+        assert first.error_rate == pytest.approx(0.01875)
+        assert fifth.error_rate == pytest.approx(0.00625 * 0.6079 / 16, abs=1e-6)
         assert (fifth.comparisons[0].low or 0) < (first.comparisons[0].low or 0)
         assert "attempt 5" in as_markdown(fifth)
 

@@ -48,6 +48,8 @@ COMMANDS = {
     "dashboard": ("dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("sync", "Send what a dashboard has not received yet."),
     "serve": ("serve", "Serve models: the Tinker protocol and OpenAI's API."),
+    "loop": ("loop", "Run the closed loop of a system in use."),
+    "trigger": ("trigger", "Decide whether it is time to learn."),
     "traces": ("traces", "Make data of the conversations of systems in use."),
     "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),

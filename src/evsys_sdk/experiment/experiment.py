@@ -180,22 +180,23 @@ class Experiment:
         allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
-        try:
-            slots = launcher.open(launch, len(allocation.decide([]).requests))
-            scheduler = ArmScheduler(
-                self.config,
-                folder,
-                journal,
-                launcher,
-                allocation,
-                slots,
-                stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
-            )
-            interrupt.tell = scheduler.interrupt
-            with ledger.running(), self._watch(folder.path):
-                arms = scheduler.run()
-        finally:
-            launcher.close()
+        with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
+            try:
+                slots = launcher.open(launch, len(allocation.decide([]).requests))
+                scheduler = ArmScheduler(
+                    self.config,
+                    folder,
+                    journal,
+                    launcher,
+                    allocation,
+                    slots,
+                    stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
+                )
+                interrupt.tell = scheduler.interrupt
+                with ledger.running():
+                    arms = scheduler.run()
+            finally:
+                launcher.close()
         if (reason := self._budget_stop(ledger)) is not None:
             journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
         return mark_stopped(arms, folder)

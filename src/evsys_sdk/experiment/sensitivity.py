@@ -18,8 +18,8 @@ from ..paths import in_project
 from ..record.folders import conclusions_below
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
+from .statistics.attempts import FIRST_ERROR
 from .statistics.power import Prospect
-from .statistics.reference import ERROR
 
 _REPORT_ORDER = ("test", None, "val")
 _SEED_SD = 0.02
@@ -66,7 +66,7 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     frozen = claim.kind == "at_least" or (runs == 1 and any(BASE_MODEL in one.models for one in entries))
     candidates = runs if frozen else runs - 1
     metric = claim.metric or "the success metric"
-    rule = claim.rule(metric, validated=validated and candidates > 1, error=ERROR)
+    rule = claim.rule(metric, validated=validated and candidates > 1, error=FIRST_ERROR)
     if entry is None or claim.kind == "trend" or candidates < 1 or config.n_repeats < 2:
         return Sensitivity(rule, config.n_repeats, candidates)
     benchmark = load_entry(entry)

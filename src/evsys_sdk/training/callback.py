@@ -170,7 +170,7 @@ class _Completed(Callback):
 
     def __init__(self, observer: Any) -> None:
         self.name = str(getattr(observer, "name", type(observer).__name__))
-        for method in (*HOOKS, "close", "state", "restore"):
+        for method in (*HOOKS, "findings", "close", "state", "restore"):
             if callable(own := getattr(observer, method, None)):
                 setattr(self, method, own)
 

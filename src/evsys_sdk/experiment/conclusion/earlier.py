@@ -136,8 +136,7 @@ def _tables(
             continue
         known |= {ids[arm.arm] for arm in new if ids.get(arm.arm)}
         for measure, rows in _rows(new, hashes).items():
-            first, *others = (set(row) for row in rows)
-            tasks = sorted(first.intersection(*others))
+            tasks = sorted(task for task in rows[0] if all(task in row for row in rows))
             if len(rows) > 1 and len(tasks) > 1:
                 yield measure, RunScores(np.array([[row[task] for task in tasks] for row in rows]))
 
@@ -164,8 +163,8 @@ def _rows(arms: Iterable[ArmEvidence], hashes: set[str]) -> dict[_Measure, list[
 
 def _as_object(measure: _Measure, runs: list[RunScores]) -> dict[str, Any] | None:
     noise = seed_noise(runs)
-    if noise is None or noise.between <= 0:
-        return None
+    if noise is None or max(noise.between, noise.explained) <= 0:
+        return None  # nothing moved at all, which tells nothing about what could
     sha256, metric, samples = measure
     about = {"sha256": sha256, "metric": metric, "samples": samples, "runs": len(runs)}
     return {**about, "between": noise.between, "explained": noise.explained, "df": noise.df}

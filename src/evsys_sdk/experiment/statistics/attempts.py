@@ -1,10 +1,10 @@
 """Error rates across attempts at one claim: who tries often enough finds something by luck.
 
-The first attempt at a claim is tested like any experiment. Every later one with fresh runs gets a share of one more
-percent that shrinks with its number, so that all attempts together, however many, err in 3.5 % at most:
+Most claims are tried once, so the first attempt gets most of the error rate. Every later one with fresh runs gets a
+share of the rest that shrinks with its number, so that all attempts together, however many, err in 2.5 % at most:
 
-    attempt_error(1) = 0.025
-    attempt_error(j) = 0.010 * 6 / (pi^2 * (j - 1)^2)
+    attempt_error(1) = 3/4 * 0.025
+    attempt_error(j) = 1/4 * 0.025 * 6 / (pi^2 * (j - 1)^2)
 
 Seeds that are added to one attempt until it is decided are looks at growing evidence. They spend the error rate as
 O'Brien and Fleming do: next to nothing while there are few seeds, nearly all of it at the end. Attempts at one claim
@@ -23,8 +23,8 @@ import numpy as np
 
 from .reference import ERROR
 
-LATER_ERROR = 0.01
-"""How often all attempts after the first may be wrong by luck, together."""
+_FIRST = 0.75
+"""Share of the error rate that the first attempt gets; all others share the rest."""
 _NORMAL = NormalDist()
 _GRID = 0.01
 """Step of the integration over what was seen so far, in standard deviations."""
@@ -36,8 +36,12 @@ def attempt_error(attempt: int, error: float = ERROR) -> float:
     if attempt < 1:
         raise ValueError(f"attempts are counted from 1, and this is {attempt}")
     if attempt == 1:
-        return error
-    return LATER_ERROR / ERROR * error * 6 / (math.pi * (attempt - 1)) ** 2
+        return _FIRST * error
+    return (1 - _FIRST) * error * 6 / (math.pi * (attempt - 1)) ** 2
+
+
+FIRST_ERROR = attempt_error(1)
+"""What an experiment that is planned may count on."""
 
 
 def spent_error(fraction: float, error: float = ERROR) -> float:

@@ -3,9 +3,9 @@
 Three seeds of one run say little about how far its next seed would lie, so the noise of all runs is pooled. That trusts
 a run whose recipe is less stable than the others, and the baseline is in every difference. Two things tell on it. Its
 own seeds may lie far apart; and an unlucky baseline lies far from all other runs at once, while of runs that are
-better, most often one or two are. A baseline that is quiet by both is charged the noise of all runs. Otherwise it is
-charged by its own seeds alone, and with a margin, because few seeds hide much; what is worse than all others for a
-reason is still told apart from them that way, it only takes more.
+better, most often one or two are. A baseline that is quiet by both is charged the noise of all runs. Otherwise runs are
+charged what their own seeds say, with a margin, because few seeds hide much; a baseline that is worse than all others
+for a reason is told apart from them that way, it only takes more.
 
 The same arithmetic is used on what was measured (`two_level`) and on the drawn worlds that it is compared with
 (`reference`): the last axis are the compared runs, any axis before it are worlds.
@@ -26,10 +26,9 @@ _OUT_OF_LINE = 3.0
 """From this ratio of its variance, around the other runs, to theirs on, the baseline is."""
 _PAIR = 1.25
 """Power of its own noise, in that of all runs, which one of two runs is charged where others have lent theirs."""
-_MARGINS = {1: 2.0, 2: 1.4}
-_LEAST_MARGIN = 1.05
-"""How many times as wide an interval gets for a baseline that is judged by its own seeds alone, by what they leave to
-know: seeds less one."""
+_MARGINS = {1: 1.5, 2: 1.4, 3: 1.2}
+_LEAST_MARGIN = 1.07
+"""By how much wider an interval gets where runs are judged by their own seeds; by seeds of the baseline, less one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,15 @@ def standard_errors(spread: Spread) -> Floats:
         own, base = (charge_pair(each / pooled, spread) for each in (spread.of_runs, spread.of_baseline[..., None]))
         training = _training(spread, own) * spread.shares + _training(spread, base) * spread.base_share
         return np.sqrt(spread.tasks + training)
+    plain = np.ones_like(spread.of_runs)
     runs = _training(spread, charge_run(spread.of_runs / pooled)) * spread.shares
-    known = spread.tasks + runs
-    strict = known + _training(spread, charge_baseline(spread.of_baseline[..., None] / pooled)) * spread.base_share
+    company = plain if spread.base_df < 1 else charge_in_company(spread, spread.distance)
+    in_company = np.sqrt(spread.tasks + runs + _training(spread, company) * spread.base_share)
     if spread.base_df < 1:
-        return np.sqrt(strict)
-    in_company = known + _training(spread, charge_in_company(spread, spread.distance)) * spread.base_share
-    return np.minimum(np.sqrt(in_company), _MARGINS.get(spread.base_df, _LEAST_MARGIN) * np.sqrt(strict))
+        return in_company
+    own, base = (np.maximum(plain, each / pooled) for each in (spread.of_runs, spread.of_baseline[..., None]))
+    training = _training(spread, own) * spread.shares + _training(spread, base) * spread.base_share
+    return np.minimum(in_company, _MARGINS.get(spread.base_df, _LEAST_MARGIN) * np.sqrt(spread.tasks + training))
 
 
 def _training(spread: Spread, times: Floats) -> Floats:
@@ -94,11 +95,6 @@ def charge_run(ratio: Floats) -> Floats:
     Three seeds often lie somewhat further apart than usual by chance; what is striking is taken at more than its word.
     """
     return np.where(ratio > _STRIKING, ratio * (ratio / _STRIKING), ratio.dtype.type(1.0))
-
-
-def charge_baseline(ratio: Floats) -> Floats:
-    """The same for the baseline, by its own seeds alone: at its word at once, at far more where it is striking."""
-    return np.maximum(1.0, ratio) * np.maximum(1.0, ratio / _STRIKING) ** 4
 
 
 def charge_in_company(spread: Spread, distance: Floats) -> Floats:

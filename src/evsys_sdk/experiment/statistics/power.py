@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
+from .attempts import FIRST_ERROR
 from .reference import (
     CAUTIOUS,
-    ERROR,
-    Design,
     Reference,
     caution_if_erratic,
     coarse_df,
@@ -26,6 +25,7 @@ from .reference import (
     suiting_variance,
 )
 from .two_level import Differences
+from .worlds import Design
 
 _SEEDS = (*range(2, 13), 14, 16, 20, 24, 32, 48, 64)
 """Numbers of seeds that are worth proposing."""
@@ -60,7 +60,7 @@ class Prospect:
             frozen_baseline=differences.baseline_seeds == 0,
         )
 
-    def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = ERROR) -> float:
+    def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
         """The true effect that is seen in 80 % of experiments with so many seeds a run."""
         base = 0 if self.frozen_baseline else baseline_seeds or seeds
         df = max(1, self.candidates * (seeds - 1) + max(base - 1, 0))
