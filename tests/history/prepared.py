@@ -74,7 +74,7 @@ def sweep(axis: str, values: dict[Any, float], algorithm: str = "sft", **more: A
 
 OOM = "OutOfMemoryError: tried to allocate {n} MiB."
 PLAN: list[Prepared] = [
-    Prepared("rate", "A rate of 0.01 beats 0.001.", sweep("learning_rate", {0.001: 0.4, 0.01: 0.65, 0.1: 0.3})),
+    Prepared("rate", "A rate of 0.01 beats 0.001.", sweep("learning_rate", {0.001: 0.4, 0.01: 0.65, 0.1: 0.2})),
     Prepared("rate-again", "A rate of 0.01 beats 0.001", sweep("learning_rate", {0.001: 0.425, 0.01: 0.65})),
     Prepared("batch", "A larger batch helps.", sweep("batch_size", {8: 0.45, 32: 0.725}, learning_rate=0.001)),
     Prepared("epochs", "More epochs help.", sweep("num_epochs", {1: 0.4, 3: 0.7})),
