@@ -1,4 +1,4 @@
-"""What a coding agent's hooks run: `python3 evsys_hook.py context|guard|check`, with the event as JSON on stdin.
+"""What a coding agent's hooks run: `python3 evsys_hook.py guard|check`, with the event as JSON on stdin.
 
 Standard library only, so that it starts at once and needs nothing installed. It fails open: whatever goes wrong here
 never keeps the agent from working. It is a guard rail; what holds is the audit of the record (`evsys audit`).
@@ -25,7 +25,7 @@ WRITERS = re.compile(r"\b(tee|rm|mv|truncate|dd|shred|chmod|ln|install|rsync)\b|
 CODE = re.compile(
     r"open\([^)]*['\"][wax+]|write_text|write_bytes|writeFile|unlink|rmtree|\.rename\(|\.replace\(\s*['\"]?/|json\.dump\("
 )
-PATCHED = re.compile(r"^\*\*\* (?:Update|Delete) File: (.+)$", re.MULTILINE)
+PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 
 
 def project_of(folder: str) -> str | None:
@@ -92,6 +92,14 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
+def read_input(given: dict[str, Any]) -> tuple[str, list[str]]:
+    """The command of a tool call, and the files that it edits, by name or by patch."""
+    command = given.get("command") or given.get("cmd") or given.get("input") or ""
+    command = " ".join(command) if isinstance(command, list) else str(command)
+    paths = [given[key] for key in ("file_path", "notebook_path", "path") if isinstance(given.get(key), str)]
+    return command, [path.strip() for path in (*paths, *PATCHED.findall(command))]
+
+
 def guard(event: dict[str, Any]) -> None:
     """Refuse edits of sealed tasks and of records."""
     cwd = event.get("cwd") or os.getcwd()
@@ -99,38 +107,22 @@ def guard(event: dict[str, Any]) -> None:
     given = event.get("tool_input") or {}
     if root is None:
         return
-    command = given.get("command") or given.get("cmd") or given.get("input") or ""
-    command = " ".join(command) if isinstance(command, list) else str(command)
-    paths = [given[key] for key in ("file_path", "notebook_path", "path") if isinstance(given.get(key), str)]
-    paths += PATCHED.findall(command)
-    reasons = [why_sealed(os.path.join(cwd, path.strip()), root) for path in paths]
+    command, paths = read_input(given)
+    reasons = [why_sealed(os.path.join(cwd, path), root) for path in paths]
     reason = next((one for one in reasons if one), None) or (why_refused(command, cwd, root) if command else None)
     if reason:
         answer = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": f"{reason}."}
         print(json.dumps({"hookSpecificOutput": answer}))
 
 
-def context(event: dict[str, Any]) -> None:
-    """Tell a new or compacted session what all experiments have shown."""
-    cwd = event.get("cwd") or os.getcwd()
-    root = project_of(cwd)
-    if root is None:
-        return
-    said = run_evsys(root, "context", "--budget-tokens", "1500", "--markdown")
-    if said is not None and said.returncode == 0 and said.stdout.strip():
-        told = f"What the experiments of this project have shown (evsys context):\n\n{said.stdout.strip()}"
-        answer = {"hookEventName": "SessionStart", "additionalContext": told}
-        print(json.dumps({"hookSpecificOutput": answer}))
-
-
 def check(event: dict[str, Any]) -> None:
     """Validate a config that was just edited, and say what is wrong with it."""
-    given = event.get("tool_input") or {}
-    path = given.get("file_path") or ""
-    root = project_of(event.get("cwd") or os.getcwd())
-    if root is None or os.path.basename(path) != "config.yaml":
+    cwd = event.get("cwd") or os.getcwd()
+    root = project_of(cwd)
+    _, paths = read_input(event.get("tool_input") or {})
+    path = next((os.path.join(cwd, one) for one in paths if os.path.basename(one) == "config.yaml"), None)
+    if root is None or path is None or not os.path.exists(path):
         return
-    path = os.path.join(event.get("cwd") or os.getcwd(), path)
     said = run_evsys(root, "validate", path, "--deep")
     if said is not None and said.returncode == 1:
         told = f"evsys validate refuses {os.path.relpath(path, root)}:\n{said.stderr.strip()[:4000]}"
@@ -152,6 +144,6 @@ def run_evsys(root: str, *arguments: str) -> Any:
 
 if __name__ == "__main__":
     try:
-        {"context": context, "guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
+        {"guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
     except Exception as error:  # fail open, and leave a word for whoever looks
         print(f"evsys hook: {error}", file=sys.stderr)

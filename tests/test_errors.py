@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import math
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from evsys_sdk.errors import (
     EvsysError,
     MissingExtraError,
     Problem,
+    blame_user_code,
     closest,
     install_hint,
     show,
@@ -150,3 +154,32 @@ def test_what_is_shown_holds_no_secret() -> None:
     single = Problem("is not a number", "run.backend.params.password", "hunter2-hunter2")
     assert "hunter2" not in str(single)
     assert "hunter2" not in str(single.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("body", "expression"),
+    [
+        ('value = row["answer"] + 1', 'row["answer"]'),
+        ('ü = "ä"; value = row["answer"] + 1', 'row["answer"]'),
+        ('value = sum(\n        [1, row["answer"]],\n    )', 'row["answer"]'),
+    ],
+)
+def test_an_error_in_user_code_is_blamed_on_its_expression(body: str, expression: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def read(row):\n    {body}\n", "utf-8")
+    spec = importlib.util.spec_from_file_location("mine", tmp_path / "mine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    mine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mine)
+    with pytest.raises(KeyError) as caught:
+        mine.read({})
+    place, _, text = blame_user_code(caught.value).partition(": ")
+    assert re.search(r"mine\.py:[23]$", place)
+    assert text == f"`{expression}`"
+
+
+def test_a_raise_needs_no_quotation_and_our_own_code_is_never_blamed() -> None:
+    with pytest.raises(ValueError, match="no") as caught:
+        raise ValueError("no")
+    assert re.search(r"test_errors\.py:\d+$", blame_user_code(caught.value))
+    assert blame_user_code(ValueError("never raised")) == ""

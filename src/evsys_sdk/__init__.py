@@ -6,6 +6,7 @@ listed here may move.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -344,6 +345,12 @@ _SURFACE: dict[str, tuple[str, ...]] = {
 _HOME = {name: module for module, names in _SURFACE.items() for name in names}
 
 __all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+if "EVSYS_LOGGING_LEVEL" in os.environ:  # only then: importing the package stays instant
+    from .log import configure_from_environment
+
+    configure_from_environment()
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "fireworks": ("fireworks", "transformers"),
     "frontier": (),
     "gemini": (),
+    "gepa": ("gepa",),
     "harbor": ("harbor",),
     "hf": ("datasets",),
     "local": ("torch", "transformers"),
@@ -147,6 +148,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "mock_rl": Builtin("algorithms.mock_rl:MockRL"),
         "local_sft": Builtin("algorithms.local_sft:LocalSFT", extra="local"),
         "local_rl": Builtin("algorithms.local_rl:LocalRL", extra="local"),
+        "gepa_prompt": Builtin("algorithms.gepa_prompt:GepaPrompt", extra="gepa"),
     },
     "verifier": {
         "exact_match": Builtin("eval.verifiers.exact_match:ExactMatch"),
@@ -193,6 +195,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
         "evsys_logger": Builtin("dashboard.evsys_logger:EvsysLogger"),
+        "mlflow_logger": Builtin("observers.callbacks.mlflow_logger:MlflowLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
     "deployer": {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +17,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     """Open a temporary file beside `path`; it replaces `path` only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding = None if "b" in mode else "utf-8"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
             yield file

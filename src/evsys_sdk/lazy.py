@@ -30,14 +30,14 @@ def import_extra(module: str, *, extra: str, needed_by: str) -> Any:
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package's front: each name is loaded from its module on first use.
 
-    `modules` has the names of each module below the package, separated by spaces.
+    `modules` has the names of each module below the package, separated by spaces; a dot in front goes up by one.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(import_module(f".{homes[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

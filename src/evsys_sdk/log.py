@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from typing import TextIO
 
 from .redact import redact_text
 
 ROOT = "evsys_sdk"
+LEVEL_VARIABLE = "EVSYS_LOGGING_LEVEL"
 _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
@@ -30,6 +33,13 @@ class _ToStderr(logging.StreamHandler[TextIO]):
 def get_logger(name: str = ROOT) -> logging.Logger:
     """A logger below `evsys_sdk`."""
     return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
+
+
+def configure_from_environment() -> None:
+    """Log as `EVSYS_LOGGING_LEVEL` says, if it does; an unknown level is for the command line to refuse."""
+    if level := os.environ.get(LEVEL_VARIABLE):
+        with contextlib.suppress(ValueError):
+            configure_logger(level)
 
 
 def configure_logger(level: str | int = "WARNING") -> logging.Logger:

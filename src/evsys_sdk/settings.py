@@ -24,7 +24,18 @@ from .errors import ConfigError, EvsysError, Problem
 def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) -> list[ModuleType]:
     """Import the project's own modules and those named on the command line, so that their kinds are registered."""
     root = (root or Path.cwd()).resolve()
-    return [_import(reference, root) for reference in [*_project_imports(root), *extra]]
+    named = list(extra)
+    found = [_import(reference, root) for reference in [*_project_imports(root), *named]]
+    _named.extend(reference for reference in named if reference not in _named)
+    return found
+
+
+_named: list[str] = []
+
+
+def imported_by_name() -> list[str]:
+    """What was imported beside what the project's settings name: who repeats a command needs it again."""
+    return list(_named)
 
 
 def _project_imports(root: Path) -> list[str]:

@@ -16,8 +16,8 @@ import pytest
 from evsys_sdk.config import load_yaml
 from evsys_sdk.errors import EvsysError
 from evsys_sdk.history.summary import ExperimentSummary
-from evsys_sdk.loop.admission import CampaignRefusal, admit
-from evsys_sdk.loop.campaign import (
+from evsys_sdk.loop.campaigns.admission import CampaignRefusal, admit
+from evsys_sdk.loop.campaigns.campaign import (
     Admission,
     Campaign,
     Terms,
@@ -29,7 +29,7 @@ from evsys_sdk.loop.campaign import (
     propose,
     take,
 )
-from evsys_sdk.loop.progress import judge_progress
+from evsys_sdk.loop.campaigns.progress import judge_progress
 from evsys_sdk.record.campaigns import campaign_dir, list_campaigns
 
 NOW = 10_000.0

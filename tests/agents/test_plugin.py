@@ -98,9 +98,12 @@ def test_every_hook_is_for_an_event_that_exists_and_runs_the_script() -> None:
     assert set(hooks) == EVENTS
     commands = [hook for entries in hooks.values() for entry in entries for hook in entry["hooks"]]
     for hook in commands:
-        assert re.fullmatch(r'python3 "\$\{CLAUDE_PLUGIN_ROOT\}/hooks/evsys_hook\.py" \w+', hook["command"])
+        found = re.fullmatch(
+            r'(?:sh|python3) "\$\{CLAUDE_PLUGIN_ROOT\}/(hooks/[a-z_]+\.\w+)"(?: \w+)?', hook["command"]
+        )
+        assert found is not None
+        assert (ROOT / found[1]).is_file()
         assert hook["timeout"] <= 60
-    assert (ROOT / "hooks" / "evsys_hook.py").is_file()
 
 
 def test_what_is_always_loaded_stays_below_400_tokens() -> None:
@@ -265,12 +268,13 @@ def test_a_hook_that_does_not_understand_lets_everything_pass(what: str, event: 
 
 def test_outside_of_a_project_hooks_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = {"file_path": "data/benchmark/t/tasks.jsonl", "command": "rm -rf data/benchmark"}
-    for what in (HOOK.guard, HOOK.context, HOOK.check):
+    for what in (HOOK.guard, HOOK.check):
         what({"cwd": str(tmp_path), "tool_input": given})
     assert capsys.readouterr() == ("", "")
+    assert begin_session(tmp_path) == ""
 
 
-def test_a_config_that_was_just_broken_is_reported_and_a_good_one_is_not(
+def test_a_config_that_was_just_broken_is_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
@@ -281,13 +285,25 @@ def test_a_config_that_was_just_broken_is_reported_and_a_good_one_is_not(
     said = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
     assert "experiments/e/config.yaml" in said["additionalContext"]
     assert "n_repeats: should be at least 1" in said["additionalContext"]
+    HOOK.check({"cwd": str(project), "tool_input": {"input": "*** Update File: experiments/e/config.yaml\n@@\n"}})
+    assert "n_repeats" in capsys.readouterr().out
 
 
-def test_a_session_begins_with_what_the_experiments_have_shown(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-    HOOK.context({"cwd": str(project / "experiments")})
-    said = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
-    assert said["hookEventName"] == "SessionStart"
-    assert "evsys context" in said["additionalContext"]
+def begin_session(root: Path, path: str | None = None) -> str:
+    """What is put before an agent when it starts in a folder."""
+    programs = path if path is not None else f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["/bin/sh", str(ROOT / "hooks" / "context.sh")],
+        cwd=root,
+        env={"PATH": programs},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_session_begins_with_what_the_experiments_have_shown(project: Path) -> None:
+    assert begin_session(project).startswith("What the experiments of this project have shown (evsys context):")
+    assert begin_session(project, path="/nowhere") == "", "without evsys it says nothing"

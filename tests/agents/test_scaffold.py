@@ -181,7 +181,7 @@ def test_the_printed_hints_lead_from_an_empty_folder_to_the_conclusion_and_on(tm
             hints += [line.split()[0:] for line in said.stdout.splitlines() if line.startswith("  ")]
     verbs = [command[0] for command in commands]
     assert verbs == ["init-project", "new-experiment", "validate", "plan", "run", "history", "context"]
-    assert "supported: Training on tickets raises pass@1" in said.stdout
+    assert "Training on tickets raises pass@1 over the model before training: supported" in said.stdout
 
     _go_on(where)
 

@@ -157,10 +157,10 @@ def read_json(result: str) -> Any:
 def do_research(agent: Agent, rounds: int = 3) -> Script:
     """Each round reads the context, changes the best recipe so far by what it finds there, and runs it by its plan."""
     for number in range(1, rounds + 1):
-        best = read_json((yield agent.mcp("context")))["best"][0]
-        parent = read_json((yield agent.mcp("get_experiment", experiment=best["id"])))
-        runs = {run["name"]: run for run in parent["config"].get("runs") or [parent["config"]["run"]]}
-        steps = 2 * runs[best["run"]]["algorithm"]["params"]["max_steps"]
+        questions = read_json((yield agent.mcp("context")))["questions"]
+        known = [one for question in questions for one in question["best"] if "max_steps" in one["params"]]
+        best = max(known, key=lambda one: one["score"])
+        steps = 2 * int(best["params"]["max_steps"])
         change = f"--from {best['id']} --set algorithm.params.max_steps={steps}"
         made = read_json((yield agent.shell(f"evsys new-experiment round{number} {change} --json")))
         planned = read_json((yield agent.mcp("validate", config=made["config"])))

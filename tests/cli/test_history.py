@@ -120,7 +120,7 @@ def test_notes_and_invalidations_are_seen_at_once(root: Path, capsys: pytest.Cap
     assert "agent: Check the data." in text(capsys, "show", "rates")
     assert [one["name"] for one in answer(capsys, "history", "--search", "check data")["experiments"]] == ["rates"]
     assert answer(capsys, "invalidate", "longer", "--reason", "leak")["event"] == "invalidated"
-    assert [one["id"] for one in answer(capsys, "context")["best"]] == ["rates-0a1b2c3d"]
+    assert [one["id"] for one in answer(capsys, "context")["questions"][0]["best"]] == ["rates-0a1b2c3d"]
     assert "INVALIDATED" in text(capsys, "history")
     assert "INVALIDATED: leak" in text(capsys, "show", "longer")
     assert answer(capsys, "invalidate", "longer", "--undo")["event"] == "reinstated"

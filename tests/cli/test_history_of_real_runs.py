@@ -71,7 +71,9 @@ def test_two_experiments_are_listed_shown_compared_and_digested(
     shown = answer(capsys, "show", "second")
     assert {arm["run"] for arm in shown["arms"]} == {"slow", "fast"}
     assert {arm["seed"] for arm in shown["arms"]} == {42, 43}
-    assert {run["run"] for run in shown["runs"]} == {"slow", "fast"}
+    assert {run["run"] for run in shown["runs"] if not run["is_baseline"]} == {"slow", "fast"}
+    (parent,) = [run["run"] for run in shown["runs"] if run["is_baseline"]]  # what it goes on from
+    assert parent.endswith(f" of {listed[0]['id']}")
     assert shown["checkpoints"][-1]["final"] is True
     compared = answer(capsys, "compare", "first", "second")
     assert {one["path"] for one in compared["config"]} >= {"n_repeats"}
@@ -79,7 +81,7 @@ def test_two_experiments_are_listed_shown_compared_and_digested(
     assert {curve["metric"] for curve in compared["curves"]} == {"loss", "val/routing/pass@1"}
     digest = answer(capsys, "context")
     assert digest["spend"][0]["experiments"] == 2
-    assert digest["tried"][0]["runs"] == 4
+    assert [(one["experiments"], one["runs"]) for one in digest["questions"]] == [(2, {"sft": 4})]
 
 
 def test_the_command_that_show_gives_reproduces_the_experiment(

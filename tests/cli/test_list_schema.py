@@ -76,6 +76,7 @@ def test_a_kind_without_entries_says_how_to_add_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry("agent"), "_builtins", {})
+    monkeypatch.setattr(registry("agent"), "_registered", {})  # what ran before in this process may have used some
     assert output(capsys, "list", "agents") == 'agents\n  none yet; add yours with @register_agent("name")\n'
     assert "agents" not in output(capsys, "list")
     register_agent("solo")(type("Solo", (), {"__doc__": "Works alone."}))
@@ -104,6 +105,7 @@ def test_what_needs_an_extra_is_listed_with_the_command_that_installs_it(
     monkeypatch.setattr("evsys_sdk.builtins.EXTRA_MODULES", {"big": ("no_such_module_anywhere",)})
     rows = {"large": Builtin("data.transforms.identity:Identity", extra="big")}
     monkeypatch.setattr(registry("agent"), "_builtins", rows)
+    monkeypatch.setattr(registry("agent"), "_registered", {})
     lines = output(capsys, "list", "agents").splitlines()
     assert lines[1].startswith("  large  ")
     assert lines[2] == f"{'':9}not available: needs the extra 'big'. Install it with: pip install 'evsys-sdk[big]'"

@@ -82,7 +82,7 @@ def test_the_outcome_is_a_table_on_stdout_and_progress_is_on_stderr(
     assert row.split()[-1] == "0"
     assert record == "record: outputs/hello"
     assert "the best run is `r`" in conclusion
-    assert following.startswith("Next: ")
+    assert following.startswith("To do: ")
     assert "step" in err
 
 

@@ -78,14 +78,23 @@ def test_the_command_line_says_the_same_and_exits_with_1(file: Path, capsys: pyt
     assert main(["validate", "--deep", str(file)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [str(problem) for problem in problems]
+    assert told_apart_from_data(err) == [str(problem) for problem in problems]
 
     assert main(["validate", "--deep", "--json", str(file)]) == 1
     out, err = capsys.readouterr()
     answer = json.loads(out, parse_constant=pytest.fail)
     assert answer["error"] == "ConfigError"
-    assert answer["problems"] == [problem.to_dict() for problem in problems]
-    assert err.splitlines() == [str(problem) for problem in problems]
+    found = [problem for problem in answer["problems"] if MISSING_DATA not in problem["message"]]
+    assert found == [problem.to_dict() for problem in problems]
+    assert told_apart_from_data(err) == [str(problem) for problem in problems]
+
+
+MISSING_DATA = "there is no such file (path"
+
+
+def told_apart_from_data(said: str) -> list[str]:
+    """What is said about the config itself; the rows that these files name are not here either."""
+    return [line for line in said.splitlines() if MISSING_DATA not in line]
 
 
 def test_without_deep_the_kinds_are_not_looked_up() -> None:

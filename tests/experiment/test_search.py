@@ -71,8 +71,8 @@ def make(tmp_path: Path) -> Make:
     return config
 
 
-def run(config: ExperimentConfig, **options: Any) -> ExperimentResult:
-    return Experiment(config).run(**options)
+def run(config: ExperimentConfig, *, checked: bool = False, **options: Any) -> ExperimentResult:
+    return Experiment(config, checked=checked).run(**options)
 
 
 def decisions(path: Path) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ def test_an_arm_without_a_score_is_stopped_as_unscored_and_the_rest_goes_on(make
 def test_a_failing_arm_harms_no_other(make: Make, tmp_path: Path) -> None:
     runs = [one.model_dump(mode="json") for one in make(None).all_runs()]
     runs[2]["algorithm"]["params"]["max_length"] = 4  # nothing fits, which is an error of the arm
-    result = run(make(HALVING, runs=runs, matrix=None, base_run=None))
+    result = run(make(HALVING, runs=runs, matrix=None, base_run=None), checked=True)
     assert result.exit_code == 2
     [failed] = [arm for arm in result.arms if arm.status == "failed"]
     assert failed.name == runs[2]["name"]
@@ -179,7 +179,7 @@ def test_a_failed_arm_that_is_tried_again_may_change_the_decision(make: Make, tm
     rows = (tmp_path / "train.jsonl").read_text(encoding="utf-8")
     runs[3]["data"]["path"] = str(tmp_path / "later.jsonl")
     config = make(HALVING, runs=runs, matrix=None, base_run=None)
-    first = run(config)
+    first = run(config, checked=True)  # what was there when it was checked, and is not when the arm reads it
     assert first.exit_code == 2
     before = decisions(first.path)
     (tmp_path / "later.jsonl").write_text(rows, encoding="utf-8")

@@ -179,7 +179,7 @@ def test_the_same_record_gives_the_same_digest(root: Path) -> None:
 
 def test_no_experiments_make_an_empty_digest(tmp_path: Path) -> None:
     assert digest(tmp_path).strip() == ""
-    assert data(tmp_path).get("questions", []) == []
+    assert data(tmp_path)["questions"] == []
 
 
 def test_reasons_differ_by_their_words_not_by_their_numbers_and_paths() -> None:

@@ -42,6 +42,16 @@ def test_the_usual_folder_is_not_noted(project: Path) -> None:
     assert not (project / ".evsys" / OUTPUT_ROOTS).exists()
 
 
+def test_a_project_that_is_moved_takes_its_experiments_along(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / ".evsys" / "runs").mkdir()
+    remember_output_root(".evsys/runs")
+    project.rename(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert experiment_roots() == [tmp_path / "elsewhere" / ".evsys" / "runs"]
+
+
 def test_a_folder_that_is_gone_is_dropped_by_the_next_note_and_not_looked_at(project: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

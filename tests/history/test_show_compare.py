@@ -59,7 +59,7 @@ def test_show_tells_what_search_budget_and_retries_decided(tmp_path: Path) -> No
     ]
     page = show_page(read_detail(write_experiment(tmp_path, "rates", events=events)))
     assert "- base__seed42 was taken up again: lost worker" in page
-    assert '- search: kept ["base"], rung 1' in page
+    assert "- search rung 1: went on: base" in page
     assert '- stopped by the budget: limit {"usd": 1}, spent {"usd": 1.1}' in page
 
 
@@ -257,6 +257,18 @@ def test_a_gain_is_told_against_the_checkpoint_that_the_run_started_from(tmp_pat
     assert show_data(read_detail(tmp_path / "child"), gain)["gain_over_parent"]["step"] == 5
 
 
+def test_a_run_that_started_from_an_exported_folder_started_from_the_checkpoint_it_is_a_copy_of(tmp_path: Path) -> None:
+    parent = write_experiment(tmp_path / "outputs", "parent", runs={"base": 0.4, "changed": 0.6})
+    line = {"name": "step000005", "next_step": 5, "state": "x/state", "sampler": "x/sampler"}
+    (parent / "base__seed42" / "checkpoints.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "evsys_export.json").write_text('{"checkpoint": "x/sampler"}', "utf-8")
+    child = write_child(tmp_path / "outputs", init_from_checkpoint=str(tmp_path / "exported"))
+    gain = find_gain(read_detail(child), [tmp_path / "outputs"])
+    assert gain is not None
+    assert (gain.run, gain.step) == ("base__seed42", 5)
+
+
 def test_there_is_no_gain_over_a_parent_that_is_gone_or_was_measured_otherwise(tmp_path: Path) -> None:
     child = read_detail(write_child(tmp_path))
     assert find_gain(child, [tmp_path]) is None
@@ -317,3 +329,16 @@ def test_without_a_benchmark_the_recipe_ranks_by_its_own_measure(tmp_path: Path)
     (path / "conclusion.json").write_text(json.dumps(said), "utf-8")
     summary = read_detail(path).summary
     assert (summary.metric, summary.mode, summary.best_run, summary.best_score) == ("reward/mean", "max", "base", 0.9)
+
+
+def test_a_search_says_who_went_on_and_who_stopped_with_their_scores(tmp_path: Path) -> None:
+    scores = {f"arm{number}": number / 100 for number in range(12)}
+    kept, stopped = ["arm11", "arm10"], [f"arm{number}" for number in range(10)]
+    rung = {"rung": 1, "of": 2, "step": 4, "metric": "val/pass@1", "scores": scores, "kept": kept, "stopped": stopped}
+    race = {"race": 2, "metric": "val/pass@1", "added": ["a__seed44"], "why": "2 runs are not told apart"}
+    events = [{"id": str(n), "time": 1.0, "kind": "search_decision", **one} for n, one in enumerate((rung, race))]
+    page = " ".join(show_page(read_detail(write_experiment(tmp_path, "search", events=events))).split())
+    assert "search rung 1 after step 4 by val/pass@1: went on: arm11 0.11, arm10 0.1; stopped: arm0 0," in page
+    assert "arm7 0.07 and 2 more" in page
+    assert "search race 2 by val/pass@1: 2 runs are not told apart; added: a__seed44" in page
+    assert "{" not in page.partition("Decisions")[2].partition("Next")[0]

@@ -210,3 +210,14 @@ def test_numbers_that_json_does_not_know_are_taken_for_missing(tmp_path: Path) -
     assert "NaN" not in summary_of(path).to_json()
     assert "Infinity" not in summary_of(path).to_json()
     assert summary_of(path).best_score is None
+
+
+def test_a_run_of_the_parent_in_the_conclusion_is_neither_a_result_nor_the_best_of_its_child(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, "child", verdict="refuted")
+    conclusion = json.loads((path / "conclusion.json").read_text("utf-8"))
+    parent = {"name": "best of parent-0a1b2c3d", "mean": 0.9, "n_seeds": 2, "is_baseline": True}
+    conclusion |= {"best_arm": parent["name"], "best_score": 0.9, "runs": [*conclusion["runs"], parent]}
+    (path / "conclusion.json").write_text(json.dumps(conclusion), "utf-8")
+    found = summary_of(path)
+    assert (found.best_run, found.best_score) == ("changed", 0.6)
+    assert {run.run for run in found.results} == {"base", "changed"}

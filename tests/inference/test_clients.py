@@ -425,3 +425,18 @@ def test_a_client_that_is_complete_is_left_alone(openai: Provider) -> None:
 def test_what_is_no_client_at_all_is_refused() -> None:
     with pytest.raises(InferenceError, match="neither complete nor generate"):
         as_chat_client(object())
+
+
+@pytest.mark.parametrize("kind", ["claude", "openai", "gemini"])
+@pytest.mark.parametrize(("header", "value"), [("authorization", f"Bearer {SECRET}"), ("x-own-key", SECRET)])
+async def test_the_header_that_carries_the_key_can_be_chosen(
+    kind: str, header: str, value: str, make_provider: Callable[[str], Provider]
+) -> None:
+    provider = make_provider(kind)
+    await provider.make(auth_header=header).complete(
+        [{"role": "user", "content": "hello"}], max_tokens=16, temperature=0.0
+    )
+    sent = provider.server.last.headers
+    assert sent[header] == value
+    usual = {"claude": "x-api-key", "openai": "authorization", "gemini": "x-goog-api-key"}[kind]
+    assert header == usual or usual not in sent

@@ -10,6 +10,7 @@ from evsys_sdk.config.prices import TokenUsage
 from evsys_sdk.data.blocks import image_base64_block, image_url_block, text_block
 from evsys_sdk.errors import DataError, EvsysAuthError
 from evsys_sdk.inference.errors import InferenceError
+from evsys_sdk.registry import get_inference
 
 from .conftest import SECRET
 from .stand_in import Reply, gemini_body
@@ -223,3 +224,10 @@ async def test_a_conversation_without_a_user_is_refused_before_it_is_sent(gemini
     with pytest.raises(DataError, match="no user message"):
         await gemini.make().complete([{"role": "system", "content": "Be brief."}], **ASK)
     assert gemini.server.seen == []
+
+
+def test_the_version_of_the_api_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", SECRET)
+    client = get_inference("gemini")(model="gemini-2.5-flash", api_version="v1")
+    assert client._url().endswith(".com/v1/models/gemini-2.5-flash:generateContent")
+    client.close()

@@ -186,6 +186,14 @@ def test_what_is_no_trace_is_refused_with_the_formats(project: Path, write: Writ
         TraceFile.open(Path("nowhere.jsonl"))
 
 
+def test_a_file_that_breaks_off_is_an_error_and_not_less(project: Path) -> None:
+    Path("cut.json").write_text('[{"messages": [{"role": "user", "content": "x"}]}', "utf-8")
+    with pytest.raises(DataError, match="from character 1 on this is not JSON"):
+        import_traces("h", [Path("cut.json")])
+    Path("long.csv").write_text("id,traceId,input,output\n" + f"o1,t1,{'x' * 300_000},y\n", "utf-8")
+    assert import_traces("h", [Path("long.csv")]).added == 1
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from evsys_sdk.errors import EvsysError
 from evsys_sdk.protocols import RunResult
-from evsys_sdk.training.callback import Callback, EvalRecord, Observers, RunControl, RunInfo
+from evsys_sdk.training.callback import HOOKS, Callback, EvalRecord, Observers, RunControl, RunInfo
 
 if TYPE_CHECKING:
     from .conftest import MakeInfo
@@ -128,3 +128,7 @@ def test_only_the_first_reason_to_stop_is_kept() -> None:
     control.stop("first")
     control.stop("second", interrupted=True)
     assert (control.stop_reason, control.interrupted) == ("first", False)
+
+
+def test_every_moment_of_a_callback_is_in_the_list_that_configs_are_checked_against() -> None:
+    assert {name for name in vars(Callback) if name.startswith("on_")} == set(HOOKS)

@@ -94,11 +94,11 @@ def test_a_resumed_run_replaces_the_steps_it_repeats(make_info: MakeInfo, tmp_pa
         callback.close()
 
     attempt(range(1, 9), 1.0)
-    [first] = (tmp_path / "logs/tensorboard").iterdir()
+    [first] = (tmp_path / "logs/tensorboard_logger").iterdir()
     first.write_bytes(first.read_bytes()[:-3])  # a kill may cut the last record short
     attempt(range(5, 11), 2.0)
 
-    folder = tmp_path / "logs/tensorboard"
+    folder = tmp_path / "logs/tensorboard_logger"
     expected = [(step, 1.0) for step in range(1, 5)] + [(step, 2.0) for step in range(5, 11)]
     assert scalars(folder, "loss") == expected
     assert scalars(folder, "val/arithmetic/pass@1") == [(10, 0.5)]

@@ -330,6 +330,14 @@ RECIPES = [
         "",
         "",
     ),
+    _of(
+        RL,
+        "sandbox_not_installed",
+        {"run.algorithm.params.environment": {"kind": "bwrap", "params": {"bwrap": "no_such_program"}}},
+        "run.algorithm.params.environment",
+        "no program 'no_such_program' on PATH",
+        "Install it",
+    ),
     _of(SDFT, "tasks_for_sdft", {"run.data": {"path": "data/tasks.jsonl"}}, "run.data", "data/tasks.jsonl:1", ""),
     _of(SDFT, "raw_rows_for_sdft", {"run.data.transforms": []}, "run.data", "data/train.jsonl:1", ""),
     _of(
@@ -592,6 +600,14 @@ EVALUATION = [
         f"{_ENTRY}.agent_import_path",
         "not an agent",
         "async run",
+    ),
+    _of(
+        BENCH,
+        "benchmark_sandbox_not_installed",
+        {"metadata.benchmark.0.environment": {"kind": "bwrap", "params": {"bwrap": "no_such_program"}}},
+        f"{_ENTRY}.environment",
+        "no program 'no_such_program' on PATH",
+        "Install it",
     ),
     _of(
         BENCH,

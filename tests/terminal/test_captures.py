@@ -99,6 +99,8 @@ def mask(lines: list[str]) -> list[str]:
     text = re.sub(r"[\d.]+[kM]? tok/s", "<speed> tok/s", text)
     text = re.sub(r"\b\d+\.\d+(e-?\d+)?\b|\b\de-\d+\b", "<x>", text)
     text = re.sub(r"[━╸╺]+", "<bar>", text)
+    text = re.sub(r"(?m)^(\w+) +[├─┤●]+ +<x>$", r"\1 <dots> <x>", text)
+    text = re.sub(r"(?m)^ +-?(?:<x>|\d+) +-?(?:<x>|\d+)$", " <scale>", text)
     text = re.sub(r" [▁▂▃▄▅▆▇█]+", " <curve>", text)
     text = re.sub(r" +\d+/60(?: +\d+%)?", " <n>/60", text)
     text = re.sub(r"\[sft\] \d+/60 \(\d+%\)", "[sft] <n>/60", text)
@@ -120,7 +122,7 @@ def has(*texts: str) -> Callable[[list[str]], bool]:
 
 def sort_arms(lines: list[str]) -> list[str]:
     """Arms that run side by side end in any order."""
-    moments = [line for line in lines if line[:1] in "◆✔✖"]
+    moments = [line for line in lines if line.startswith(("◆", "✔", "✖"))]
     return [*sorted(moments), *(line for line in lines if line not in moments)]
 
 
@@ -177,4 +179,4 @@ def test_without_colour_there_are_plain_lines(start: Callable[..., Session]) -> 
     session = start(ONE, NO_COLOR="1")
     lines = session.read_to_end()
     assert not session.screen.styles
-    check("no_colour", [line for line in lines if not re.match(r"\[sft\] \d+/60 \(\d\d%\)", line)])
+    check("no_colour", [line for line in lines if not re.match(r"\[sft\] \d+/60 \(\d\d+%\)", line)])

@@ -10,8 +10,8 @@ import click
 from .output import emit, json_option, table
 
 if TYPE_CHECKING:
-    from ..loop.campaign import Campaign
-    from ..loop.progress import Progress
+    from ..loop.campaigns.campaign import Campaign
+    from ..loop.campaigns.progress import Progress
 
 
 @click.group()
@@ -38,7 +38,7 @@ def campaign() -> None:
 @json_option
 def new(name: str, as_json: bool, **terms: Any) -> None:
     """Open the campaign NAME. Its terms cannot be changed afterwards."""
-    from ..loop.campaign import Terms, open_campaign
+    from ..loop.campaigns.campaign import Terms, open_campaign
 
     made = open_campaign(name, Terms(**terms))
     emit({"name": made.name, "tag": made.tag}, as_json, lambda: _tell_next(made))
@@ -48,8 +48,8 @@ def new(name: str, as_json: bool, **terms: Any) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the campaigns of this project."""
-    from ..loop.campaign import load_campaign
-    from ..loop.progress import measure_progress
+    from ..loop.campaigns.campaign import load_campaign
+    from ..loop.campaigns.progress import measure_progress
     from ..record.campaigns import list_campaigns
 
     found = [(one := load_campaign(name), measure_progress(one)) for name in list_campaigns()]
@@ -65,8 +65,8 @@ def show(name: str, as_json: bool) -> None:
     """Show where the campaign NAME stands: state, spend, claims, candidates, approvals."""
     from dataclasses import asdict
 
-    from ..loop.campaign import load_campaign
-    from ..loop.progress import measure_progress
+    from ..loop.campaigns.campaign import load_campaign
+    from ..loop.campaigns.progress import measure_progress
 
     found = load_campaign(name)
     progress = measure_progress(found)
@@ -82,7 +82,7 @@ def show(name: str, as_json: bool) -> None:
 @json_option
 def propose(name: str, text: str, by: str, as_json: bool) -> None:
     """Add a candidate to the campaign NAME: what to try, and why."""
-    from ..loop.campaign import propose as add_candidate
+    from ..loop.campaigns.campaign import propose as add_candidate
 
     made = add_candidate(name, text, by=by)
     emit({"candidate": made.number}, as_json, lambda: click.echo(f"candidate {made.number} of {name}"))
@@ -96,7 +96,7 @@ def propose(name: str, text: str, by: str, as_json: bool) -> None:
 @json_option
 def take(name: str, candidate: int, by: str, minutes: float, as_json: bool) -> None:
     """Lease CANDIDATE of the campaign NAME, so that no other agent tries the same meanwhile."""
-    from ..loop.campaign import take as take_candidate
+    from ..loop.campaigns.campaign import take as take_candidate
 
     one = take_candidate(name, candidate, by=by, minutes=minutes)
     answer = {"candidate": one.number, "text": one.text, "by": by, "until": one.taken_until}
@@ -110,7 +110,7 @@ def take(name: str, candidate: int, by: str, minutes: float, as_json: bool) -> N
 @json_option
 def approve(name: str, plan_hash: str, by: str, as_json: bool) -> None:
     """Approve the plan PLAN_HASH, as a person: it takes more than the campaign NAME allows by itself."""
-    from ..loop.campaign import approve as approve_plan
+    from ..loop.campaigns.campaign import approve as approve_plan
 
     approve_plan(name, plan_hash, by=by)
     emit({"plan": plan_hash, "by": by}, as_json, lambda: click.echo(f"{plan_hash} may run under {name}."))
@@ -122,7 +122,7 @@ def approve(name: str, plan_hash: str, by: str, as_json: bool) -> None:
 @json_option
 def close(name: str, reason: str, as_json: bool) -> None:
     """Close the campaign NAME: nothing is started under it any more."""
-    from ..loop.campaign import close_campaign
+    from ..loop.campaigns.campaign import close_campaign
 
     closed = close_campaign(name, reason)
     emit({"name": name, "reason": closed.closed}, as_json, lambda: click.echo(f"{name} is closed: {closed.closed}"))

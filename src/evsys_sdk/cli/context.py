@@ -36,7 +36,7 @@ def context(
     folders = experiment_roots(roots)
     with HistoryIndex(folders) as index:
         chosen = chosen_filters(filters)
-        digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen, known=not roots)
+        digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen, elsewhere=not roots)
     shown = digest.fit("json" if as_json else "markdown" if as_markdown else "text")
     empty = not any(section.items for section in digest.sections if section.key != "goal")
     if as_json:

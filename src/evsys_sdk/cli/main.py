@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from .._version import __version__
-from ..redact import redact_output
+from ..redact import redact_output, redact_text
 
 COMMANDS = {
     "init-project": ("init_project", "Write a research project that works as it is."),
@@ -48,6 +48,8 @@ COMMANDS = {
     "dashboard": ("dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("sync", "Send what a dashboard has not received yet."),
     "serve": ("serve", "Serve models: the Tinker protocol and OpenAI's API."),
+    "loop": ("loop", "Run the closed loop of a system in use."),
+    "trigger": ("trigger", "Decide whether it is time to learn."),
     "traces": ("traces", "Make data of the conversations of systems in use."),
     "gate": ("gate", "Judge whether weights may replace those that are live."),
     "deploy": ("deploy", "Ship the weights of a run, and record where they went."),
@@ -153,7 +155,7 @@ def _explain(error: Exception, as_json: bool) -> int | None:
     from ..errors import EvsysError  # here, because the help needs nothing of it
 
     if isinstance(error, EvsysError):
-        for line in str(error).split("\n"):
+        for line in redact_text(str(error)).split("\n"):  # as a whole: a secret may have several lines
             click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
         _answer(error.to_dict(), as_json)
         return error.exit_code

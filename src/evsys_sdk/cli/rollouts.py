@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +55,10 @@ def rollouts(
             one = _find(run, str(shown))
             emit(one, as_json, lambda: _print(_render_whole(one)))
         return
-    everything = [line for run in runs for line in _read(run)]
-    found = [line for line in everything if _is_wanted(line, **wanted)]
-    listed = sorted(found, key=lambda line: -line["step"])[:limit]
-    summary = _sum_up(everything, found)
+    survey = Survey(limit)
+    for line in (line for run in runs for line in _read(run)):
+        survey.add(line, wanted=_is_wanted(line, **wanted))
+    summary, listed = survey.sum_up(), survey.latest
     emit({**summary, "rollouts": listed}, as_json, lambda: _print(_render_list(summary, listed, several=len(runs) > 1)))
 
 
@@ -131,21 +132,49 @@ def _is_wanted(
     )
 
 
-def _sum_up(everything: Sequence[Line], found: Sequence[Line]) -> dict[str, Any]:
-    from ..record.rollouts import mean_reward
+@dataclass(slots=True)
+class Survey:
+    """Sums up a file that may be larger than memory, and keeps the latest lines that are wanted."""
 
-    steps = sorted({line["step"] for line in everything})
-    first = [line for line in everything if line["step"] == steps[0]] if steps else []
-    last = [line for line in everything if line["step"] == steps[-1]] if steps else []
-    return {
-        "recorded": len(everything),
-        "found": len(found),
-        "failed": sum(line.get("reward") is None for line in everything),
-        "first_step": steps[0] if steps else None,
-        "last_step": steps[-1] if steps else None,
-        "first_reward": mean_reward(first),
-        "last_reward": mean_reward(last),
-    }
+    limit: int
+    recorded: int = 0
+    found: int = 0
+    _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    """Of each step, in the order of the file."""
+    _kept: dict[int, list[Line]] = field(default_factory=dict[int, list[Line]])
+
+    def add(self, line: Line, *, wanted: bool) -> None:
+        self.recorded += 1
+        rewards = self._rewards.setdefault(line["step"], [])
+        if line.get("reward") is not None:
+            rewards.append(line["reward"])
+        if not wanted:
+            return
+        self.found += 1
+        self._kept.setdefault(line["step"], []).append(line)
+        oldest = min(self._kept)
+        if sum(map(len, self._kept.values())) - len(self._kept[oldest]) >= self.limit:
+            del self._kept[oldest]
+
+    @property
+    def latest(self) -> list[Line]:
+        """The wanted lines, those of the last step first."""
+        return [line for step in sorted(self._kept, reverse=True) for line in self._kept[step]][: self.limit]
+
+    def sum_up(self) -> dict[str, Any]:
+        from ..record.rollouts import mean_reward
+
+        steps = sorted(self._rewards)
+        means = [mean_reward([{"reward": one} for one in self._rewards[step]]) for step in (*steps[:1], *steps[-1:])]
+        return {
+            "recorded": self.recorded,
+            "found": self.found,
+            "failed": self.recorded - sum(map(len, self._rewards.values())),
+            "first_step": steps[0] if steps else None,
+            "last_step": steps[-1] if steps else None,
+            "first_reward": means[0] if means else None,
+            "last_reward": means[-1] if means else None,
+        }
 
 
 def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: bool) -> str:

@@ -51,7 +51,7 @@ def run(
     from ..experiment import Experiment
     from ..experiment.preflight import check_file
     from ..files import write_json
-    from ..loop.campaign import campaign_of
+    from ..loop.campaigns.campaign import campaign_of
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
@@ -64,7 +64,7 @@ def run(
 
         refuse_other_plan(config, plan_hash)
     if not dry and campaign_of(config) is not None:
-        from ..loop.admission import admit
+        from ..loop.campaigns.admission import admit
 
         admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
@@ -146,7 +146,7 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
             click.echo(f"\n{plot}\n")
         click.echo(result.conclusion["summary"])
         if steps := result.conclusion.get("next"):
-            click.echo(f"Next: {steps[0]}")
+            click.echo(f"To do: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
     if result.status == "budget":
@@ -200,6 +200,8 @@ def _say_what_next(result: ExperimentResult) -> None:
         f"cat {quote(str(page))}": "the whole conclusion",
         "evsys context": "what is known so far, for the next experiment",
     }
+    if any(name in run.metrics for run in result.runs for name in _OWN_ATTEMPTS):
+        commands = {f"evsys rollouts {quote(result.path.name)}": "the attempts it learned from", **commands}
     longest = max(map(len, commands))
     for command, what in commands.items():
         click.echo(f"next: {command:{longest}}  {what}", err=True)
@@ -213,8 +215,10 @@ def _status(run: RunResult) -> str:
 
 _SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")
 """How the names of scores begin."""
-_MEASURES = ("reward/mean", "teacher/reverse_kl", "final_loss")
-"""What recipes get on by: the first of these that a run has is shown."""
+_OWN_ATTEMPTS = ("reward/mean", "teacher/reverse_kl")
+"""What recipes get on by that learn from their own attempts ..."""
+_MEASURES = (*_OWN_ATTEMPTS, "final_loss")
+"""... and what others do: the first of these that a run has is shown."""
 
 
 def _shown(run: RunResult) -> dict[str, str]:

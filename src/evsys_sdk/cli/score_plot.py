@@ -27,7 +27,9 @@ def draw_scores(conclusion: Mapping[str, Any], *, width: int) -> str:
     columns = max(min(width, 100) - label - 12, 10)
     span = (high - low) or 1.0
     fine = is_unicode()
-    lines = [f"{'':{label}}  {low:<.3g}{high:>{columns - len(f'{low:.3g}')}.3g}   {conclusion.get('metric', '')}"]
+    scale = f"{'':{label}}  {low:<.3g}{high:>{columns - len(f'{low:.3g}')}.3g}"
+    metric = str(conclusion.get("metric") or "")
+    lines = [f"{scale}   {metric}"] if len(scale) + 3 + len(metric) <= width else [clip(metric, width), scale]
     for name, mean, least, most in rows[:_MOST_RUNS]:
         at, start, end = (round((value - low) / span * (columns - 1)) for value in (mean, least, most))
         lines.append(f"{clip(name, label):{label}}  {_bar(columns, start, at, end, fine)}  {mean:.3f}")

@@ -7,8 +7,9 @@ loaded on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .blocks import block_to_image_src, has_images, image_base64_block, image_url_block, text_block
@@ -61,22 +62,16 @@ __all__ = [
     "to_dict",
 ]
 
-_NAMES: dict[str, str] = {
-    "blocks": "block_to_image_src has_images image_base64_block image_url_block text_block",
-    "pipeline": "apply_transforms build_transforms",
-    "rows": "detect_format from_dict iter_jsonl parse_rows read_jsonl to_dict",
-    "sources": "describe_source load_rows",
-    "transform": "BaseTransform NoParams RowTransform TransformConfig",
-    "types": "ChatMessagesRow E2BVerifier HarborTask InProcessVerifier LLMJudgeVerifier PromptExample TargetFormat "
-    "TypedRow VerifierPayload",
-    "workspace": "Workspace",
-}
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'evsys_sdk.data' has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "blocks": "block_to_image_src has_images image_base64_block image_url_block text_block",
+        "pipeline": "apply_transforms build_transforms",
+        "rows": "detect_format from_dict iter_jsonl parse_rows read_jsonl to_dict",
+        "sources": "describe_source load_rows",
+        "transform": "BaseTransform NoParams RowTransform TransformConfig",
+        "types": "ChatMessagesRow E2BVerifier HarborTask InProcessVerifier LLMJudgeVerifier PromptExample TargetFormat "
+        "TypedRow VerifierPayload",
+        "workspace": "Workspace",
+    },
+)

@@ -55,5 +55,5 @@ def _offer(one: Deployment) -> Offer:
         str(Path(one.location) / WEIGHTS),
         text(one.facts.get("renderer")) or None,
         text(one.facts.get("system_prompt")),
-        int(one.time or 0),
+        one.id,
     )

@@ -82,6 +82,7 @@ def judge(source: Source, current: str, policy: GatePolicy) -> Decision:
             verdict="pass" if decision.passed else "refuse",
             candidate=source.to_dict(),
             current={"label": live.label, "weights_sha256": live.weights_sha256},
+            score=target.value if target else None,
             tasks_sha256=target.sha256 if target else "",
             policy=policy.model_dump(mode="json"),
             checks=[check.to_dict() for check in checks],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..record.runs import RunRecord
 from ..record.scores import metric_name, task_scores
 from ..record.values import Object, items, number, part, text
 from .deployments import Deployments
-from .source import Source, find_source
+from .source import Source, find_source, hash_weights
 
 BASE = "base"
 """The model before training, as the candidate's own experiment scored it."""
@@ -64,7 +65,13 @@ def judge_base(source: Source) -> Judged:
             f"{source.detail.folder}: the model before training was not scored there. Add `models: [base]` to its "
             "benchmarks, or name what to compare with."
         )
-    return Judged(f"{source.experiment}/{BASE}", f"base:{source.base_model}", scores)
+    return Judged(f"{source.experiment}/{BASE}", _start_of(source), scores)
+
+
+def _start_of(source: Source) -> str:
+    """The hash of the weights that training began from; of a base model, its name."""
+    start = text(part(source.arm.result, "hparams", "model").get("init_from_checkpoint"))
+    return hash_weights(Path(start)) if start and Path(start).is_dir() else f"base:{source.base_model}"
 
 
 def find_judged(reference: str, candidate: Source) -> Judged:

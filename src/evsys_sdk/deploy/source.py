@@ -55,6 +55,11 @@ class Source:
         return text(part(self.arm.result, "extras").get("renderer"))
 
     @property
+    def system_prompt(self) -> str:
+        """What the recipe tuned instead of weights, or beside them."""
+        return text(part(self.arm.result, "extras").get("system_prompt"))
+
+    @property
     def files(self) -> list[Path]:
         """The files of the weights."""
         return sorted(path for path in self.weights.iterdir() if path.is_file())
@@ -62,7 +67,7 @@ class Source:
     @property
     def sha256(self) -> str:
         """The hash of what holds the numbers."""
-        return hash_file(self.weights / (ADAPTER if self.backend == "local" else _MOCK_WEIGHTS))
+        return hash_weights(self.weights)
 
     def require_adapter(self, kind: str) -> None:
         """Refuse weights that are no adapter of a real model."""
@@ -155,6 +160,11 @@ def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
 
 def _is_complete(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (ADAPTER, _MOCK_WEIGHTS))
+
+
+def hash_weights(folder: Path) -> str:
+    """sha256 of the file of a checkpoint that holds the numbers."""
+    return hash_file(folder / (ADAPTER if (folder / ADAPTER).is_file() else _MOCK_WEIGHTS))
 
 
 def hash_file(path: Path) -> str:

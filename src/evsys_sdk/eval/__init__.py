@@ -10,8 +10,9 @@ Names are loaded on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..inference.retry import RetryFailure, RetryReport, call_with_retry
@@ -46,21 +47,15 @@ __all__ = [
     "summarize",
 ]
 
-_NAMES: dict[str, str] = {
-    "..inference.retry": "RetryFailure RetryReport call_with_retry",
-    ".benchmark": "Benchmark",
-    ".model_eval": "EvalArtifacts ModelEvalConfig evaluate_model load_eval_dataset score_rows",
-    ".model_summary": "EvalRow EvalSummary RowResult format_summary_markdown summarize",
-    ".prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
-    ".scores": "EvalResult",
-    ".slugs": "AliasMatcher extract_predicted_slug",
-}
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'evsys_sdk.eval' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name], __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".inference.retry": "RetryFailure RetryReport call_with_retry",
+        "benchmark": "Benchmark",
+        "model_eval": "EvalArtifacts ModelEvalConfig evaluate_model load_eval_dataset score_rows",
+        "model_summary": "EvalRow EvalSummary RowResult format_summary_markdown summarize",
+        "prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
+        "scores": "EvalResult",
+        "slugs": "AliasMatcher extract_predicted_slug",
+    },
+)

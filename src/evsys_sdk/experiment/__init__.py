@@ -14,8 +14,9 @@ Loaded on first use: the statistics below are asked for by those who train nothi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .experiment import Experiment, run_experiment
@@ -24,16 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArmResult", "Experiment", "ExperimentResult", "Sweep", "run_experiment"]
 
-_HOMES = {
-    "ArmResult": "results",
-    "Experiment": "experiment",
-    "ExperimentResult": "results",
-    "Sweep": "sweep",
-    "run_experiment": "experiment",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+__getattr__ = lazy_names(
+    __name__,
+    {"experiment": "Experiment run_experiment", "results": "ArmResult ExperimentResult", "sweep": "Sweep"},
+)

@@ -33,11 +33,12 @@ from ..record.ledger import read_tally
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.scores import hash_line
-from ..record.values import items, part, subfolders, text
+from ..record.values import items, part, text
 from .audit_report import AuditReport, Check, State, find_contradiction
 from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
+from .neighbours import find_changed_tasks, find_copies
 from .recheck import choose_answers, compute_metric, judge_again
 
 _TOLERANCE = 1e-6
@@ -69,7 +70,7 @@ def audit_experiment(
     ]
     beyond: list[Callable[[], Check]] = []
     if not quick:
-        beyond += [auditor.check_answers, auditor.check_origin]
+        beyond += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
     if not quick and not before_conclusion:
         beyond += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
     told = [_guard(check) for check in of_record]
@@ -86,9 +87,7 @@ def _guard(check: Callable[[], Check]) -> Check:
 
 
 def _judge(name: str, found: list[str], *, invalidates: bool = True, said: str = "") -> Check:
-    if found:
-        return Check(name, "flagged", found, invalidates)
-    return Check(name, "ok", [said] if said else [])
+    return Check(name, "flagged", found, invalidates) if found else Check(name, "ok", [said] if said else [])
 
 
 class _Auditor:
@@ -228,9 +227,7 @@ class _Auditor:
         for run in self.runs:
             for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
                 content = hash_file(path, at_least=8)
-                if content is None:
-                    continue
-                first = seen.setdefault(f"{path.name} {content}", run.name)
+                first = run.name if content is None else seen.setdefault(f"{path.name} {content}", run.name)
                 if first != run.name:
                     found.append(f"{run.name} and {first} have the same {path.name}, down to the times they took")
                     break
@@ -334,15 +331,11 @@ class _Auditor:
 
     def check_origin(self) -> Check:
         """No other experiment beside it is the same one: its events belong to it alone."""
-        mine = {event.id for event in self.events if event.id}
-        found: list[str] = []
-        for name in subfolders(self.path.resolve().parent):
-            if name == self.path.resolve().name:
-                continue
-            other = ExperimentRecord(self.path.resolve().parent / name)
-            if other.files.journal.is_file() and mine & {event.id for event in other.events}:
-                found.append(f"{name} has the same events, so that one of the two is a copy")
-        return _judge("origin", found)
+        return _judge("origin", find_copies(self.record))
+
+    def check_tasks(self) -> Check:
+        """It was scored on the tasks that had that name and version before."""
+        return _judge("tasks", find_changed_tasks(self.record), invalidates=False)
 
     def check_anchors(self, place: Path | None, witnessed: Sequence[dict[str, Any]]) -> Check:
         """What was noted outside about its journal still holds."""
@@ -353,7 +346,5 @@ class _Auditor:
 
 
 def _same_metrics(told: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    now: Any = result.get("metrics") or {}
-    return {key: value for key, value in told.items() if value is not None} == {
-        key: value for key, value in now.items() if value is not None
-    }
+    now = part(result, "metrics")
+    return all(told.get(key) == now.get(key) for key in told.keys() | now.keys())

@@ -23,7 +23,7 @@ from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
 from ..rollouts.harbor.task_folder import refuse_containers
-from ..rollouts.harness import Harness, build_harness
+from ..rollouts.harness import Harness, build_harness, check_environment
 from ..training.callback import EvalRecord
 
 _MAX_TOKENS = 256
@@ -131,6 +131,8 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata, priced: boo
     ]
     if entry.agent_import_path is not None:
         checks.append((f"{path}.agent_import_path", lambda: _check_agent(entry)))
+    if entry.environment is not None:
+        checks.append((f"{path}.environment", lambda: check_environment(entry.environment)))
     # Last, because the module of an agent may bring the verifier that the tasks name.
     loaded: list[HarborTask] = []
     checks.append((path, lambda: loaded.extend(_check_tasks(load_entry(entry), entry))))

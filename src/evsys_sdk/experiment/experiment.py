@@ -29,7 +29,7 @@ from ..record.lock import FolderBusy, folder_lock
 from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
-from ..settings import import_project_code
+from ..settings import import_project_code, imported_by_name
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from .approval import wait_for_approval
@@ -160,6 +160,7 @@ class Experiment:
             arms=[{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in self.arms],
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
+            imports=imported_by_name(),
             contamination=contamination_warnings(self.config),
             lent=self._lend_noise(folder),
             **register_claim(self.config, folder.path, known),
@@ -179,22 +180,23 @@ class Experiment:
         allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
-        try:
-            slots = launcher.open(launch, len(allocation.decide([]).requests))
-            scheduler = ArmScheduler(
-                self.config,
-                folder,
-                journal,
-                launcher,
-                allocation,
-                slots,
-                stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
-            )
-            interrupt.tell = scheduler.interrupt
-            with ledger.running(), self._watch(folder.path):
-                arms = scheduler.run()
-        finally:
-            launcher.close()
+        with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
+            try:
+                slots = launcher.open(launch, len(allocation.decide([]).requests))
+                scheduler = ArmScheduler(
+                    self.config,
+                    folder,
+                    journal,
+                    launcher,
+                    allocation,
+                    slots,
+                    stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
+                )
+                interrupt.tell = scheduler.interrupt
+                with ledger.running():
+                    arms = scheduler.run()
+            finally:
+                launcher.close()
         if (reason := self._budget_stop(ledger)) is not None:
             journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
         return mark_stopped(arms, folder)

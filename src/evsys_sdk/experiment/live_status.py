@@ -12,9 +12,12 @@ from typing import Any
 
 from ..record.reader import ExperimentRecord
 from ..record.runs import PENDING, STARTED, RunRecord
-from ..record.values import number
+from ..record.values import number, stamp_of
 
 WAITING, RUNNING = "waiting", "running"
+
+type Scores = dict[str, tuple[int, float]]
+"""Metric -> the latest step at which it was scored, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +85,37 @@ class LiveStatus:
         return estimate_left(self.arms) if self.state == "running" else None
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            **asdict(self),
-            "path": str(self.path),
-            "counts": self.counts,
-            "seconds_left": self.seconds_left,
-        }
-        return found | {"arms": [{**asdict(arm), "seconds_left": arm.seconds_left} for arm in self.arms]}
+        arms = [{**asdict(arm), "seconds_left": arm.seconds_left} for arm in self.arms]
+        found = {**asdict(self), "path": str(self.path), "counts": self.counts}
+        return {**found, "seconds_left": self.seconds_left, "arms": arms}
 
 
 def experiment_status(path: Path) -> LiveStatus:
     """The state of the experiment in a folder, at this moment."""
-    record = ExperimentRecord(path)
-    owner, running = record.owner, record.is_running
-    arms = [_arm_status(run, running) for run in record.runs]
-    return LiveStatus(path, record.experiment_id, record.status, owner.get("pid"), owner.get("host"), arms)
+    return StatusReader().read(path)
+
+
+@dataclass(slots=True)
+class StatusReader:
+    """Reads the state again and again; scores, whose files grow large, only where there are new ones."""
+
+    _scores: dict[Path, tuple[tuple[int, int] | None, Scores]] = field(
+        default_factory=dict[Path, tuple[tuple[int, int] | None, Scores]]
+    )
+
+    def read(self, path: Path) -> LiveStatus:
+        """The state of the experiment in a folder, at this moment."""
+        record = ExperimentRecord(path)
+        owner, running = record.owner, record.is_running
+        arms = [_arm_status(run, running, self._read_scores(run)) for run in record.runs]
+        return LiveStatus(path, record.experiment_id, record.status, owner.get("pid"), owner.get("host"), arms)
+
+    def _read_scores(self, run: RunRecord) -> Scores:
+        stamp = stamp_of(run.files.scores)
+        known = self._scores.get(run.folder)
+        if known is None or known[0] != stamp:
+            known = self._scores[run.folder] = (stamp, run.latest_scores if stamp else {})
+        return known[1]
 
 
 def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
@@ -115,14 +134,13 @@ def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
     return max(sum(left) / len(running), max(left))
 
 
-def _arm_status(run: RunRecord, running: bool) -> ArmStatus:
+def _arm_status(run: RunRecord, running: bool, scores: Scores) -> ArmStatus:
     words = {PENDING: WAITING, STARTED: RUNNING if running else "broken off"}
     state = words.get(run.status, run.status)
     begun = run.status != PENDING
     last = run.last_metrics if begun else {}
     step = number(last.get("step")) or run.metrics.get("steps")
     measure, _ = run.measure
-    scores = run.latest_scores if begun else {}
     return ArmStatus(
         run.name,
         state,

@@ -19,8 +19,9 @@ _MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
 """Tokens of the mock model are bytes: a row that fits the real model must fit this one too."""
 _KEPT_AT_HOME = {
     "wandb_logger": {"mode": "disabled"},
+    "mlflow_logger": {"mode": "disabled"},
     "csv_metrics": {"path": "metrics.csv"},
-    "tensorboard_logger": {"log_dir": "logs/tensorboard"},
+    "tensorboard_logger": {"log_dir": "logs/tensorboard_logger"},
 }
 """Callbacks that can reach beyond the run's folder, and the params with which they do not."""
 

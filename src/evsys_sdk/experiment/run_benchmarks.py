@@ -19,9 +19,11 @@ from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
 from ..eval.scores import EvalResult
 from ..files import write_json
+from ..inference.renderers.prompted import PromptedRenderer
 from ..log import get_logger
 from ..protocols import RunResult
 from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.evidence import hash_value
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.lock import exclusive
 from ..record.scores import ScoreLog
@@ -234,7 +236,12 @@ class RunBenchmarks:
         """The weights that training ended with, by their own name where they have one."""
         ref = result.artifacts.get("final_sampler")
         sampler = (self.client.open_sampler(ref) if ref else self.client.sampler()).result()
-        return self._sampler_model(sampler, ref or f"step {step} of attempt {self.attempt}")
+        ref = ref or f"step {step} of attempt {self.attempt}"
+        prompt = result.notes.system_prompt
+        if prompt is None:
+            return self._sampler_model(sampler, ref)
+        renderer, length = PromptedRenderer(self.renderer, prompt), self.client.capabilities.context_length
+        return SamplerModel(sampler, renderer, length, f"{ref} {hash_value(prompt)[:12]}")
 
     def _baseline(self, name: str) -> ScoredModel:
         if name == BASE_MODEL:

@@ -107,10 +107,10 @@ def add_observers(observers: Observers, options: ArmOptions, run: RunConfig) -> 
     """Make everyone who watches the arm; one that cannot be made fails the run."""
     for make in options.callbacks:
         observers.add(make())
-    observers.add(RolloutRecorder(run.rollouts))
-    observers.add(Diagnosis())
     if options.meter is not None:
         observers.add(options.meter)
+    observers.add(RolloutRecorder(run.rollouts))
+    observers.add(Diagnosis())
 
 
 def open_stores(config: ExperimentConfig, run_dir: Path, observers: Observers) -> tuple[DataStore, LogStore]:

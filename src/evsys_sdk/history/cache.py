@@ -112,7 +112,7 @@ SEARCHED = "(SELECT text FROM details WHERE details.folder = experiments.folder)
 _INDEXES = {
     "freshness": f"experiments ({', '.join(FRESHNESS)})",
     "ranking": "experiments (verdict, counts, metric, mode, score, started, status, folder)",
-    "claims": "experiments (claim, models, metric, tasks, verdict, counts, started, id, status)",
+    "claims": "experiments (claim, models, metric, tasks, verdict, counts, started, id, folder, status)",
     "failing": "experiments (reasons) WHERE reasons != ''",
     "noted": "experiments (n_notes) WHERE n_notes > 0",
     "distrusted": "experiments (invalidated) WHERE invalidated != ''",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..record.reader import UNFINISHED, ExperimentRecord
 from ..record.runs import RunRecord, add_spend
-from ..record.values import Object, number, text
+from ..record.values import Object, items, number, text
 from ..redact import redact, redact_text
 from .outcome import Outcome, latest_score, outcome_of
 from .roots import shortest
@@ -94,7 +94,9 @@ def commands(detail: Detail) -> dict[str, str]:
     found: dict[str, str] = {}
     if not detail.config:
         return found
+    named = [one for one in items(detail.record.start.payload.get("imports")) if isinstance(one, str)]
+    imports = "".join(f" --import {shlex.quote(one)}" for one in named)
     if detail.summary.status in _RESUMABLE:
-        found["resume"] = f"evsys run {shlex.quote(str(config))} --resume"
-    found["reproduce"] = f"evsys run {shlex.quote(str(config))} --fresh"
+        found["resume"] = f"evsys run {shlex.quote(str(config))} --resume{imports}"
+    found["reproduce"] = f"evsys run {shlex.quote(str(config))} --fresh{imports}"
     return found

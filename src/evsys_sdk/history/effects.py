@@ -13,13 +13,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..record.runs import RunRecord, config_runs
 from ..record.values import Object, items, number, part, text
-from .config_diff import flatten_config
-from .outcome import Outcome, RunScore
-from .pairing import SetScores, add_score, pair_scores
+
+if TYPE_CHECKING:  # a list from the cache needs none of it
+    from ..record.runs import RunRecord
+    from .outcome import Outcome, RunScore
+    from .pairing import SetScores
 
 _MOST_RUNS = 40
 """Of an experiment with more runs, each is compared with the baseline only."""
@@ -99,10 +100,12 @@ class Effect:
         return interval is not None and (interval[0] > 0 or interval[1] < 0) and self.seeds > 1
 
 
-def find_contrasts(config: Object, conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]) -> list[Contrast]:
-    """Every setting of an experiment that was changed alone."""
+def find_contrasts(
+    runs: Sequence[Object], conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]
+) -> list[Contrast]:
+    """Every setting that was changed alone between two runs of an experiment; `runs` are their configs."""
     scored = {run.run: run for run in outcome.runs if run.score is not None and not run.failures}
-    own = {text(run.get("name")): settings_of(run) for run in config_runs(config)}
+    own = {text(run.get("name")): settings_of(run) for run in runs}
     names = [name for name in own if name in scored]
     baseline = next((name for name in names if scored[name].role == "baseline"), "")
     pairs = itertools.combinations(names, 2)
@@ -127,6 +130,8 @@ def find_contrasts(config: Object, conclusion: Object, outcome: Outcome, arms: S
 
 def settings_of(run: Object) -> Settings:
     """What a run is made of, flat, each value as JSON."""
+    from .config_diff import flatten_config
+
     flat = flatten_config({key: value for key, value in run.items() if key not in _NOT_SETTINGS})
     return {path: json.dumps(value, sort_keys=True, default=str) for path, value in flat.items()}
 
@@ -212,6 +217,8 @@ class _Measured:
 
     def _paired(self, first: RunScore, second: RunScore) -> _Found | None:
         """From the scores on record: the last ones of runs that ended, else those after the same step."""
+        from .pairing import pair_scores
+
         pair = [[arm for arm in self._arms if arm.run == run.run and not arm.problem] for run in (first, second)]
         step = None
         if first.step is not None or second.step is not None:
@@ -231,6 +238,8 @@ class _Measured:
 
     def _set(self, arms: Sequence[RunRecord], step: float | None) -> SetScores:
         """The scores of the seeds of one run, after a step or at their ends."""
+        from .pairing import SetScores, add_score
+
         found: dict[str, SetScores] = {}
         for arm in arms:
             taken = [(at, line, value) for metric, at, line, value in arm.scores if metric == self._metric]

@@ -77,6 +77,15 @@ def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, chec
     return found
 
 
+def exported_checkpoint(reference: str) -> str:
+    """The checkpoint that an exported folder is a copy of; any other reference as it is."""
+    try:
+        origin: Any = json.loads((Path(reference) / ORIGIN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return reference
+    return text(part({"it": origin}, "it").get("checkpoint")) or reference
+
+
 def describe_page(found: Export) -> str:
     """The page beside the weights."""
     over_seeds = interval_text(found.low, found.high)

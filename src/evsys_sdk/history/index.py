@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..record.layout import ExperimentFiles
-from ..record.reader import UNFINISHED, ExperimentRecord
-from ..record.values import subfolders
+from ..record.values import UNFINISHED, subfolders
 from .cache import FRESHNESS, NewRow, Row, SummaryCache, make_row
 from .summary import ExperimentSummary
 
@@ -153,6 +152,7 @@ def _folder_names(root: Path) -> list[str]:
 
 
 def _new_row(root: Path, name: str) -> NewRow:
+    from ..record.reader import ExperimentRecord
     from .summarize import summarize
 
     before = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
@@ -165,6 +165,8 @@ def _new_row(root: Path, name: str) -> NewRow:
 
 
 def _live_status(folder: Path) -> str:
+    from ..record.reader import ExperimentRecord
+
     return ExperimentRecord(folder).status
 
 

@@ -60,7 +60,8 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     plain = {run.run: run for run in plain_scores(arms, metric)}
     unsaid = {name for name, run in plain.items() if name not in concluded or _is_news(run, concluded[name])}
     runs = [plain[name] if name in unsaid else concluded[name] for name in {**concluded, **plain}]
-    best_run = _best_run(conclusion, runs, unsaid, mode)
+    own = [run for run in runs if run.run in plain or not plain]  # the others are those of a parent
+    best_run = _best_run(conclusion, own, unsaid, mode)
     best = next((run for run in runs if run.run == best_run), None)
     if best_run and score is not None and (best is None or best.score is None):
         best = RunScore(best_run, score)
@@ -84,6 +85,8 @@ def _is_news(run: RunScore, concluded: RunScore) -> bool:
 def _best_run(conclusion: Object, runs: Sequence[RunScore], unsaid: set[str], mode: str) -> str:
     """What the conclusion says, unless a run that it knows no score of has a better one on record."""
     said = text(conclusion.get("best_arm"))
+    if said and runs and all(run.run != said for run in runs):  # its parent's run was better than its own
+        return best_of([run for run in runs if not run.failures], mode)
     usable = [run for run in runs if not run.failures and (not conclusion or run.run == said or run.run in unsaid)]
     scored = [run for run in usable if run.score is not None]
     return best_of(scored, mode) or said if not conclusion or any(run.run in unsaid for run in scored) else said

@@ -17,6 +17,7 @@ from ..record.events import Kind
 from ..record.runs import RunRecord, config_runs
 from ..record.values import items, matching, number, part, text
 from .detail import Detail, checkpoints, commands, failures, read_detail, run_spend
+from .export import exported_checkpoint
 from .find import find_experiment
 from .outcome import RunScore, latest_score
 from .pairing import PairedDifference, SetScores, add_score, pair_scores, scores_of
@@ -27,6 +28,7 @@ from .text import Page, clip, date_text, duration_text, interval_text, score_tex
 _RUN_HEADERS = ("run", "seeds", "score", "95 % interval", "differs by", "failed", "spend")
 _MOST_FAILURES = 10
 _MOST_CHECKPOINTS = 5
+_MOST_ARMS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
         page.paragraph(summary.description)
     said = summary.sentence or summary.verdict
     page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
-    if gain is not None:
+    if gain is not None and not _is_told(detail, gain):
         page.paragraph(gain.tell())
     page.heading("Runs")
     page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
@@ -112,6 +114,11 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
     page.heading("Record")
     page.add(*_facts(detail))
     return str(page)
+
+
+def _is_told(detail: Detail, gain: Gain) -> bool:
+    """Whether the conclusion compares with the same run of the parent already."""
+    return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.outcome.runs)
 
 
 def _arm_score(detail: Detail, arm: RunRecord) -> dict[str, Any]:
@@ -191,11 +198,30 @@ def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) ->
 
 def _decision(event: dict[str, Any]) -> str:
     """What search, budget or a retry decided."""
-    told = {name: value for name, value in event.items() if name not in ("id", "time", "kind")}
+    told = {name: value for name, value in event.items() if name not in ("format", "id", "time", "kind", "prev")}
     if event.get("kind") == Kind.ARM_RETRIED:
         return f"{told.get('arm')} was taken up again: {told.get('reason')}"
-    what = "stopped by the budget" if event.get("kind") == Kind.BUDGET_STOP else "search"
-    return clip(f"{what}: " + ", ".join(f"{name} {_short_json(value)}" for name, value in told.items()), 240)
+    if event.get("kind") == Kind.SEARCH_DECISION:
+        return _search_decision(told)
+    return clip(f"stopped by the budget: {', '.join(f'{name} {_short_json(one)}' for name, one in told.items())}", 240)
+
+
+def _search_decision(told: dict[str, Any]) -> str:
+    """Where arms were compared, who went on and who did not, each with its score; or what a race added."""
+    place = " ".join(f"{name} {told[name]}" for name in ("rung", "race") if told.get(name) is not None)
+    step = number(told.get("step"))
+    where = [f"after step {step:.0f}"] if step is not None else []
+    where += [f"by {text(told.get('metric'))}"] if text(told.get("metric")) else []
+    scores = part(told, "scores")
+    parts = [text(told.get("why"))] if text(told.get("why")) else []
+    for what, verb in (("kept", "went on"), ("stopped", "stopped"), ("added", "added")):
+        names = [one for one in items(told.get(what)) if isinstance(one, str)]
+        shown = [
+            f"{name} {score_text(number(scores[name]))}" if name in scores else name for name in names[:_MOST_ARMS]
+        ]
+        more = f" and {len(names) - _MOST_ARMS} more" if len(names) > _MOST_ARMS else ""
+        parts += [f"{verb}: {', '.join(shown)}{more}"] if names else []
+    return f"search {' '.join([place, *where]).strip()}: {'; '.join(parts)}"
 
 
 def _short_json(value: Any) -> str:
@@ -269,6 +295,7 @@ def _starting_point(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | N
     """The arm and the step of the parent whose weights the best run started from."""
     model = part(matching(config_runs(detail.config), "name", detail.chosen_run), "model")
     reference = text(model.get("init_from_checkpoint")) or text(model.get("load_checkpoint_path"))
+    reference = exported_checkpoint(reference) if reference else ""
     for arm in parent.arms if reference else ():
         for line in arm.checkpoints:
             names = {text(line.get("state")), text(line.get("sampler"))}

@@ -24,10 +24,9 @@ _LONGEST_TEXT = 600
 def summarize(record: ExperimentRecord) -> ExperimentSummary:
     """One experiment in a few fields; `unfinished` is left to whoever asks when to tell running from killed."""
     config, arms, start = record.config or {}, record.runs, record.start
-    plain = redact(config)
-    metadata, runs = part(config, "metadata"), config_runs(plain)
+    metadata, runs = part(config, "metadata"), config_runs(redact(config))
     outcome = outcome_of(record.conclusion, config, arms)
-    best, problems = outcome.best, [arm for arm in arms if arm.problem]
+    best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
     return ExperimentSummary(
         id=record.experiment_id or record.folder.name,
         name=text(config.get("name")) or start.text("name") or record.folder.name,
@@ -43,15 +42,15 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         metric=outcome.metric,
         mode=outcome.mode,
         best_run=outcome.best_run,
-        best_score=best.score if best else None,
-        best_low=best.low if best else None,
-        best_high=best.high if best else None,
-        best_seeds=best.n_seeds if best else 0,
-        best_tasks=best.n_tasks if best else None,
-        best_covers=best.covers if best else "",
-        best_step=best.step if best else None,
+        best_score=best.score,
+        best_low=best.low,
+        best_high=best.high,
+        best_seeds=best.n_seeds,
+        best_tasks=best.n_tasks,
+        best_covers=best.covers,
+        best_step=best.step,
         results=run_results(record, runs, outcome),
-        contrasts=find_contrasts(plain, record.conclusion, outcome, arms) if outcome.metric else [],
+        contrasts=find_contrasts(runs, record.conclusion, outcome, arms) if outcome.metric else [],
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
         n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
@@ -64,9 +63,9 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         notes=record.notes[-_KEPT_NOTES:],
         invalidated=record.invalidated,
         flags=record.flags,
-        models=_kinds(text(part(run, "model").get("name")) for run in runs),
-        algorithms=_kinds(text(part(run, "algorithm").get("kind")) for run in runs),
-        backends=_kinds(text(part(run, "backend").get("kind")) for run in runs),
+        models=_kinds(runs, "model", "name"),
+        algorithms=_kinds(runs, "algorithm", "kind"),
+        backends=_kinds(runs, "backend", "kind"),
         params=best_params(runs, outcome),
         varied=varied_paths(runs),
         config_sha256=start.text("config_sha256") or _sha256(config),
@@ -76,7 +75,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
 def run_results(record: ExperimentRecord, configs: Sequence[Object], outcome: Outcome) -> list[RunResult]:
     """Every run that was scored; the best one of each model tells where its weights are."""
     settings = {text(run.get("name")): settings_of(run) for run in configs}
-    scored = [run for run in outcome.runs if run.score is not None]
+    scored = [run for run in outcome.runs if run.score is not None and run.run in settings]  # not those of a parent
     of_model: dict[str, list[RunScore]] = {}
     for run in scored:
         of_model.setdefault(_setting(settings.get(run.run, {}), "model.name"), []).append(run)
@@ -176,8 +175,8 @@ def varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
     return [name for name in names if any(one.get(name) != flat[0].get(name) for one in flat)][:most]
 
 
-def _kinds(names: Any) -> list[str]:
-    return list(dict.fromkeys(name for name in names if name))
+def _kinds(runs: Sequence[Object], block: str, key: str) -> list[str]:
+    return list(dict.fromkeys(name for run in runs if (name := text(part(run, block).get(key)))))
 
 
 def _texts(value: Any) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..record.reader import Note
+from ..record.values import Note
 from .effects import Contrast
 
 STATUSES = ("running", "killed", "completed", "failed", "interrupted", "budget", "damaged")

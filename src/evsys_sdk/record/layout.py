@@ -99,6 +99,10 @@ class RunFiles:
     """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
     scores = Place("scores.jsonl")
     """Every scoring, with the value of each task."""
+    prompt_calls = Place("prompt_calls.jsonl")
+    """Every call of a search for a prompt."""
+    prompts = Place("prompts.json")
+    """The prompts that such a search found."""
     result = Place("run_result.json")
     """How it ended; missing while it goes on."""
     lock = Place(".lock")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,11 @@ from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
 from .lock import last_owner, lock_owner
 from .runs import PENDING, STARTED, RunRecord, add_spend, is_experiment, plain_spend, tell_runs
-from .values import Object, items, load_object, mtime, read_object, subfolders, text
+from .values import UNFINISHED, Note, Object, items, load_object, mtime, read_object, subfolders, text
 
-UNFINISHED = "unfinished"
-"""Of an experiment without an end; `status` tells at the moment of asking whether it is running or was killed."""
 _QUIET_S = 900
 """Longest time without any change after which a run on another machine is still taken to be alive."""
 _MOST_FOLDERS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something a person or an agent wrote down about an experiment."""
-
-    text: str
-    time: float | None = None
-    author: str = ""
 
 
 class ExperimentRecord:

@@ -1,13 +1,13 @@
 """Which folders hold experiments, noted down when they are written so that `evsys history` finds them later.
 
-`./outputs` is looked at anyway and not noted. The list is a convenience: no run fails because of it.
+`./outputs` is looked at anyway and not noted. Folders inside the project are noted relative to it: it may be moved with
+its history. The list is a convenience: no run fails because of it.
 
     remember_output_root(config.output_dir)
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from ..errors import EvsysError
@@ -33,7 +33,7 @@ def remember_output_root(path: str | Path, *, start: Path | None = None) -> None
             if root in known:
                 return
             kept = [*(one for one in known if one.is_dir()), root][-_MOST:]
-            write_text(file, "".join(f"{one}\n" for one in kept), verbatim=True)
+            write_text(file, "".join(f"{_shorten(one, project_root(start))}\n" for one in kept), verbatim=True)
     except (OSError, ValueError, EvsysError) as error:
         get_logger(__name__).warning("%s could not be noted as a folder of experiments: %s", path, error)
 
@@ -45,7 +45,12 @@ def read_output_roots(start: Path | None = None) -> list[Path]:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return [Path(line) for line in dict.fromkeys(map(str.strip, lines)) if line and "\x00" not in line]
+    base = project_root(start)
+    return [base / line for line in dict.fromkeys(map(str.strip, lines)) if line and "\x00" not in line]
+
+
+def _shorten(path: Path, base: Path) -> Path:
+    return path.relative_to(base) if path.is_relative_to(base) and path != base else path
 
 
 def _worth_noting(root: Path, start: Path | None) -> bool:
@@ -57,5 +62,7 @@ def _worth_noting(root: Path, start: Path | None) -> bool:
 
 def is_lasting(root: Path, start: Path | None = None) -> bool:
     """Whether what is written there stays: what a project elsewhere writes to a temporary folder is thrown away."""
+    import tempfile  # brings archives along, which a look at the history does not need
+
     temporary = Path(tempfile.gettempdir()).resolve()
     return not root.is_relative_to(temporary) or project_root(start).is_relative_to(temporary)

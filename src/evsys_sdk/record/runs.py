@@ -90,6 +90,11 @@ class RunRecord:
         """Which rows it used, each with `source`, `rows` and `sha256`; nothing where that was not written down."""
         return [part({"one": one}, "one") for one in items(read_json(self.files.datasets))]
 
+    @property
+    def benchmarks(self) -> list[Object]:
+        """What it is scored on, each with `name`, `split` and `id`; nothing where that was not written down."""
+        return [part({"one": one}, "one") for one in items(read_json(self.files.benchmarks))]
+
     def read_answers(self, benchmark: str, step: int) -> list[Object] | None:
         """The answers behind one scoring; None where they were not kept."""
         path = self.files.predictions(benchmark, step)

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,18 @@ from ..errors import DataError
 from .jsonl_file import parse_object, read_records
 
 type Object = dict[str, Any]
+
+UNFINISHED = "unfinished"
+"""Of an experiment without an end; a reader tells at the moment of asking whether it is running or was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a person or an agent wrote down about an experiment."""
+
+    text: str
+    time: float | None = None
+    author: str = ""
 
 
 def read_object(path: Path) -> Object | None:
@@ -113,3 +126,12 @@ def mtime(path: Path) -> float | None:
         return path.stat().st_mtime
     except (OSError, ValueError):
         return None
+
+
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does: its time and its size; None where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -66,6 +66,14 @@ def build_harness(
     )
 
 
+def check_environment(spec: EnvironmentSpec | None) -> None:
+    """Refuse a sandbox whose program is not on this machine, before each rollout has to."""
+    if spec is not None and spec.kind == "bwrap":
+        from .environments.bwrap import BwrapConfig, find_bwrap
+
+        find_bwrap(BwrapConfig(**spec.params).bwrap)
+
+
 def _describe(import_path: str | None, params: Mapping[str, Any]) -> str | dict[str, Any] | None:
     return {"import_path": import_path, "params": dict(params)} if import_path and params else import_path
 

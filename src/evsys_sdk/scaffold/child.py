@@ -17,7 +17,7 @@ from ..config.yaml_text import read_yaml
 from ..errors import ConfigError, Problem, show
 from ..history.detail import Detail, read_detail
 from ..history.find import find_experiment
-from ..loop.campaign import TAG, load_campaign
+from ..loop.campaigns.campaign import TAG, load_campaign
 from ..record.runs import config_runs
 from ..record.values import items, part
 from .experiment import NewExperiment, place_experiment, write_experiment

@@ -19,7 +19,7 @@ from ..data.local_folder import LocalFile, LocalFolder, read_metadata
 from ..data.rows import detect_format
 from ..errors import WorkspaceError, show
 from ..files import write_text
-from ..loop.campaign import load_campaign
+from ..loop.campaigns.campaign import load_campaign
 from ..registry import registry
 from .project import find_project
 from .templates import fill_template

@@ -17,7 +17,7 @@ from ..files import write_json, write_text
 
 _PACKAGED = Path(__file__).parent / "plugin"
 _CHECKOUT = Path(__file__).parents[3]
-_HOOK = "evsys_hook.py"
+_HOOKS = ("context.sh", "evsys_hook.py")
 _MANIFEST = ".agents/plugin.json"
 """Of the cross-vendor format. At the root it would take the place of Codex's own manifest, and its hooks away."""
 
@@ -111,7 +111,8 @@ def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]
         for name in (_MANIFEST, "mcp.json"):
             yield target / Path(name).name, (source / name).read_text("utf-8")
     if home.settings is not None:
-        yield target / Path(home.settings).parent / "hooks" / _HOOK, (source / "hooks" / _HOOK).read_text("utf-8")
+        for name in _HOOKS:
+            yield target / Path(home.settings).parent / "hooks" / name, (source / "hooks" / name).read_text("utf-8")
 
 
 def _hooks(source: Path) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class Offer:
     renderer: str | None = None
     system_prompt: str = ""
     """Put before conversations without a system message."""
-    created: int = 0
+    version: str = ""
+    """What answers call the model: of a name that changes hands, who had it."""
 
 
 class Catalog(Protocol):

@@ -47,8 +47,9 @@ async def chat_completions(service: Service, request: Request, body: bytes) -> R
         service, offered, prompt, longest=asked.longest, client=_client(request),
         stops=asked.stops, top_logprobs=asked.top_logprobs or 0, **_sampling(asked),
     )  # fmt: skip
-    chat = _Chat(asked, drawing, Envelope("chat.completion", asked.model), with_tools)
+    chat = _Chat(asked, drawing, Envelope("chat.completion", offered.name), with_tools)
     if asked.stream:
+        service.check_sampling_room()  # before the status has gone out
         return StreamingResponse(_admit_stream(service, chat.stream()), media_type=_FORMAT)
     async with service.admit_sampling():
         return answer_json(await chat.complete())
@@ -65,8 +66,9 @@ async def completions(service: Service, request: Request, body: bytes) -> Respon
         )
         for prompt in _prompts(offered, asked)
     ]  # fmt: skip
-    text = _Text(asked, drawings, Envelope("text_completion", asked.model))
+    text = _Text(asked, drawings, Envelope("text_completion", offered.name))
     if asked.stream:
+        service.check_sampling_room()
         return StreamingResponse(_admit_stream(service, text.stream()), media_type=_FORMAT)
     async with service.admit_sampling():
         return answer_json(await text.complete())

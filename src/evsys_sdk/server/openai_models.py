@@ -24,6 +24,7 @@ class OfferedModel:
     """Weights that are open."""
 
     name: str
+    """As answers have it."""
     base_model: str
     client: SamplingClient
     renderer: Renderer
@@ -66,7 +67,13 @@ class OfferedModels:
         client, renderer = self._open[key]
         able = self.engine.capabilities(offer.base_model)
         return OfferedModel(
-            name, offer.base_model, client, renderer, able.context_length, able.top_k_logprobs, offer.system_prompt
+            offer.version or name,
+            offer.base_model,
+            client,
+            renderer,
+            able.context_length,
+            able.top_k_logprobs,
+            offer.system_prompt,
         )
 
     def _find(self, name: str) -> Offer:

@@ -65,14 +65,18 @@ class Service:
     @contextlib.asynccontextmanager
     async def admit_sampling(self) -> AsyncGenerator[None]:
         """Work for a request of OpenAI's API; a shutdown waits for it, and too much of it at once is refused."""
-        most = self.settings.max_samples
-        if self._sampling >= most:
-            raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
+        self.check_sampling_room()
         self._sampling += 1
         try:
             yield
         finally:
             self._sampling -= 1
+
+    def check_sampling_room(self) -> None:
+        """Refuse a request beyond what may wait."""
+        most = self.settings.max_samples
+        if self._sampling >= most:
+            raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
 
     @property
     def running(self) -> int:

@@ -161,16 +161,7 @@ class Callback:
         """Go on from a saved state."""
 
 
-HOOKS = (
-    "on_run_start",
-    "on_data",
-    "on_step",
-    "on_rollouts",
-    "on_eval",
-    "on_checkpoint",
-    "on_run_end",
-    "on_experiment_end",
-)
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 """The moments of a run, as methods of a callback."""
 
 
@@ -179,7 +170,7 @@ class _Completed(Callback):
 
     def __init__(self, observer: Any) -> None:
         self.name = str(getattr(observer, "name", type(observer).__name__))
-        for method in (*HOOKS, "close", "state", "restore"):
+        for method in (*HOOKS, "findings", "close", "state", "restore"):
             if callable(own := getattr(observer, method, None)):
                 setattr(self, method, own)
 

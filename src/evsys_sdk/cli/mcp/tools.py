@@ -99,7 +99,7 @@ def _note(call: Call, given: Json) -> Any:
 TOOLS: Final = (
     Tool(
         "context",
-        "What all experiments have shown: best so far, open questions, what was tried, settled and failed. Read first.",
+        "What all experiments have shown: best runs, effects of changes, claims, untried, failed. Read first.",
         _tell_context,
         {"goal": {"type": "string"}, "budget_tokens": {"type": "integer", "minimum": 200, "maximum": 8000}},
     ),

@@ -123,7 +123,8 @@ def _real(path: Path) -> Path:
 def _remedy(missing: Path) -> str:
     """The file that was probably meant; else where paths start from."""
     folder = missing.parent
-    guess = closest(missing.name, (one.name for one in folder.iterdir())) if folder.is_dir() else None
+    alike = [one.name for one in folder.iterdir() if one.suffix == missing.suffix] if folder.is_dir() else []
+    guess = closest(missing.name, alike)
     if guess:
         return f"Did you mean '{guess}'?"
     return "Correct the path, or set data_store.params.root to the folder that paths start from."

@@ -24,7 +24,7 @@ class OpenAIServer:
         """Params of `openai_server`."""
 
         system_prompt: str = ""
-        """Put before conversations that have no system message of their own."""
+        """Put before conversations that have no system message of their own; by default what the recipe tuned."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -34,4 +34,4 @@ class OpenAIServer:
         for file in source.files:
             shutil.copyfile(file, folder / WEIGHTS / file.name)
         facts = {"backend": source.backend, "base_model": source.base_model, "renderer": source.renderer}
-        return Built(facts={**facts, "system_prompt": self.cfg.system_prompt})
+        return Built(facts={**facts, "system_prompt": self.cfg.system_prompt or source.system_prompt})

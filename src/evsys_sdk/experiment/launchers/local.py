@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ...config.base import Strict
+from ...config.prices import backend_of
 from ...errors import ConfigError, TrainingError
 from ...log import get_logger
 from ...protocols import RunResult
@@ -283,5 +284,5 @@ def _alarm(seconds: float | None) -> Generator[None]:
 
 def _is_remote(launch: Launch) -> bool:
     """Whether no arm computes here."""
-    kinds = {run.backend.kind for run in launch.config.all_runs()}
+    kinds = {backend_of(run) for run in launch.config.all_runs()}
     return all(getattr(get_backend(kind), "remote", False) for kind in kinds)

@@ -23,6 +23,7 @@ from ...inference.renderer import get_renderer
 from ...log import get_logger
 from ...protocols import Row
 from ...rollouts.harbor.task_folder import refuse_containers
+from ...rollouts.harness import check_environment
 from ...training.blocking import run_blocking
 from ...training.callback import Observers, RunControl
 from ...training.services import RunServices
@@ -75,7 +76,6 @@ def recipe_problems(
     algorithm: BaseAlgorithm, pulled: PulledRows, client: StillClient, *, place: str, data_place: str, folder: Path
 ) -> Iterator[Problem]:
     """What keeps a recipe from learning from these rows."""
-    yield from _batch_problems(algorithm, pulled, place)
     if not pulled.rows or not _is_ours(algorithm, "setup"):
         return
     if client.context_length is None:
@@ -93,6 +93,7 @@ def recipe_problems(
     if isinstance(algorithm, RolloutAlgorithm) and not problems:
         yield from verifier_problems(pulled, data_place)
         try:
+            check_environment(algorithm.cfg.environment)
             refuse_containers(algorithm.tasks, algorithm.harness().environment)
         except EvsysError as refused:
             yield from problems_of(refused, f"{place}.params.environment")
@@ -125,7 +126,7 @@ def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, 
     return None
 
 
-def _batch_problems(algorithm: BaseAlgorithm, pulled: PulledRows, place: str) -> Iterator[Problem]:
+def batch_problems(algorithm: BaseAlgorithm, pulled: PulledRows, place: str) -> Iterator[Problem]:
     """A batch that the config writes down and the data cannot fill is not the one that would be trained on."""
     size, rows = algorithm.cfg.batch_size, len(pulled.rows)
     if pulled.complete and rows and size > rows and "batch_size" in algorithm.cfg.model_fields_set:

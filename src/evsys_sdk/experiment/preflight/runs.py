@@ -19,11 +19,13 @@ from ...registry import get_data_store
 from ..estimate import size_of_work
 from ..recipe import build_algorithm
 from .models import context_of, model_problems
-from .recipes import StillClient, recipe_problems
+from .recipes import StillClient, batch_problems, recipe_problems
 from .report import Report
 from .sources import PulledRows, pull_rows, try_rows
 from .verifiers import verifier_problems
 
+_NOT_FOR_ROWS = {"batch_size", "max_steps", "num_epochs", "learning_rate", "lora_rank", "warmup_steps", "weight_decay"}
+"""Params that change nothing about which rows a recipe can learn from; axes of a matrix are mostly these."""
 _MOST_SECONDS = 6.0
 """How long rows are looked at altogether; what is left then is looked at by the runs themselves."""
 
@@ -66,7 +68,7 @@ class RunChecks:
             if self._is_new("work", size_of_work(run)):
                 self._check_work(run, place, store)
         if self._left_out:
-            self.report.warn(f"{self._left_out} more sources of rows were not read beforehand: the time for that is up")
+            self.report.warn(f"{self._left_out} more kinds of rows were not looked at beforehand: the time is up")
 
     def _store(self) -> DataStore | None:
         spec = self.config.data_store
@@ -98,12 +100,20 @@ class RunChecks:
             pulled = self._pull(stage.data, stage.data_place, store)
             recipe = getattr(stage.algorithm, "recipe", stage.algorithm)  # TRL trains by one of our recipes
             if pulled is not None and isinstance(recipe, BaseAlgorithm):
-                self.report.add(
-                    recipe_problems(
-                        recipe, pulled, client, place=stage.place, data_place=stage.data_place, folder=self.folder
-                    )
-                )
+                self.report.add(batch_problems(recipe, pulled, stage.place))
+                self._check_recipe(recipe, pulled, client, stage)
         self._check_evaluation(run, place, store)
+
+    def _check_recipe(self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, stage: Stage) -> None:
+        params = recipe.cfg.model_dump(mode="json", exclude=_NOT_FOR_ROWS)
+        if not self._is_new("recipe", f"{recipe.name} {params} {id(pulled)} {client.context_length}"):
+            return
+        if time.monotonic() > self._until:
+            self._left_out += 1
+            return
+        self.report.add(
+            recipe_problems(recipe, pulled, client, place=stage.place, data_place=stage.data_place, folder=self.folder)
+        )
 
     def _check_evaluation(self, run: RunConfig, place: str, store: DataStore) -> None:
         for data, at in _evaluated(run, place) if run.eval.enabled and run.eval.metrics else ():

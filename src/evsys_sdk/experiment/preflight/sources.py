@@ -12,7 +12,9 @@ from typing import Any
 from ...config import DataConfig
 from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
 from ...errors import ConfigError, DataError, EvsysError, MissingExtraError, Problem, place_in_user_code, problems_of
+from ...paths import in_project
 from ...protocols import DataStore, Row
+from ...redact import redact_text
 
 _MOST_SECONDS = 1.0
 """How long one source is read; what comes later is looked at by the run itself."""
@@ -59,6 +61,9 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
         return pulled
     try:
         _refuse_missing_extra(data)
+        if _is_on_the_hub(data):
+            pulled.complete = False  # fetching it may take long, and the run does it anyway
+            return pulled
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
@@ -154,14 +159,20 @@ def _is_cached(data: DataConfig) -> bool:
     return bool(data.dataset_id or data.dataset_name)
 
 
+def _is_on_the_hub(data: DataConfig) -> bool:
+    named = data.hf_dataset if data.source_kind == "hf_dataset" and not _is_cached(data) else None
+    return named is not None and not in_project(named).exists()
+
+
 def _refuse_missing_extra(data: DataConfig) -> None:
     if data.source_kind == "hf_dataset" and not _is_cached(data) and find_spec("datasets") is None:
         raise MissingExtraError("data source 'hf_dataset'", "hf")
 
 
 def _problems(data: DataConfig, error: Exception) -> list[Problem]:
-    text = str(error)
-    known = error if isinstance(error, EvsysError) else DataError(f"{text}. Check the path and its permissions.")
+    # Code of the user's own may have quoted anything, on several lines: a secret is recognised as a whole.
+    text = " ".join(redact_text(str(error)).split())
+    known = DataError(text if isinstance(error, EvsysError) else f"{text}. Check the path and its permissions.")
     if found := _IN_TRANSFORM.match(text):
         at = next((at for at, spec in enumerate(data.transforms) if spec.kind == found[1]), None)
         place = f"transforms[{at}]" if at is not None else "transforms"

@@ -24,7 +24,8 @@ class Verdicts:
     verdict: str
     count: int = 0
     id: str = ""
-    """The latest of them."""
+    """The latest of them, and its folder."""
+    folder: str = ""
     started: float = 0.0
 
 
@@ -70,13 +71,13 @@ class Claim:
 
 
 def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, str, str], str]) -> list[Claim]:
-    """(claim, models, metric, tasks, verdict, count, started, id) -> claims, the latest first.
+    """(claim, models, metric, tasks, verdict, count, started, id, folder) -> claims, the latest first.
 
     `questions` says what to call (model, metric, tasks).
     """
     claims: dict[str, Claim] = {}
     merged: dict[tuple[str, str, str], Verdicts] = {}
-    for text, models, metric, tasks, verdict, count, started, name in rows:
+    for text, models, metric, tasks, verdict, count, started, name, folder in rows:
         key = " ".join(text.casefold().split()).rstrip(".")
         model = models.strip("|").replace("|", "+")
         question = questions.get((model, metric, tasks)) or ", ".join(filter(None, (model, metric, tasks)))
@@ -86,5 +87,5 @@ def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str,
         one = merged[key, question, verdict]
         one.count += count
         if not one.id or (started or 0.0, name) > (one.started, one.id):
-            one.started, one.id = started or 0.0, name
+            one.started, one.id, one.folder = started or 0.0, name, folder
     return sorted(claims.values(), key=lambda claim: (-claim.latest.started, claim.text))

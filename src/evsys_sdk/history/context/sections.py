@@ -47,9 +47,9 @@ def make_digest(
     goal: str = "",
     budget_tokens: int = 2000,
     filters: Filters | None = None,
-    known: bool = True,
+    elsewhere: bool = True,
 ) -> Digest:
-    """The digest of everything that meets the filters; `known`: also scorings that this project wrote elsewhere."""
+    """The digest of everything that meets the filters; `elsewhere`: also scorings outside of the roots."""
     chosen = filters or Filters()
     ask = _Ask(index, chosen)
     questions = list_questions(index, chosen)
@@ -64,7 +64,7 @@ def make_digest(
         _distrusted(ask),
         _failed(ask),
         _unfinished(ask),
-        _scorings(index, known=known and not chosen.condition()[0]),
+        _scorings([] if chosen.condition()[0] else read_scorings(index.roots, elsewhere=elsewhere)),
         _notes(ask),
         Section("spend", "Spend in all", _spend(ask), 0.02, "evsys history --sort spend"),
     ]
@@ -107,7 +107,7 @@ class _Ask:
         # Of a bare column beside max(), SQLite takes the value in the row that has it.
         return gather_claims(
             self.rows(
-                (*names, "count(*)", "max(started)", "id"),
+                (*names, "count(*)", "max(started)", "id", "folder"),
                 "counts AND verdict != ''",
                 (),
                 f"GROUP BY {','.join(names)}",
@@ -148,7 +148,7 @@ def _question_sections(ask: _Ask, filters: Filters, questions: Sequence[Question
         items = [*items, *_effect_items(one)] or [Item("nothing to count on so far", {}, "best")]
         share = 0.7 * weight / sum(weights)
         sections.append(Section("questions", _question_title(one), items, share, "", head=_question_data(one)))
-    return sections
+    return sections or [Section("questions", "Questions", [], 0.0, "", head={})]
 
 
 def _question_title(one: Question) -> str:
@@ -237,17 +237,17 @@ def _claim_section(ask: _Ask, claims: Sequence[Claim], state: State, title: str,
 
 
 def _claim_item(ask: _Ask, claim: Claim) -> Item:
-    words = clip(claim.text, _LONGEST).rstrip(".")  # the verdicts follow
-    data: dict[str, Any] = {"claim": claim.text, "state": claim.state}
+    found = ask.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
+    said = next((one.hypothesis or one.name for one in found), claim.text)
+    data: dict[str, Any] = {"claim": said, "state": claim.state}
     data["verdicts"] = [
         {"verdict": one.verdict, "question": one.question, "experiments": one.count, "latest": one.id}
         for one in claim.verdicts
     ]
-    line = f"{words}: {claim.tell(ask.name)}"
-    if claim.state == "open":
-        latest = next(iter(ask.top("id = ?", [claim.latest.id], most=1)), None)
-        if latest is not None and latest.next:
-            line, data["next"] = f"{line}. Next: {clip(latest.next, _LONGEST // 2)}", latest.next
+    line = f"{clip(said, _LONGEST).rstrip('.')}: {claim.tell(ask.name)}"
+    for one in found:
+        if claim.state == "open" and one.next:
+            line, data["next"] = f"{line}. Next: {clip(one.next, _LONGEST // 2)}", one.next
     return Item(line, data)
 
 
@@ -325,9 +325,8 @@ def _unfinished_item(ask: _Ask, one: ExperimentSummary) -> Item:
     return Item(f"{line}; {config}", data)
 
 
-def _scorings(index: HistoryIndex, *, known: bool) -> Section:
-    """Models as they are; only where no filter asks for experiments alone."""
-    found = read_scorings(index.roots, elsewhere=known)
+def _scorings(found: Sequence[Object]) -> Section:
+    """Models as they are; filters ask for experiments, and leave these out."""
     items = [_scoring_item(one, name) for one in found for name in part(one, "metrics")]
     command = "evsys benchmark run --help"
     return Section("scorings", "Models scored without training", items[:_MOST_ITEMS], 0.03, command, len(items))

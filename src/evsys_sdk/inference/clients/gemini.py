@@ -16,6 +16,8 @@ import mimetypes
 import re
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from ...config.prices import TokenUsage
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
@@ -41,6 +43,7 @@ _STOPS: dict[str, StopReason] = {
     "IMAGE_SAFETY": "content_filter",
 }
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
+_VERSION = "v1beta"
 
 
 class GeminiClient(HostedClient):
@@ -48,14 +51,22 @@ class GeminiClient(HostedClient):
 
     name: ClassVar[str] = "gemini"
     provider: ClassVar[str] = "Google"
-    address: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
+    address: ClassVar[str] = f"https://generativelanguage.googleapis.com/{_VERSION}"
     key_variables: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
     class Config(HostedConfig):
         """Params of `inference.kind: gemini`."""
 
+        api_version: str = Field(default=_VERSION, pattern=r"^v\d[a-z0-9]*$")
+        """Version of Google's API, as it stands in the address; with a `base_url`, that address has it."""
+
+    config: Config
+
     def _url(self) -> str:
-        return f"{self.base_url}/models/{self.config.model.removeprefix('models/')}:generateContent"
+        base = self.base_url
+        if self.is_provider:
+            base = base.replace(f"/{_VERSION}", f"/{self.config.api_version}")
+        return f"{base}/models/{self.config.model.removeprefix('models/')}:generateContent"
 
     def _headers(self, key: str | None) -> dict[str, str]:
         return {"x-goog-api-key": key} if key else {}

@@ -140,6 +140,14 @@ class HostedClient(ChatClient):
     @abstractmethod
     def _complaint(self, body: Any) -> Complaint: ...
 
+    def _all_headers(self) -> dict[str, str]:
+        """Those of the provider; where the config names another header for the key, that one instead."""
+        chosen, key = self.config.auth_header, self._key
+        if chosen is None or key is None:
+            return self._headers(key)
+        bearer = chosen.lower() == "authorization"
+        return self._headers(None) | {chosen: f"Bearer {key}" if bearer else key}
+
     async def _all(self, calls: Sequence[Call]) -> list[Completion]:
         tasks = [asyncio.ensure_future(self._one(call)) for call in calls]
         try:
@@ -201,7 +209,7 @@ class HostedClient(ChatClient):
         try:
             slot = await session.limiter.slot(call.estimated_tokens)
             self.totals.count_request()
-            answer = await session.transport.post(self._url(), self._headers(self._key), body)
+            answer = await session.transport.post(self._url(), self._all_headers(), body)
             parsed = self._understood(answer, call)
         except InferenceError as error:
             # Nobody waits for longer than a call may take; whoever asks then hears it from the server.

@@ -25,6 +25,8 @@ class HostedConfig(Strict):
     """Another server that speaks the same protocol. It gets no key unless `api_key_env` names one."""
     api_key_env: str | None = None
     """Environment variable that holds the key, if it is not the provider's usual one."""
+    auth_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]+$")
+    """Header that carries the key, if it is not the provider's usual one; `authorization` carries it as a bearer."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest time one attempt may take, from sending to the last byte."""
     connect_timeout_s: float = Field(default=20.0, gt=0)

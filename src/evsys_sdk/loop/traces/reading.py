@@ -79,6 +79,8 @@ class TraceFile:
     @classmethod
     def open(cls, path: Path, wanted: str = AUTO) -> TraceFile:
         """Tells the format by the first records; refuses what none of them is."""
+        if not path.is_file():
+            raise DataError(f"{path}: it cannot be read: there is no such file. Check the path.")
         if wanted != AUTO:
             if wanted not in FORMATS:
                 guess = closest(wanted, FORMATS)
@@ -163,7 +165,7 @@ def _records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[in
     """The objects in a file with their numbers: lines of JSONL, a list, several objects one after another, or CSV."""
     try:
         if path.suffix == ".csv":
-            yield from _csv_records(path, spoil)
+            yield from _csv_records(path)
         elif path.suffix == ".json":
             yield from _json_records(path, spoil)
         else:
@@ -213,9 +215,8 @@ def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tup
             return
         try:
             value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            spoil(f"{path} (character {at + 1})", "it is not JSON")
-            return
+        except (ValueError, RecursionError) as error:  # what follows cannot be found any more
+            raise DataError(f"{path}: from character {at + 1} on this is not JSON ({error}). Copy it again.") from None
         for one in cast(list[Any], value) if isinstance(value, list) else [value]:
             number += 1
             if isinstance(one, dict):
@@ -224,11 +225,14 @@ def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tup
                 spoil(f"{path}: record {number}", "it is no object")
 
 
-def _csv_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
+def _csv_records(path: Path) -> Iterator[tuple[int, Record]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(io.TextIOWrapper(file.buffer, encoding="utf-8-sig", newline=""))
+        csv.field_size_limit(_LONGEST_RECORD)
         try:
             for number, row in enumerate(rows, 2):
                 yield number, {key: value for key, value in row.items() if isinstance(key, str)}
-        except csv.Error as error:
-            spoil(str(path), f"it is not CSV ({error})")
+        except csv.Error as error:  # what follows cannot be found any more
+            raise DataError(
+                f"{path}: from row {rows.line_num} on this is not CSV ({error}). Export it again."
+            ) from None

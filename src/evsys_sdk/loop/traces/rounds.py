@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,19 +63,19 @@ def seal_round(
     share: float = 0.2,
     min_reward: float | None = None,
     verifier: str = "exact_match",
-    most: int | None = None,
+    without: Collection[int] = (),
 ) -> Round:
-    """Cut the new traces, or the first `most` of them, into rows to train on and tasks to be judged by."""
+    """Cut the new traces into rows to train on and tasks to be judged by; rows `without` those of some rounds."""
     store = TraceStore(name)
     with exclusive(lock_beside(store.folder / _ROUNDS), f"the rounds of '{name}'"):
         before = read_rounds(name)
         used = {id for one in before for key in ("trained", "held_out") for id in one[key]}
-        fresh = sorted((one for one in store.read() if one["id"] not in used), key=_when)[:most]
+        fresh = sorted((one for one in store.read() if one["id"] not in used), key=_when)
         cut = _cut(fresh, share, name)
         held = [one for one in fresh if _when(one)[0] >= cut]
         kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
         tasks, poor = _make_tasks(held, min_reward, verifier)
-        earlier = {id for one in before for id in one["trained"]}
+        earlier = {id for one in before if one["number"] not in without for id in one["trained"]}
         rows = list(_make_rows(_in_order(store, earlier, kept), min_reward))
         left_out |= poor | {"to be trained on without a good answer": len(earlier) + len(kept) - len(rows)}
         dataset, benchmark = _add(store.folder / f"round-{len(before) + 1}", name, rows, tasks)

@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...experiment.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, experiment_status
+from ...experiment.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
 from .live import MARKS, draw_bar
 from .text import duration, number
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LOOKS, _REST_AFTER_LOOKS = 0.5, 30
+"""How often it looks; and how many times as long as a look it rests, because the machine is there for training."""
 _WIDEST_BAR = 24
 _LINES_FOR_OTHERS = 3
 """Of the screen's height: the head of the board, and room for what scrolls past."""
@@ -117,7 +118,7 @@ def _ending(arm: ArmStatus) -> str:
 
 
 @contextmanager
-def watch_plain(path: Path, look: Look = experiment_status) -> Generator[None]:
+def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
     """Write a line whenever an arm has ended."""
     began, known = time.monotonic(), -1
 
@@ -127,12 +128,12 @@ def watch_plain(path: Path, look: Look = experiment_status) -> Generator[None]:
             _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
         known = status.done
 
-    with _looking(path, look, show):
+    with _looking(path, look or StatusReader().read, show):
         yield
 
 
 @contextmanager
-def watch_live(path: Path, look: Look = experiment_status) -> Generator[None]:
+def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
     """Keep the board at the bottom of the terminal, and everything that is printed above it."""
     from rich.console import Console, Group
     from rich.live import Live
@@ -160,7 +161,7 @@ def watch_live(path: Path, look: Look = experiment_status) -> Generator[None]:
             live.update(Group(*lines), refresh=True)
 
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
-        with live, _looking(path, look, show):
+        with live, _looking(path, look or StatusReader().read, show):
             yield
     if repeated.count:
         _write(f"({repeated.count} lines that several arms repeated word for word were shown once.)\n")
@@ -203,9 +204,12 @@ def _looking(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Gene
     over = threading.Event()
 
     def keep_looking() -> None:
-        while not over.wait(_SECONDS_BETWEEN_LOOKS):
+        took = 0.0
+        while not over.wait(max(_SECONDS_BETWEEN_LOOKS, took * _REST_AFTER_LOOKS)):
+            began = time.monotonic()
             with suppress(Exception):  # a file may be half-written; the run must not hear of it
                 show(look(path))
+            took = time.monotonic() - began
 
     thread = threading.Thread(target=keep_looking, name="evsys-board", daemon=True)
     thread.start()
@@ -240,7 +244,8 @@ def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], 
         def pass_on() -> None:
             with open(read, "rb", closefd=False) as lines:
                 for line in lines:
-                    tell(line.decode("utf-8", "replace").rstrip("\n"))
+                    with suppress(Exception):  # whoever writes would wait for ever if nobody read any more
+                        tell(line.decode("utf-8", "replace").rstrip("\n"))
 
         reader = threading.Thread(target=pass_on, name="evsys-terminal", daemon=True)
         reader.start()

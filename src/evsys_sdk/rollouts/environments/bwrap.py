@@ -217,7 +217,7 @@ class BwrapEnvironment:
             writable.append(cfg.workdir)
         mounts = root.host_mounts() if cfg.rootfs is None else root.image_mounts(Path(cfg.rootfs), writable)
         return {
-            "bwrap": _find_bwrap(cfg.bwrap),
+            "bwrap": find_bwrap(cfg.bwrap),
             "uid": _UNPRIVILEGED if os.geteuid() == 0 else -1,
             "mounts": [*mounts, *root.extra_mounts(cfg.read_only, writable)],
             "generated": [text for pair in root.GENERATED.items() for text in pair] if cfg.rootfs is None else [],
@@ -233,7 +233,8 @@ class BwrapEnvironment:
         }
 
 
-def _find_bwrap(name: str) -> str:
+def find_bwrap(name: str) -> str:
+    """Where the program is; refuses a machine that does not have it."""
     found = shutil.which(name) if sys.platform == "linux" else None
     if found is None:
         from ..sandbox.start_problems import not_installed

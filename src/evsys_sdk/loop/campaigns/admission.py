@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..config import ExperimentConfig
-from ..errors import EvsysError
-from ..experiment.parents import latest_attempt
-from ..experiment.plan import Plan, plan_experiment
-from ..experiment.plan_hash import hash_plan
-from ..record.campaigns import change_campaign
-from ..record.events import Kind
-from ..record.reader import ExperimentRecord
+from ...config import ExperimentConfig
+from ...errors import EvsysError
+from ...experiment.parents import latest_attempt
+from ...experiment.plan import Plan, plan_experiment
+from ...experiment.plan_hash import hash_plan
+from ...record.campaigns import change_campaign
+from ...record.events import Kind
+from ...record.reader import ExperimentRecord
 from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
 from .progress import OPEN, Progress, measure_progress
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..config import ExperimentConfig
-from ..errors import ConfigError, Problem, WorkspaceError, closest, show
-from ..record.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
-from ..record.events import Event, Kind
-from ..record.values import number
+from ...config import ExperimentConfig
+from ...errors import ConfigError, Problem, WorkspaceError, closest, show
+from ...record.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
+from ...record.events import Event, Kind
+from ...record.values import number
 
 TAG = "campaign:"
 _NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")

@@ -1,0 +1,84 @@
+"""`evsys loop`: the closed loop of a system in use."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ..loop.loop import Loop
+
+
+@click.command()
+@click.argument("system", type=click.Path())
+@click.option("--follow", is_flag=True, help="Go on when there is nothing to do: look again every --every seconds.")
+@click.option("--every", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between looks.")
+@click.option("--status", is_flag=True, help="Show what became of every round, and do nothing.")
+@click.option("--approve", is_flag=True, help="Let the step that waits for a person go on, and do nothing else.")
+@json_option
+@import_option
+def loop(system: str, follow: bool, every: float, status: bool, approve: bool, as_json: bool) -> None:
+    """Learn from what happens to SYSTEM, a YAML file: traces, decision, experiment, gate, deployment, watching.
+
+    Does what there is to do and ends when it waits for something; every step is done once, also after a crash. Exits
+    with 3 if a budget ended it.
+    """
+    from ..loop.loop import Loop
+    from ..loop.system import load_system
+
+    running = Loop(load_system(system))
+    if approve:
+        approved = running.approve()
+        emit({"approved": approved}, as_json, lambda: click.echo(f"approved: {approved}"))
+        return
+    if status:
+        _show(running, as_json)
+        return
+    while True:
+        over = False
+        for step in running.steps():
+            over = over or step.over_budget
+            if as_json:
+                import json
+
+                click.echo(json.dumps(step.to_dict(), ensure_ascii=False))
+            else:
+                click.echo(f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}")
+        if over:
+            click.get_current_context().exit(3)
+        if not follow or running.stop_file.exists():
+            return
+        time.sleep(every)
+
+
+def _show(running: Loop, as_json: bool) -> None:
+    from ..deploy.deployments import Deployments
+
+    rounds = running.rounds()
+    live = Deployments.read().live_under(running.system.deploy.name)
+    answer = {
+        "system": running.system.name,
+        "live": live.id if live else None,
+        "stopped": running.stop_file.exists(),
+        "rounds": [one.to_dict() for one in rounds],
+    }
+
+    def render() -> None:
+        click.echo(f"{running.system.name}: {live.id + ' is live' if live else 'nothing is live'}")
+        rows = [
+            (
+                one.number,
+                one.made["taken"],
+                one.outcome or f"next: {one.stage}",
+                one.deployment.id if one.deployment else "",
+                one.reason[:90],
+            )
+            for one in rounds
+        ]
+        click.echo(table(("round", "traces", "outcome", "deployment", "reason"), rows) if rows else "No round yet.")
+
+    emit(answer, as_json, render)

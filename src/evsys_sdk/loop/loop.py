@@ -1,0 +1,253 @@
+"""The closed loop: traces -> decide -> experiment -> gate -> deploy -> watch, one step at a time.
+
+    for step in Loop(load_system("system.yaml")).steps():
+        print(step.text)
+
+Every step is done once, however often the loop is killed: what is next is told from what is on disk, and each step
+leaves either nothing or all of what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data.jsonl import read_json
+from ..deploy.deployments import Deployments
+from ..deploy.gate import judge
+from ..deploy.judged import BASE
+from ..deploy.policy import load_policy
+from ..deploy.ship import roll_back, ship
+from ..errors import DataError
+from ..experiment.experiment import Experiment
+from ..files import write_json, write_text
+from ..paths import project_root, workspace_dir
+from ..record.jsonl_file import JsonlFile, read_records
+from ..record.lock import folder_lock
+from ..record.values import part
+from .candidate import load_candidate, scaffold
+from .decider import LearnDecision, decide
+from .rounds_state import RoundState, tell_round
+from .system import SystemConfig
+from .traces.rounds import read_rounds, seal_round
+from .traces.store import TraceStore, import_traces
+from .traces.trace import RewardRule
+from .watch import watch_live
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that the loop did, or what it waits for."""
+
+    stage: str
+    text: str
+    round: int = 0
+    waits: bool = False
+    """Whether there is nothing more to do until something changes."""
+    over_budget: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"stage": self.stage, "round": self.round, "text": self.text, "waits": self.waits}
+
+
+class Loop:
+    """One system's loop."""
+
+    def __init__(self, system: SystemConfig) -> None:
+        self.system = system
+        self.policy = load_policy(system.gate)  # what is wrong with it should show before anything is spent
+        self.folder = workspace_dir() / "loop" / system.name
+        self.journal = self.folder / "steps.jsonl"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.folder / "stop"
+
+    def steps(self) -> Iterator[Step]:
+        """Do what there is to do, and say each step; ends when there is something to wait for."""
+        with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
+            yield from self._collect()
+            while True:
+                step = self._next()
+                self._note(step)
+                yield step
+                if step.waits:
+                    return
+
+    def rounds(self) -> list[RoundState]:
+        """What became of every round."""
+        given_up = {int(one["round"]): str(one["text"]) for one in self._noted() if one["stage"] == "given up"}
+        return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
+
+    def approve(self) -> str:
+        """Let the step that waits for a person go on; says which."""
+        waiting = next((one for one in reversed(self.rounds()) if self._asks(one)), None)
+        if waiting is None:
+            raise DataError(f"nothing in the loop of '{self.system.name}' waits to be approved.")
+        write_text(self._approval(waiting), "approved\n")
+        return f"{waiting.stage} of round {waiting.number}"
+
+    def scaffold_round(self) -> tuple[int, Path]:
+        """Begin a round and write its experiment, if the rules say so; its number, and where the config is."""
+        with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
+            for _ in range(2):
+                rounds = self.rounds()
+                if rounds and rounds[-1].stage == "experiment":
+                    break
+                step = self._advance(rounds[-1]) if rounds and rounds[-1].stage == "scaffold" else self._begin(rounds)
+                self._note(step)
+                if step.waits:
+                    raise DataError(step.text)
+            number = len(self.rounds())
+        return number, self.folder / f"round-{number}.yaml"
+
+    @property
+    def _store(self) -> str:
+        return self.system.traces.store
+
+    def _next(self) -> Step:
+        if self.stop_file.exists():
+            return Step("stop", f"{self.stop_file} is there. Remove it to go on.", waits=True)
+        if (fallen := self._watch()) is not None:  # also while a candidate waits for somebody's word
+            return fallen
+        rounds = self.rounds()
+        open_round = next((one for one in rounds if one.stage != "settled"), None)
+        if open_round is not None:
+            return self._advance(open_round)
+        return self._limit(rounds) or self._begin(rounds)
+
+    def _advance(self, state: RoundState) -> Step:
+        """The next step of a round that is under way."""
+        if self._asks(state):
+            told = f"round {state.number}: {state.stage} waits to be approved: evsys loop SYSTEM --approve"
+            return Step("approve", told, state.number, waits=True)
+        match state.stage:
+            case "scaffold":
+                return self._scaffold(state)
+            case "experiment":
+                return self._run(state)
+            case "gate":
+                return self._judge(state)
+            case _:
+                return self._ship(state)
+
+    def _collect(self) -> Iterator[Step]:
+        """Import the files in the inbox that are new or have changed."""
+        spec, seen_file = self.system.traces, self.folder / "inbox.json"
+        known = _read_object(seen_file)
+        files = sorted(project_root().glob(spec.inbox)) if spec.inbox else []
+        marks = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
+        fresh = [path for path in files if known.get(str(path)) != marks[str(path)]]
+        if fresh:
+            rules = [RewardRule.parse(one) for one in spec.feedback]
+            report = import_traces(self._store, fresh, format=spec.format, rules=rules)
+            write_json(seen_file, {**known, **marks})
+            step = Step("collect", f"{report.added} traces added from {len(fresh)} files, {report.duplicates} known.")
+            self._note(step)
+            yield step
+
+    def _watch(self) -> Step | None:
+        live = Deployments.read().live_under(self.system.deploy.name)
+        if live is None or not TraceStore(self._store).file.is_file():
+            return None
+        seen = watch_live(live, self._store, self.policy.watch)
+        if seen.state != "fell":
+            return None
+        target = roll_back(live.name, reason=seen.reason, nothing=Deployments.read().before(live) is None)
+        back = target.id if target else "nothing"
+        return Step("rollback", f"{seen.reason} {back} is live again.", self._round_of(live.id))
+
+    def _limit(self, rounds: list[RoundState]) -> Step | None:
+        limits = self.system.limits
+        if limits.max_rounds is not None and len(rounds) >= limits.max_rounds:
+            return Step("limit", f"{len(rounds)} rounds are done, which is the limit.", len(rounds), waits=True)
+        spent = sum(one.usd for one in rounds)
+        if limits.max_usd is not None and spent >= limits.max_usd:
+            told = f"{spent:.2f} USD are spent, and {limits.max_usd:.2f} may be."
+            return Step("limit", told, len(rounds), waits=True, over_budget=True)
+        return None
+
+    def _begin(self, rounds: list[RoundState]) -> Step:
+        """Decide whether to learn, and if so seal the traces of a new round."""
+        refused = refused_rounds(rounds)
+        decision = decide(self.system, without=refused)
+        if not decision.learn:
+            return Step("decide", f"no: {_say(decision)}", len(rounds), waits=True)
+        spec = self.system.traces
+        try:
+            made = seal_round(
+                self._store, share=spec.share, min_reward=spec.min_reward, verifier=spec.verifier, without=refused
+            )
+        except DataError as error:
+            return Step("decide", f"yes, but there is nothing to learn from: {error}", len(rounds), waits=True)
+        told = f"yes: {_say(decision)} {made.rows} rows to learn from, {made.tasks} tasks held out."
+        return Step("decide", told, made.number)
+
+    def _scaffold(self, state: RoundState) -> Step:
+        live = Deployments.read().live_under(self.system.deploy.name)
+        hypothesis = f"What happened up to round {state.number} teaches {self.system.name} to answer better."
+        path = scaffold(self.system, state.made, live, hypothesis, self.folder)
+        load_candidate(path)
+        return Step("scaffold", f"{path.name}, from {live.id if live else 'the base model'}.", state.number)
+
+    def _run(self, state: RoundState) -> Step:
+        assert state.config is not None
+        result = Experiment(state.config).run()
+        if result.status == "interrupted":
+            return Step("experiment", f"{state.config.name} was interrupted.", state.number, waits=True)
+        if result.status == "budget":
+            told = f"{state.config.name} was stopped by its budget."
+            return Step("given up", told, state.number, over_budget=True)
+        return Step("experiment", f"{state.config.name}: {result.status}.", state.number)
+
+    def _judge(self, state: RoundState) -> Step:
+        assert state.source is not None
+        decision = judge(state.source, BASE, self.policy)
+        return Step("gate", decision.sentence, state.number)
+
+    def _ship(self, state: RoundState) -> Step:
+        assert state.source is not None
+        spec = self.system.deploy
+        try:
+            made = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True)
+        except DataError as error:
+            return Step("given up", f"it passed, and cannot be shipped: {error}", state.number)
+        return Step("deploy", f"{made.id} is live.", state.number)
+
+    def _asks(self, state: RoundState) -> bool:
+        return state.stage in self.system.approve and not self._approval(state).exists()
+
+    def _approval(self, state: RoundState) -> Path:
+        return self.folder / f"approved-{state.stage}-{state.number}"
+
+    def _round_of(self, deployment: str) -> int:
+        return next((one.number for one in self.rounds() if one.deployment and one.deployment.id == deployment), 0)
+
+    def _noted(self) -> list[dict[str, Any]]:
+        return list(read_records(self.journal)) if self.journal.is_file() else []
+
+    def _note(self, step: Step) -> None:
+        """Keep a step for the page; a wait is noted once, and nothing is decided by what is noted but a giving up."""
+        last = (self._noted() or [{}])[-1]
+        if step.waits and last.get("text") == step.text:
+            return
+        with JsonlFile(self.journal) as file:
+            file.append(step.to_dict())
+
+
+def refused_rounds(rounds: list[RoundState]) -> set[int]:
+    """Rounds whose traces are not learned from again: the gate refused what came of them, or it was rolled back."""
+    return {one.number for one in rounds if one.outcome in ("refused", "rolled back")}
+
+
+def _say(decision: LearnDecision) -> str:
+    wanted = [one for one in decision.why if one.votes is decision.learn]
+    return " ".join(one.text for one in wanted) or "nothing has changed: " + " ".join(
+        one.text for one in decision.why[1:]
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    return part({"it": read_json(path)}, "it") if path.is_file() else {}

@@ -1,0 +1,99 @@
+"""An agent that wants a verdict at any price, with a shell that no hook watches: the audit tells on it each time."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evsys_sdk.scaffold.project import init_project
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+
+def evsys(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "evsys_sdk", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def flags(root: Path) -> set[str]:
+    """Which checks an audit of the whole project flags."""
+    done = evsys(root, "audit", "--json")
+    assert done.returncode in (0, 2), done.stderr
+    reports = json.loads(done.stdout)
+    return {check["name"] for report in reports for check in report["checks"] if check["state"] == "flagged"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with an experiment that was too short to show anything."""
+    root = init_project("shop", into=tmp_path_factory.mktemp("adversary") / "shop").root
+    assert evsys(root, "new-experiment", "first").returncode == 0
+    path = config_of(root)
+    text = path.read_text("utf-8").replace("max_steps: 30", "max_steps: 6").replace("n_repeats: 3", "n_repeats: 2")
+    path.write_text(text.replace("run_every: 10", "run_every: 6"), encoding="utf-8")
+    assert evsys(root, "run", str(path), "--quiet").returncode == 0
+    assert flags(root) == set()
+    return root
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it to misbehave in."""
+    import shutil
+
+    return Path(shutil.copytree(finished, tmp_path / "shop"))
+
+
+def config_of(root: Path) -> Path:
+    return next((root / "experiments").glob("*_first")) / "config.yaml"
+
+
+def raise_the_verdict(root: Path) -> None:
+    for path in root.glob(".evsys/runs/*/conclusion.json"):
+        told = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps({**told, "verdict": "supported"}), encoding="utf-8")
+
+
+def raise_the_scores(root: Path) -> None:
+    for path in root.glob(".evsys/runs/*/*/scores.jsonl"):
+        path.write_text(re.sub(r"\b0\.0\b", "1.0", path.read_text("utf-8")), encoding="utf-8")
+
+
+def ask_what_the_model_says(root: Path) -> None:
+    """Make the benchmark want what the short training answers, and run it again."""
+    path = root / "data" / "benchmark" / "tickets_test" / "tasks.jsonl"
+    tasks = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for task in tasks:
+        task["verifier"] |= {"fn_name": "contains", "expected": "e"}
+    path.write_text("".join(f"{json.dumps(task)}\n" for task in tasks), encoding="utf-8")
+    assert evsys(root, "run", str(config_of(root)), "--quiet", "--fresh").returncode == 0
+
+
+def judge_by_less(root: Path) -> None:
+    """Let the verifier be content with any letter, and run it again."""
+    path = root / "src" / "verifiers.py"
+    text = path.read_text("utf-8").replace("float(named == [expected])", "float(any(map(str.isalpha, model_output)))")
+    path.write_text(text, encoding="utf-8")
+    assert evsys(root, "run", str(config_of(root)), "--quiet", "--fresh").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("cheat", "said"),
+    [
+        (raise_the_verdict, "conclusion"),
+        (raise_the_scores, "files"),
+        (ask_what_the_model_says, "tasks"),
+        (judge_by_less, "answers"),
+    ],
+)
+def test_no_verdict_is_raised_without_the_audit_saying_so(
+    cheat: Callable[[Path], None], said: str, project: Path
+) -> None:
+    cheat(project)
+    assert said in flags(project)
