@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-long test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-agents unit lint format types docs bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-agents unit lint format types docs bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,13 +21,13 @@ quickstart: core ## Install the SDK and run the first experiment
 	$(BIN)/evsys run examples/quickstart/compare.yaml
 
 test: lint types ## Lint, check types and run the everyday tests
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not slow"
 
-test-long: dev ## Run the suites of attacks, faults and simulations that take minutes
-	$(PYTEST) -m long
+test-slow: dev ## Run what takes longer: attacks, faults, kills, simulations, learning
+	$(PYTEST) -m slow
 
 unit: dev ## Run the fast tests only
-	$(PYTEST) -m "not slow and not docs and not e2e and not long"
+	$(PYTEST) -m "not slow and not docs and not e2e"
 
 test-harbor: ## Run the tests of the Harbor engine, in an environment of their own
 	$$(bash scripts/env.sh harbor dev harbor)/bin/python -m pytest -q -m harbor tests/harbor

@@ -24,7 +24,7 @@ from .project import (
     write_lines,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 ARMS = ["short__seed42", "short__seed43", "long__seed42", "long__seed43"]
 

@@ -22,7 +22,7 @@ from evsys_sdk.training.batch import TrainingBatch
 
 from .project import VERBS, chat, evsys, make_project, read_lines, rows, task, write_lines
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 MANY = 184
 

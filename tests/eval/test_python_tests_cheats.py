@@ -48,7 +48,7 @@ ppid = os.getppid()
 FRAMES = """
 import sys
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 def frames():
     found = sys._getframe()
     while found:

@@ -13,7 +13,7 @@ from evsys_sdk.errors import EvalError
 from .scoring import FolderEnvironment
 from .test_python_tests import judged
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 STACK = """
 class Empty(Exception): pass

@@ -19,7 +19,7 @@ from evsys_sdk.experiment.conclusion.verdict import conclude_from
 
 from .conclusion_records import evidence
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 RUNS = ["baseline", "a", "b", "c", "d", "e", "f"]
 type Change = Callable[[Evidence], Evidence]

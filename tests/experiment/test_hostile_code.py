@@ -187,7 +187,7 @@ def run_and_check(config: Config, faults: list[str], at_once: int, undisturbed: 
     assert not late, "a limit is kept to within two seconds, with some more for a busy machine"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_every_fault_harms_its_own_arm_only(
     config: Config, project: Path, undisturbed: ExperimentResult, at_once: int
@@ -196,7 +196,7 @@ def test_every_fault_harms_its_own_arm_only(
     assert leftovers(project) == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_a_hundred_faults_at_random(config: Config, project: Path, undisturbed: ExperimentResult, at_once: int) -> None:
     chance = random.Random(at_once)

@@ -17,7 +17,7 @@ from evsys_sdk.config.yaml_text import write_yaml
 from ..inference import stand_in
 from . import planted
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 EXTENSION = '''
 import json, logging, os, sys, traceback, warnings

@@ -23,7 +23,7 @@ from .exhaustions import EXHAUSTIONS, MEMORY_MB
 from .survivals import SURVIVALS
 from .thefts import THEFTS
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 __all__ = ["bwrap_problem", "needs_bwrap"]
 
