@@ -136,7 +136,8 @@ def test_the_config_may_choose_by_another_metric_than_the_recipe(train: Train, u
 
 
 def test_rollouts_that_all_fail_end_the_run_at_its_first_step(train: Train) -> None:
-    trained = train("rl", [task(0, "no_such_verifier"), task(1, "no_such_verifier")], params=SHORT)
+    rows = [task(0, "no_such_verifier"), task(1, "no_such_verifier")]
+    trained = train("rl", rows, params=SHORT, checked=True)  # the pre-flight would refuse them
     assert trained.result.status == "failed"
     assert trained.result.error.startswith("TrainingError: all 8 rollouts of a step failed")
     assert "no_such_verifier" in trained.result.error

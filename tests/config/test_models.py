@@ -105,7 +105,18 @@ def experiment(**fields: Any) -> ExperimentConfig:
         (MetricSpec, {"params": {}}),
         (DataStoreSpec, {"kind": "local", "params": {}}),
         (LogStoreSpec, {"kind": "jsonl", "params": {}}),
-        (Budget, {"usd": None, "tokens": None, "wall_s": None, "gpu_s": None, "per_arm": None, "prices": {}}),
+        (
+            Budget,
+            {
+                "usd": None,
+                "tokens": None,
+                "wall_s": None,
+                "gpu_s": None,
+                "per_arm": None,
+                "prices": {},
+                "needs_approval": False,
+            },
+        ),
     ],
 )
 def test_the_defaults_are_those_of_the_reference(model: type[BaseModel], defaults: dict[str, Any]) -> None:

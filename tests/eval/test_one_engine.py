@@ -261,6 +261,7 @@ ALLOWED = {
     "eval/scored_model.py": "the engine asks an inference client here",
     "eval/verifiers/llm_judge.py": "a judge is asked about an answer, not for one",
     "algorithms/on_policy.py": "samples that are trained on",
+    "algorithms/gepa_prompt.py": "answers that a prompt is tuned on",
     "spend/metered_client.py": "passes on and counts",
     "experiment/speed.py": "times a sampler and reads nothing",
     "experiment/mutation/propose.py": "draws from a list",

@@ -30,6 +30,7 @@ _NOTES: dict[str, type] = {
     "selection": str,
     "scoring_problems": list,
     "findings": list,
+    "system_prompt": str,
     "retention": dict,
 }
 """What each note looks like in JSON; an extra that only shares its name with one stays an extra."""

@@ -343,3 +343,11 @@ export interface DataRows {
   rows: Dict[];
   next: string | null;
 }
+
+/** What a journal was at a moment, witnessed by the server. */
+export interface Anchor {
+  experiment: string;
+  events: number;
+  head: string;
+  time: number;
+}
