@@ -44,6 +44,12 @@ def _own_registries() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _own_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test imports as code of a project is no part of the next one's experiments."""
+    monkeypatch.setattr("evsys_sdk.settings._named", [])
+
+
+@pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
     """Undo what a command line that ran inside the test did to the logger, or `caplog` would see nothing after it."""
     logger = logging.getLogger("evsys_sdk")

@@ -61,7 +61,7 @@ def test_names_and_summaries_stand_in_columns(capsys: pytest.CaptureFixture[str]
     column = line.index("Puts everything in capitals.")
     width = max(len(name) for name in registry("transform").names())
     assert column == 2 + width + 2
-    assert all(line[:column].count("  ") >= 1 and line[column] != " " for line in lines[1:])
+    assert all(line[:column].count("  ") >= 1 and line[column:][:1] != " " for line in lines[1:])
     assert [line.split()[0] for line in lines[1:]] == registry("transform").names()
 
 

@@ -309,12 +309,8 @@ async def test_too_many_at_once_are_told_to_come_back(tmp_path: Path) -> None:
         assert codes[:2] == [200, 200]
         assert 429 in codes
         service: Any = http.service  # pyright: ignore[reportAttributeAccessIssue]
-        long = {**asked, "stream": True, "max_tokens": 400}
-        streams = [asyncio.ensure_future(http.post(CHAT, json=long)) for _ in range(2)]
-        while service.running < 2:
-            await asyncio.sleep(0.001)
-        assert (await http.post(CHAT, json=long)).status_code == 429
-        await asyncio.gather(*streams)
+        async with service.admit_sampling(), service.admit_sampling():  # as long as two others are being answered
+            assert (await http.post(CHAT, json={**asked, "stream": True})).status_code == 429
         refused = next(one for one in answers if one.status_code == 429)
         assert refused.headers["retry-after"] == "1"
         assert (await http.post(CHAT, json=asked)).status_code == 200
