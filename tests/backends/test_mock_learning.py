@@ -109,6 +109,7 @@ def _rollouts(
     return data, float(np.mean(rewards))
 
 
+@pytest.mark.slow
 def test_reinforcement_raises_the_reward(make_client: MakeClient) -> None:
     client = make_client()
     rows, order, rewards = _rows(SEEN, NAMES), random.Random(0), list[float]()

@@ -54,17 +54,20 @@ EDITS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITS)
 def test_edited_tasks_are_found(name: str, questions: list[str]) -> None:
     rng = random.Random(5)
     assert recall(questions, [EDITS[name](rng, text) for text in questions]) >= 0.95
 
 
+@pytest.mark.slow
 def test_tasks_inside_longer_rows_are_found(questions: list[str], clean: list[str]) -> None:
     rows = [f"{clean[at]} {text} {clean[-at]}" for at, text in enumerate(questions)]
     assert recall(questions, rows) >= 0.95
 
 
+@pytest.mark.slow
 def test_tasks_with_other_numbers_are_found() -> None:
     rng = random.Random(3)
     texts = [

@@ -36,6 +36,7 @@ def attempts(project: Path) -> dict[str, float]:
     return {path.parts[-3]: json.loads(path.read_text(encoding="utf-8"))["ts"] for path in found}
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_and_trains_nothing_twice(project: Path) -> None:
     short = evolve(project, "--experiments", "3")
     before = attempts(project)
@@ -49,6 +50,7 @@ def test_the_same_command_goes_on_and_trains_nothing_twice(project: Path) -> Non
     assert longer[longer.index("") + 1].startswith("5 experiments, ")
 
 
+@pytest.mark.slow
 def test_children_are_experiments_with_their_parent_on_record(project: Path) -> None:
     evolve(project, "--experiments", "4", "--population", "2", "--elite", "1")
     configs = [json.loads(path.read_text("utf-8")) for path in project.glob("outputs/evolve/*/config.json")]

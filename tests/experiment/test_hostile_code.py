@@ -205,6 +205,7 @@ def test_a_hundred_faults_at_random(config: Config, project: Path, undisturbed: 
     assert leftovers(project) == []
 
 
+@pytest.mark.slow
 def test_two_copies_of_an_arm_leave_one_record(config: Config, project: Path, undisturbed: ExperimentResult) -> None:
     """They share an event loop and wake each other's calls, so it may end well or in its time limit; others do well."""
     result = Experiment(sweep(config, ["forkson"], 1, arm_timeout_s=LIMIT_S)).run()
@@ -216,6 +217,7 @@ def test_two_copies_of_an_arm_leave_one_record(config: Config, project: Path, un
     assert leftovers(project) == []
 
 
+@pytest.mark.slow
 def test_a_lost_arm_is_tried_again_but_not_one_whose_time_was_over(config: Config, project: Path) -> None:
     result = Experiment(sweep(config, ["exit3", "hang"], 1, arm_retries=1, arm_timeout_s=LIMIT_S)).run()
     retried = [event.text("arm") for event in read_events(result.path) if event.kind == Kind.ARM_RETRIED]

@@ -122,6 +122,7 @@ def make(
     return lambda name: config(**changes, params=params, callbacks=callbacks, name=name)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("first", [1, 14])
 def test_a_run_that_dies_again_and_again_ends_like_one_that_did_not(

@@ -72,6 +72,7 @@ def field_named(text: str, name: str) -> MutableField:
     return {field.name: field for field in mutation_space(data, ("run",))}[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", EXAMPLES, ids=[path.parent.name for path in EXAMPLES])
 def test_two_hundred_children_of_the_examples_are_valid_and_different(
     config: Path, load_code: Callable[[Path], None], tmp_path: Path

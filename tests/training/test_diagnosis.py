@@ -90,6 +90,7 @@ def test_one_bad_step_is_no_collapse() -> None:
     assert diagnose([*good, step_of(coins(0.1, 64, 99)), *good]) == []
 
 
+@pytest.mark.slow
 def test_healthy_runs_that_are_noisy_stay_silent() -> None:
     """Small batches whose tasks differ in difficulty: level, learning and plateaus, two hundred runs of a hundred."""
     said = 0
