@@ -35,7 +35,7 @@ def config(**changes: Any) -> dict[str, Any]:
         {"name": f"steps{steps}", **recipe, "algorithm": {"kind": "sft", "params": {**params, "max_steps": steps}}}
         for steps in (1, 4)
     ]
-    benchmark = [{"name": "tools", "path": "data/test.jsonl", "max_tokens": 8}]
+    benchmark = [{"name": "tools", "path": "data/test.jsonl", "split": "test", "max_tokens": 8}]
     hypothesis = {"claim": "more steps help", "metric": "test/tools/pass@1", "baseline": "steps1"}
     metadata = {"hypothesis": hypothesis, "benchmark": benchmark}
     own = {"name": "study", "output_dir": "outputs", "n_repeats": 2, "max_concurrent_arms": 1}
