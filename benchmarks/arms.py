@@ -107,6 +107,37 @@ def own_code(arms: int) -> None:
     print(f"  {took / arms * 1e3:8.1f} ms an arm, against {without / arms * 1e3:.1f} ms in this process")
 
 
+HANGS = """
+import time
+from evsys_sdk import register_callback
+from evsys_sdk.training.callback import Callback
+
+@register_callback("hangs")
+class Hangs(Callback):
+    def on_step(self, step, metrics):
+        while True:
+            try:
+                time.sleep(3600)
+            except BaseException:
+                pass
+"""
+LIMIT_S = 2.0
+
+
+def hung_arms(arms: int) -> None:
+    """How long after its limit an arm of user code is gone that sleeps through everything it is told."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "hangs_callback.py").write_text(HANGS, encoding="utf-8")
+        import_project_code([str(Path(folder) / "hangs_callback.py")])
+        made = config(Path(folder) / "hung", arms, callbacks=[{"kind": "hangs"}], arm_timeout_s=LIMIT_S)
+        result = Experiment(made).run()
+        events = list(map(Event.to_dict, read_events(result.path)))
+    started = {one["arm"]: one["time"] for one in events if one["kind"] == "arm_started"}
+    late = [one["time"] - started[one["arm"]] - LIMIT_S for one in events if one["kind"] == "arm_ended"]
+    print(f"{arms} arms that hang, limit {LIMIT_S:.0f} s: gone {statistics.median(late):.2f} s after it (median), "
+          f"{max(late):.2f} s at most (aim: 2 s)")  # fmt: skip
+
+
 def through_ray(arms: int) -> None:
     """Arms through the `ray` launcher, and the same number of bare tasks, on the same two-worker cluster."""
     import pickle
@@ -163,6 +194,7 @@ def main() -> None:
     print(machine())
     orchestration(options.arms)
     own_code(max(options.arms // 10, 50))
+    hung_arms(10)
     if options.ray_python is None:
         print("ray: not measured; give --ray-python")
         return
