@@ -92,14 +92,22 @@ class Own(Callback): ...
 """
 
 
+CODE = tempfile.TemporaryDirectory()  # until the end: processes of later arms import all of it
+
+
+def import_own(name: str, code: str) -> None:
+    """Import code as a project's own."""
+    (Path(CODE.name) / name).write_text(code, encoding="utf-8")
+    import_project_code([str(Path(CODE.name) / name)])
+
+
 def own_code(arms: int) -> None:
     """What a process for each arm costs: the same sweep with built-ins only, and with a callback of the user's own."""
     with tempfile.TemporaryDirectory() as folder:
         wall = time.perf_counter()
         assert Experiment(config(Path(folder) / "without", arms)).run().exit_code == 0
         without = time.perf_counter() - wall
-        (Path(folder) / "own_callback.py").write_text(OWN, encoding="utf-8")
-        import_project_code([str(Path(folder) / "own_callback.py")])
+        import_own("own_callback.py", OWN)
         wall = time.perf_counter()
         assert Experiment(config(Path(folder) / "with", arms, callbacks=[{"kind": "own"}])).run().exit_code == 0
         took = time.perf_counter() - wall
@@ -127,8 +135,7 @@ LIMIT_S = 2.0
 def hung_arms(arms: int) -> None:
     """How long after its limit an arm of user code is gone that sleeps through everything it is told."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "hangs_callback.py").write_text(HANGS, encoding="utf-8")
-        import_project_code([str(Path(folder) / "hangs_callback.py")])
+        import_own("hangs_callback.py", HANGS)
         made = config(Path(folder) / "hung", arms, callbacks=[{"kind": "hangs"}], arm_timeout_s=LIMIT_S)
         result = Experiment(made).run()
         events = list(map(Event.to_dict, read_events(result.path)))
