@@ -69,7 +69,7 @@ def run(
         admit(config)
     if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment(config, checked=True) if quiet else _watched(config)
+    experiment = Experiment(config, checked=True) if quiet else _build_watched(config)
     if detach:
         return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
@@ -113,7 +113,7 @@ def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Exper
     return with_steps(config, steps) if steps else config
 
 
-def _watched(config: ExperimentConfig) -> Experiment:
+def _build_watched(config: ExperimentConfig) -> Experiment:
     """The experiment with a view of it: one arm as a bar, several as a board; lines where nothing can be redrawn."""
     from ..experiment import Experiment
     from ..observers.progress.display import is_live_terminal

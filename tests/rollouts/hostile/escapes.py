@@ -112,7 +112,7 @@ ESCAPES = {
     "leave its control group": "claim(any(tries(lambda: open(path, 'w').write('0')) for path in ('/sys/fs/cgroup/cgroup.procs', '/sys/fs/cgroup/memory/cgroup.procs')))",
     "write to the system": "for path in ('/etc/passwd', '/etc/ld.so.preload', '/usr/bin/x', '/usr/lib/x', '/bin/x', '/x', '/dev/x', '/proc/x', '/var/x', '/srv/x'):\n    claim(tries(lambda: open(path, 'w').close()), path)",
     "link to files of the system": "claim(tries(lambda: os.link('/usr/bin/env', '/app/env')))",
-    "see past the root": "for path in ('/proc/1/root', '/proc/1/cwd', '/proc/self/root/..', '/..', '/../../../../work', '/proc/1/exe'):\n    names = set(os.listdir(path)) if tries(lambda: os.listdir(path)) else set()\n    claim(names & {'root', 'home', 'work', 'boot', 'var', 'srv', 'mnt'}, path)",
+    "see past the root": "for path in ('/proc/1/root', '/proc/1/cwd', '/proc/self/root/..', '/..', '/../../../../..', '/proc/1/exe'):\n    names = set(os.listdir(path)) if tries(lambda: os.listdir(path)) else set()\n    claim(names & {'root', 'home', 'boot', 'var', 'srv', 'mnt'}, path)",
     "end the sandbox's first process": "import signal\nfor n in range(1, 65):\n    if n not in (0, signal.SIGCHLD):\n        tries(lambda: os.kill(1, n))\ntime.sleep(0.05)\nclaim(not os.path.exists('/proc/1/stat'))",
     "find descriptors that lead out": "claim([n for n in os.listdir('/proc/self/fd') if int(n) > 2 and 'proc' not in (os.readlink('/proc/self/fd/' + n) if os.path.lexists('/proc/self/fd/' + n) else 'proc')])",
     "speak on descriptors": "for n in range(3, 1024):\n    try: os.write(n, (1 << 50).to_bytes(8, 'big'))\n    except OSError: continue\n    claim(True, n)",
