@@ -110,7 +110,7 @@ def test_long_files_are_read_by_two_processes_with_the_same_outcome(
     file = write("a.jsonl", *(chat(n, f"q{n} a{n}@example.com", "a") for n in range(50)), "oops")
     one = import_traces("one", [file], most_bad=1.0)
     monkeypatch.setattr("evsys_sdk.loop.traces.reading._LONG", 1)
-    monkeypatch.setattr("evsys_sdk.loop.traces.converting._AT_ONCE", 7)
+    monkeypatch.setattr("evsys_sdk.loop.traces.reading._PIECE", 500)
     salt = TraceStore("one").salt()
     TraceStore("two").folder.mkdir(parents=True)
     (TraceStore("two").folder / "salt").write_bytes(salt)
