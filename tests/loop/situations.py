@@ -283,7 +283,7 @@ class Bench:
             client.load_state(live_state, with_optimizer=False).result()
             score = _score(client, tasks)
             try:
-                made = seal_round("support", min_reward=0.5)
+                made = seal_round("support", min_reward=0.5, aside=decision.aside)
             except DataError:  # too little to hold anything out: there is nothing to learn
                 return Judged(family, seed, decision, score, score)
             _train(client, list(Workspace().pull_dataset(id=made.dataset).rows()), place)

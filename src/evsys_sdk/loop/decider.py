@@ -23,7 +23,7 @@ from .opinion import ask_opinion
 from .questions import Asked, follow_settled, is_new, pairs_of, sort_by_kind
 from .reason import Reason
 from .system import SystemConfig
-from .traces.rounds import read_rounds, trained_in
+from .traces.rounds import read_rounds, taken_in, trained_in
 from .traces.store import TraceStore
 
 _Z = 1.96
@@ -43,27 +43,35 @@ class LearnDecision:
     hypothesis: str = ""
     expected_effect: float = 0.0
     """How much better answers to questions like the new ones can become, at most."""
+    aside: frozenset[str] | set[str] = frozenset()
+    """Ids of new traces that people disagree about, which are not to be learned."""
 
     def to_dict(self) -> dict[str, Any]:
         why = [{"rule": one.rule, "votes": one.votes, "text": one.text, "value": one.value} for one in self.why]
         about = {"learn": self.learn, "why": why, "new_traces": self.new, "hypothesis": self.hypothesis}
-        return {**about, "expected_effect": self.expected_effect}
+        return {**about, "expected_effect": self.expected_effect, "left_aside": len(self.aside)}
 
 
 def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[int] = ()) -> LearnDecision:
     """Judge the new traces of a system; traces of the rounds in `without` were not trained on."""
     rules, refused = system.decide, set(without)
     rounds = read_rounds(system.traces.store)
-    taken = {id for one in rounds for key in ("trained", "held_out") for id in one[key]}
-    trained = trained_in(rounds, refused)
+    taken, trained = taken_in(rounds), trained_in(rounds, refused)
     traces = list(TraceStore(system.traces.store).read())
     fresh = [one for one in traces if one["id"] not in taken]
-    volume = f"{len(fresh)} new traces, {rules.min_new} are needed."
-    if len(fresh) < rules.min_new:
-        return LearnDecision(False, [Reason("volume", False, volume)], len(fresh))
+    volume = _judge_volume(len(fresh), rules.min_new)
+    if volume.votes is False:
+        return LearnDecision(False, [volume], len(fresh))
     new, known = sort_by_kind(fresh, [one for one in traces if one["id"] in trained])
+    disputed, contradiction = _judge_contradiction(new, known, rules.max_contradiction)
+    aside = {trace["id"] for trace, one in zip(fresh, new, strict=True) if one.kind in disputed}
+    if aside:  # what people disagree about is no reason to learn, and not learned
+        new = [one for one in new if one.kind not in disputed]
+        volume = _judge_volume(len(new), rules.min_new)
+        if volume.votes is False:
+            return LearnDecision(False, [volume, contradiction], len(fresh))
     why = [
-        Reason("volume", None, volume),
+        volume,
         _judge_failures(new, rules.failure_rate),
         _judge_novelty(new, known, rules.novelty),
         _judge_drift(new, known, rules.drift),
@@ -71,11 +79,11 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     if any(one.votes for one in why):
         bar = max(0.5, _mean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
         why.append(_judge_lessons(new, known, rules.min_lessons, bar, system.traces.min_reward))
-    why.append(_judge_contradiction(new, known, rules.max_contradiction))
+    why.append(contradiction)
     learn = any(one.votes is True for one in why) and not any(one.votes is False for one in why)
     if rules.max_wait_days is not None:
         waiting = _judge_waiting(fresh, rules.max_wait_days, time.time() if now is None else now)
-        why.append(waiting)  # who set a limit wants to learn then, however little there is; but not what is disputed
+        why.append(waiting)  # who set a limit wants to learn then, however little there is
         learn = learn or (waiting.votes is True and all(one.rule == "lessons" or one.votes is not False for one in why))
     if learn and rules.opinion is not None:
         why.append(ask_opinion(system, rules.opinion, why, fresh))
@@ -85,7 +93,12 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     cause = next(one for one in why if one.votes is True)
     effect = max(_failure_share(new), min(1.0, next(one.value for one in why if one.rule == "novelty")))
     hypothesis = f"Learning from {len(fresh)} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
-    return LearnDecision(True, why, len(fresh), hypothesis, effect)
+    return LearnDecision(True, why, len(fresh), hypothesis, effect, aside)
+
+
+def _judge_volume(count: int, fewest: int) -> Reason:
+    told = f"{count} new traces, {fewest} are needed."
+    return Reason("volume", False if count < fewest else None, told, float(count))
 
 
 def _rewards(asked: Sequence[Asked]) -> list[float]:
@@ -142,7 +155,7 @@ def _judge_lessons(
     return Reason("lessons", False if count < fewest else None, told, float(count))
 
 
-def _judge_contradiction(new: Sequence[Asked], known: Sequence[Asked], most: float) -> Reason:
+def _judge_contradiction(new: Sequence[Asked], known: Sequence[Asked], most: float) -> tuple[set[str], Reason]:
     """Good feedback for other answers than the one that was settled, while that one is still liked as well: poison.
 
     When the settled answer fails now, the world has changed, and there is something to learn.
@@ -150,16 +163,15 @@ def _judge_contradiction(new: Sequence[Asked], known: Sequence[Asked], most: flo
     standings = follow_settled(new, known)
     disputed = [one for one in standings if not one.is_over and _lower_end(one.others, one.others + one.liked) > most]
     if not disputed:
-        return Reason(
-            "contradiction", None, f"People agree about {len(standings)} kinds of questions that are settled."
-        )
+        told = f"People agree about {len(standings)} kinds of questions that are settled."
+        return set(), Reason("contradiction", None, told)
     worst = max(disputed, key=lambda one: one.others / (one.others + one.liked))
     share = worst.others / (worst.others + worst.liked)
     told = (
         f"{len(disputed)} of {len(standings)} kinds of questions have another good answer than the settled one, which "
-        f"is not found bad, first '{worst.kind}' ({share:.0%}). Look at them before anything is learned from them."
+        f"is not found bad, first '{worst.kind}' ({share:.0%}). They are left out; look at them."
     )
-    return Reason("contradiction", False, told, share)
+    return {one.kind for one in disputed}, Reason("contradiction", None, told, share)
 
 
 def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float) -> Reason:

@@ -67,13 +67,18 @@ def seal_round(
     min_reward: float | None = None,
     verifier: str = "exact_match",
     without: Collection[int] = (),
+    aside: Collection[str] = (),
 ) -> Round:
-    """Cut the new traces into rows to train on and tasks to be judged by; rows `without` those of some rounds."""
+    """Cut the new traces into rows to train on and tasks to be judged by; rows `without` those of some rounds.
+
+    New traces whose ids are in `aside` become neither.
+    """
     store = TraceStore(name)
     with exclusive(lock_beside(store.folder / _ROUNDS), f"the rounds of '{name}'"):
         before = read_rounds(name)
-        used = {id for one in before for key in ("trained", "held_out") for id in one[key]}
-        fresh = sorted((one for one in store.read() if one["id"] not in used), key=_when)
+        used, aside = taken_in(before), set(aside)
+        untaken = [one for one in store.read() if one["id"] not in used]
+        fresh = sorted((one for one in untaken if one["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
         held = [one for one in fresh if _when(one)[0] >= cut]
         kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
@@ -84,14 +89,20 @@ def seal_round(
         current = [one for one in earlier if one["id"] not in outdated]
         rows = list(_make_rows(sorted([*current, *kept], key=_when), min_reward))
         left_out |= poor | {"to be trained on without a good answer": len(current) + len(kept) - len(rows)}
-        left_out[_OUTDATED] = len(outdated)
+        left_out |= {_OUTDATED: len(outdated), "people disagree about it": len(untaken) - len(fresh)}
         dataset, benchmark = _add(store.folder / f"round-{len(before) + 1}", name, rows, tasks)
         found = {reason: count for reason, count in left_out.items() if count}
-        made = Round(len(before) + 1, dataset, benchmark, cut, len(fresh), len(rows), len(tasks), found)
+        made = Round(len(before) + 1, dataset, benchmark, cut, len(untaken), len(rows), len(tasks), found)
         with JsonlFile(store.folder / _ROUNDS) as file:
             ids = {"trained": [one["id"] for one in kept], "held_out": [one["id"] for one in held]}
+            ids["aside"] = sorted({one["id"] for one in untaken} - {*ids["trained"], *ids["held_out"]})
             file.append({**made.to_dict(), "time": time.time(), **ids, "outdated": sorted(outdated)})
     return made
+
+
+def taken_in(rounds: Sequence[dict[str, Any]]) -> set[str]:
+    """The ids of all traces that some round has taken, whatever became of them."""
+    return {id for one in rounds for key in ("trained", "held_out", "aside") for id in one.get(key, ())}
 
 
 def trained_in(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) -> set[str]:
