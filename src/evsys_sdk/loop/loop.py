@@ -10,7 +10,7 @@ leaves either nothing or all of what it does.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Loop:
     def stop_file(self) -> Path:
         return self.folder / "stop"
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step]:
         """Do what there is to do, and say each step; ends when there is something to wait for."""
         with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
             self._introduce()

@@ -63,7 +63,7 @@ def describe_loop(loop: Loop) -> dict[str, Any]:
 
 def _empty(name: str) -> dict[str, Any]:
     lists = {key: list[Any]() for key in ("rounds", "deployments", "rollbacks", "steps")}
-    plain = {"state": "", "live": None, "stopped": False, "usd": 0.0, "limits": {}, "problem": ""}
+    plain: dict[str, Any] = {"state": "", "live": None, "stopped": False, "usd": 0.0, "limits": {}, "problem": ""}
     return {"system": name, **plain, **lists}
 
 
