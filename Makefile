@@ -17,8 +17,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: core ## Install the SDK and run the first experiment
-	$(BIN)/evsys validate examples/quickstart/compare.yaml --deep
-	$(BIN)/evsys run examples/quickstart/compare.yaml
+	$(BIN)/evsys validate examples/01_quickstart/compare.yaml --deep
+	$(BIN)/evsys run examples/01_quickstart/compare.yaml
 
 test: lint types ## Lint, check types and run the everyday tests
 	$(PYTEST) -m "not slow"
@@ -67,7 +67,7 @@ test-agents: ## Run whole sessions of real coding agents against a stand-in mode
 # SmolLM2 is fetched and converted once; where that is not possible, the tests that need it say so and are skipped.
 test-local: ## Run the tests of the local backend with torch and SmolLM2, in an environment of their own
 	python=$$(bash scripts/env.sh local dev local)/bin/python && \
-		{ $$python examples/local_sft_smollm2/prepare.py --cached || true; } && \
+		{ $$python examples/17_local_sft/prepare.py --cached || true; } && \
 		OMP_NUM_THREADS=1 $$python -m pytest -n auto --dist loadfile -q -m local tests/backends/local
 
 lint: dev ## Check style and formatting
