@@ -2,8 +2,8 @@
 
     python benchmarks/forgetting.py --seeds 5
 
-Runs examples/10_sdft/config.yaml on the mock backend. Both arms start from the same four tools, learned by `sft`, and then
-learn four others from the same rows. Intervals are 95 % t intervals over training seeds, on the same 48 held-out
+Runs examples/10_sdft/config.yaml on the mock backend. Both arms start from the same four tools, learned by `sft`, and
+then learn four others from the same rows. Intervals are 95 % t intervals over training seeds, on the same 48 held-out
 requests of each skill, so they say how sure one may be of these tasks, not of others. Arms are compared seed by seed.
 """
 

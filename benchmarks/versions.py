@@ -36,7 +36,10 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sides = {"before": options.against.resolve(), "after": HERE}
     with tempfile.TemporaryDirectory() as folder:
-        commands = {name: prepare(Path(folder) / name, sides[name], options.experiments, options.arms) for name in sides}
+        commands = {
+            name: prepare(Path(folder) / name, checkout, options.experiments, options.arms)
+            for name, checkout in sides.items()
+        }
         empty = min(spend([sys.executable, "-c", "pass"], HERE) for _ in range(options.repeats))
         costs = take_turns(commands, sides, options.repeats)
     print(machine())
