@@ -55,12 +55,12 @@ class StreamUpload:
         if batch is None:
             return None
         try:
-            answer = self.post(b"\n".join(batch.lines), batch.first)
+            answer = self.post(batch.data, batch.first)
         except Gap as gap:  # the server has more than we know of, or lost what it had not acknowledged for good
             self.resume_at(gap.next_seq)
             return {}
         except DashboardClientError as error:
-            if error.status == 413 and len(batch.lines) > 1:
+            if error.status == 413 and batch.next - batch.first > 1:
                 self._batch_bytes = max(self._batch_bytes // 4, 1)
                 return {}
             raise
@@ -195,11 +195,11 @@ class Sender:
                 idle = pause or self._written <= self._upload.acknowledged
                 if idle and not (self._stopping or (pause and self._hurried)):
                     self._state.wait(pause or IDLE_S)
-                hurried, self._hurried = self._hurried, False
+                if not (pause or self._hurried):
+                    self._state.wait_for(lambda: self._hurried or self._stopping, _GATHER_S)
+                self._hurried = False
                 if self._stopping:
                     break
-            if not (pause or hurried):
-                time.sleep(_GATHER_S)
             pause = self._send_all(pause)
         if self.refusal is None and self._upload.acknowledged >= self._written:
             self._note()

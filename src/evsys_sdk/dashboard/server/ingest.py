@@ -6,10 +6,11 @@ known, and what the server acknowledged is there after any crash.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import DataError as DatabaseDataError
@@ -22,6 +23,9 @@ from .store import RunRef, UnknownRun
 from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
+
+type _Arrived = tuple[int, bytes, Record]
+"""Number in its stream, as it was sent, and what it says."""
 
 
 class GapError(EvsysError):
@@ -74,12 +78,7 @@ class Ingest:
         store.touch(connection, project, sorted(work.touched))
 
     def _take_lines(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> None:
-        decoded: list[tuple[int, bytes, Record]] = []
-        for seq, line in enumerate(lines, first):
-            try:
-                decoded.append((seq, line, wire.decode(line)))
-            except DataError as error:
-                self._put_aside(work, stream, seq, line, str(error))
+        decoded = self._decode(work, stream, first, lines)
         try:
             with work.connection.begin_nested():
                 self._store_all(work, stream, decoded)
@@ -93,15 +92,42 @@ class Ingest:
                     self.forget()
                     self._put_aside(work, stream, seq, line, f"the database cannot store it: {error.orig}")
 
-    def _store_all(self, work: _Work, stream: str, records: Sequence[tuple[int, bytes, Record]]) -> None:
-        for seq, line, record in records:
+    def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
+        try:
+            return list(zip(range(first, first + len(lines)), lines, wire.decode_all(lines), strict=True))
+        except DataError:  # one of them is none
+            decoded: list[_Arrived] = []
+        for seq, line in enumerate(lines, first):
             try:
-                self._store(work, record)
-            except UnknownRun as error:  # it may come by another stream
-                self._put_aside(work, stream, seq, line, str(error), waits_for=error.run_id)
+                decoded.append((seq, line, wire.decode(line)))
             except DataError as error:
                 self._put_aside(work, stream, seq, line, str(error))
+        return decoded
+
+    def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
+        for (run, _), alike in itertools.groupby(records, _likeness):
+            together = list(alike)
+            if run and self._store_steps(work, run, [cast("wire.Step", record) for _, _, record in together]):
+                continue
+            for seq, line, record in together:
+                try:
+                    self._store(work, record)
+                except UnknownRun as error:  # it may come by another stream
+                    self._put_aside(work, stream, seq, line, str(error), waits_for=error.run_id)
+                except DataError as error:
+                    self._put_aside(work, stream, seq, line, str(error))
         self._points.flush(work.connection)
+
+    def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.Step]) -> bool:
+        """Store many steps of one run at once; False where they have to be looked at one by one."""
+        found = wire.columns_of([step.line for step in steps])
+        known = self._runs.get((work.project, run_id))
+        if found is None or known is None:
+            return False
+        numbers, columns = found
+        self._points.add_columns(work.connection, known.no, numbers, [step.at for step in steps], columns)
+        work.touch(known.experiment_id)
+        return True
 
     def _store(self, work: _Work, record: Record) -> None:
         connection, project = work.connection, work.project
@@ -204,6 +230,12 @@ class Ingest:
         same = (table.c.project_id == work.project, table.c.id == stream)
         values = {"next_seq": next_seq, "experiment_id": work.experiment, "updated": time.time()}
         work.connection.execute(update(table).where(*same).values(**values))
+
+
+def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
+    """What consecutive steps must share to be stored together: a run, and the names of their metrics."""
+    record = arrived[2]
+    return (record.run, tuple(record.line)) if isinstance(record, wire.Step) else ("", ())
 
 
 @dataclass(slots=True)
