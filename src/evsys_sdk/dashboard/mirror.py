@@ -79,6 +79,8 @@ class Batch:
     """Whole lines."""
     next: int
     """The number of the record after them."""
+    is_full: bool
+    """Whether there was no room for more."""
 
 
 class StreamReader:
@@ -104,7 +106,7 @@ class StreamReader:
         cut = data.rfind(b"\n") + 1
         if not cut:
             return None
-        return Batch(self._number, data[:cut], self._number + data.count(b"\n"))
+        return Batch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
 
     def advance(self, batch: Batch) -> None:
         """Go on after a batch."""

@@ -26,8 +26,8 @@ PATIENCE_S = 0.5
 """All the time that callers ever wait for a server that does not answer."""
 FLUSH_S = 10.0
 """How long the end of a run waits for a server that does answer."""
-_GATHER_S = 0.02
-"""Records of so long go into one request; the first waits, the others travel with it."""
+_GATHER_S = 0.05
+"""Records of so long go into one request, unless somebody waits; the first waits, the others travel with it."""
 _LONGEST_PAUSE_S = 30.0
 
 _warned_about: set[str] = set()
@@ -46,12 +46,15 @@ class StreamUpload:
         """How many records the server has."""
         self.rejected: list[str] = []
         """Why the server put single records aside."""
+        self.is_behind = True
+        """Whether there is certainly more to send."""
         self._http: HTTPConnection | None = None
         self._batch_bytes = BATCH_BYTES
 
     def send_batch(self) -> dict[str, Any] | None:
         """Send what comes next; the server's answer, or None when there is nothing to send."""
         batch = self.reader.read(self._batch_bytes)
+        self.is_behind = batch is not None
         if batch is None:
             return None
         try:
@@ -65,6 +68,7 @@ class StreamUpload:
                 return {}
             raise
         self.reader.advance(batch)
+        self.is_behind = batch.is_full
         self.acknowledged = max(batch.next, int(answer.get("next", 0)))
         for one in answer.get("rejected", ()):
             self.rejected.append(f"record {one.get('seq')}: {one.get('reason')}")
@@ -211,7 +215,7 @@ class Sender:
             while (answer := self._upload.send_batch()) is not None:
                 self._settle(failing=False)
                 self._hand_on(answer)
-                if self._stopping:
+                if self._stopping or not self._upload.is_behind:  # what is new since is gathered first
                     return 0.0
             if self.on_request is not None:
                 self._hand_on(self._upload.ask())

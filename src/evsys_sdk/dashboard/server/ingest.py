@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import DataError as DatabaseDataError
 from sqlalchemy.exc import IntegrityError
 
@@ -23,6 +23,21 @@ from .store import RunRef, UnknownRun
 from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
+
+# Made once, because every batch needs them, and making a statement takes longer than running it.
+_SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
+_CURSOR = select(schema.stream.c.next_seq, schema.stream.c.experiment_id).where(*_SAME_STREAM)
+_MOVE_CURSOR = (
+    update(schema.stream)
+    .where(*_SAME_STREAM)
+    .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
+)
+_OPEN = (
+    select(*(schema.request.c[name] for name in "id kind subject reason author time experiment_id".split()))
+    .where(schema.request.c.project_id == bindparam("of"), schema.request.c.experiment_id == bindparam("about"))
+    .where(schema.request.c.state == "open")
+    .order_by(schema.request.c.time)
+)
 
 type _Arrived = tuple[int, bytes, Record]
 """Number in its stream, as it was sent, and what it says."""
@@ -214,22 +229,17 @@ class Ingest:
         store.upsert(work.connection, schema.quarantine, [values], ("project_id", "stream_id", "seq"))
 
     def _cursor(self, connection: Connection, project: str, stream: str) -> Any:
-        table = schema.stream
-        query = select(table.c.next_seq, table.c.experiment_id).where(
-            table.c.project_id == project, table.c.id == stream
-        )
-        row = connection.execute(query).first()
+        same = {"of": project, "named": stream}
+        row = connection.execute(_CURSOR, same).first()
         if row is None:
             values = {"project_id": project, "id": stream, "next_seq": 0, "updated": time.time()}
-            connection.execute(insert(table).values(**values))
-            return connection.execute(query).one()
+            connection.execute(insert(schema.stream).values(**values))
+            return connection.execute(_CURSOR, same).one()
         return row
 
     def _move_cursor(self, work: _Work, stream: str, next_seq: int) -> None:
-        table = schema.stream
-        same = (table.c.project_id == work.project, table.c.id == stream)
         values = {"next_seq": next_seq, "experiment_id": work.experiment, "updated": time.time()}
-        work.connection.execute(update(table).where(*same).values(**values))
+        work.connection.execute(_MOVE_CURSOR, {"of": work.project, "named": stream, **values})
 
 
 def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
@@ -259,9 +269,4 @@ def open_requests(connection: Connection, project: str, experiment: str | None) 
     """What is asked of an experiment and was not taken up yet."""
     if experiment is None:
         return []
-    table = schema.request
-    columns = (table.c.id, table.c.kind, table.c.subject, table.c.reason, table.c.author, table.c.time)
-    query = select(*columns, table.c.experiment_id).where(
-        table.c.project_id == project, table.c.experiment_id == experiment, table.c.state == "open"
-    )
-    return [dict(row) for row in connection.execute(query.order_by(table.c.time)).mappings()]
+    return [dict(row) for row in connection.execute(_OPEN, {"of": project, "about": experiment}).mappings()]
