@@ -43,7 +43,7 @@ class StepLines:
         given = "".join(f", {_quote(name)}: %r" for name in names)
         form = f'{{"kind": "step", "run": {_quote(run_id)}, "at": %r, "line": {{"step": %r{given}}}}}\n'
         numbers = (float(_PROBE), *[_PROBE] * (1 + len(names)))
-        same = _encode(run_id, *numbers[:2], dict.fromkeys(names, _PROBE)) == (form % numbers).encode()
+        same = _encode(run_id, float(_PROBE), _PROBE, dict.fromkeys(names, _PROBE)) == (form % numbers).encode()
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
         self._forms[run_id, *names] = form if same else ""

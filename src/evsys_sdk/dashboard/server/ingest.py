@@ -33,7 +33,7 @@ _MOVE_CURSOR = (
     .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
 )
 _OPEN = (
-    select(*(schema.request.c[name] for name in "id kind subject reason author time experiment_id".split()))
+    select(*(column for column in schema.request.c if column.name not in ("project_id", "state", "answer")))
     .where(schema.request.c.project_id == bindparam("of"), schema.request.c.experiment_id == bindparam("about"))
     .where(schema.request.c.state == "open")
     .order_by(schema.request.c.time)

@@ -54,13 +54,14 @@ class PointBuffer:
     def add_columns(
         self, connection: Connection, run: int, steps: Sequence[int], ats: Sequence[float | None], columns: Columns
     ) -> None:
-        """Many steps of one run that have the same metrics, all of them finite; a later one takes an earlier's place."""
+        """Many steps of one run that have the same metrics, all of them finite; the last of a step counts."""
         last = max(steps)
         at_last = len(steps) - 1 - steps[::-1].index(last)
         for name, values in columns.items():
             key = self._key(connection, name)
-            same = itertools.repeat
-            self._rows += zip(same(run), same(key), steps, ats, values, same(None))
+            self._rows += [
+                (run, key, step, at, value, None) for step, at, value in zip(steps, ats, values, strict=True)
+            ]
             self._note_latest(run, key, last, values[at_last], min(values), max(values))
 
     def flush(self, connection: Connection) -> None:
