@@ -27,7 +27,7 @@ from measure import machine
 
 from evsys_sdk.config import Metadata
 from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, LentNoise, RunEvidence, Score, Scoring
-from evsys_sdk.experiment.conclusion.model import Conclusion
+from evsys_sdk.experiment.conclusion.model import Comparison, Conclusion
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
 from evsys_sdk.experiment.hypothesis import hypothesis_sha256
 from evsys_sdk.experiment.statistics.two_level import RunScores, seed_noise
@@ -190,12 +190,14 @@ class Tally:
         self.worlds += 1
         self.supported += conclusion.verdict == "supported"
         self.right += conclusion.verdict == "supported" and conclusion.judged == "run01"
-        inside = [
-            (one.low or -1) <= (truth if one.run == "run01" else 0) <= (one.high or 1) for one in conclusion.comparisons
-        ]
-        self.covered += all(inside)
+        self.covered += all(_holds(one, truth if one.run == "run01" else 0.0) for one in conclusion.comparisons)
         if conclusion.smallest_detectable is not None:
             self.detectable.append(conclusion.smallest_detectable)
+
+
+def _holds(one: Comparison, truth: float) -> bool:
+    """Whether the interval that is printed holds the truth."""
+    return one.low is None or one.high is None or one.low <= truth <= one.high
 
 
 def main_grid() -> Iterator[Cell]:
