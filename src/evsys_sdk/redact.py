@@ -120,7 +120,7 @@ _SHAPE_FRAGMENTS = (
     "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_", "xapp-", "nvapi-", "pplx-", "xai-", "tvly-",
     "pypi-", "shpat_", "dop_v1", "whsec_", "lin_api", "sntrys", "hvs.", "sg.", "eyj", "-----begin",
 )  # fmt: skip
-_FRAGMENTS = ("://", "sig=", "signature=", *_NAME_FRAGMENTS, *_SHAPE_FRAGMENTS)
+SECRET_FRAGMENTS = ("://", "sig=", "signature=", *_NAME_FRAGMENTS, *_SHAPE_FRAGMENTS)
 """What lower-case text must contain for anything but a value of the environment to be found in it."""
 
 
@@ -147,7 +147,12 @@ def redact_text(text: str) -> str:
 
 def is_suspicious(text: str) -> bool:
     """Whether a text may hold a secret: quick, and true for some that hold none."""
-    return _holds(text.lower(), _FRAGMENTS) or _holds(text, _environment_secrets())
+    return _holds(text.lower(), SECRET_FRAGMENTS) or holds_environment_secret(text)
+
+
+def holds_environment_secret(text: str) -> bool:
+    """Whether the value of one of the environment's secrets is in a text, in any form."""
+    return _holds(text, _environment_secrets())
 
 
 def _holds(text: str, fragments: tuple[str, ...]) -> bool:

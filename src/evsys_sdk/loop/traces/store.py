@@ -141,7 +141,7 @@ class _Writer:
 
     def add(self, batch: Batch) -> None:
         lines: list[bytes] = []
-        for id, line, rewarded in batch.lines:
+        for id, line, rewarded in zip(batch.ids, batch.lines, batch.rewarded, strict=True):
             if id in self._known:
                 self.duplicates += 1
                 continue
