@@ -194,7 +194,7 @@ class _Look:
             held_out = [run.eval.eval_data or run.data] if run.continual is None else _stage_data(run)
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
             seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
-            prompts = [self._length(task.instruction) for task in seen] or [0.0]
+            prompts = [self._length(text_of(task.instruction)) for task in seen] or [0.0]
             lengths = [self._length(target_of(task)) for task in seen] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
@@ -208,7 +208,7 @@ class _Look:
             right = [getattr(task.verifier, "expected", None) for task in seen]
             lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in right]
             answers, expected = len(tasks) * settings.samples, min(fmean(lengths), longest)
-            read = len(tasks) * fmean(self._length(task.instruction) for task in seen)
+            read = len(tasks) * fmean(self._length(text_of(task.instruction)) for task in seen)
             scoring = PlannedScoring(answers * expected, entry.run_every, 1 + len(entry.models), read)
             self._sample(answers * scoring.times(steps), expected, longest)
             self.found.scorings.append(scoring)
