@@ -23,6 +23,7 @@ from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..config.prices import backend_of
+from ..data.chat import text_of
 from ..eval.row_tasks import target_of, tasks_of_rows
 from ..eval.run_eval import ROOM_FOR_ANSWER
 from ..inference.renderer import Renderer, get_renderer
