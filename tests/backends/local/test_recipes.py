@@ -116,7 +116,13 @@ def test_a_run_that_broke_off_resumes_on_the_same_losses(
 ) -> None:
     def run(folder: Path, *, resume: bool = False) -> Any:
         config = on_local(
-            "examples/01_quickstart/config.yaml", llama, folder, max_steps=6, save_every=2, eval_every=None, batch_size=4
+            "examples/01_quickstart/config.yaml",
+            llama,
+            folder,
+            max_steps=6,
+            save_every=2,
+            eval_every=None,
+            batch_size=4,
         )
         return Experiment(config).run(resume=resume)
 
