@@ -21,6 +21,8 @@ SCORES = {
     "17_local_sft": ("test/routing/pass@1", "baseline/test/routing/base/pass@1"),
     "18_local_rl": ("test/one_word/mean_reward", "baseline/test/one_word/base/mean_reward"),
 }
+FOLDER_THEN = {"18_local_rl": ("examples/local_rl_smollm2/", "examples/18_local_rl/")}
+"""Where an example was when its record was made, and where it is now; a record is never edited."""
 MACHINE = re.compile(r"(?<![\w.:])/(?:root|home|Users|work|tmp|var|mnt)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|\"host\"")
 
 pytestmark = pytest.mark.parametrize("example", sorted(SCORES))
@@ -37,7 +39,8 @@ def read(path: Path) -> Any:
 def test_the_record_is_of_the_config_beside_it(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
     config = load_yaml(f"examples/{example}/config.yaml")
-    recorded = ExperimentConfig.model_validate(read(EXAMPLES / example / "record" / "config.json"))
+    text = (EXAMPLES / example / "record" / "config.json").read_text("utf-8")
+    recorded = ExperimentConfig.model_validate_json(text.replace(*FOLDER_THEN.get(example, ("", ""))))
     assert recorded.model_dump(mode="json") == config.model_dump(mode="json")  # fields that came since have defaults
     assert len(arms(example)) == config.n_repeats
 
