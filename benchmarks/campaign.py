@@ -168,9 +168,9 @@ def main() -> None:
 def work(campaign: Campaign, model: str, minutes: float) -> None:
     """The campaign: search, errors, next stage, export."""
     search = sized(campaign, search_config(model), minutes * SEARCH)
-    found = campaign.evsys("run", search, "--quiet")
-    best = found["conclusion"]["best_arm"]
+    campaign.evsys("run", search, "--quiet")
     wrong = campaign.evsys("errors", "search")
+    best = wrong["arm"]
     write_rows(campaign.folder / "data" / "more.jsonl", more_like(wrong, 600))
     left = (campaign.left_s(minutes) - RESERVE_S) / 60
     rate = best_rate(campaign.folder / "outputs" / "search" / best)
@@ -294,7 +294,8 @@ def read_used(experiment: Path) -> Used:
         used.steps += len(timing)
         used.trained += sum(line["time/compute_s"] for line in timing.values())
         used.scorings += sum(1 for _ in read_records(run.scores))
-        first[run.folder.name] = timing[1]["time/step_s"]
+        if timing:
+            first[run.folder.name] = timing[min(timing)]["time/step_s"]
     for line in read_records(ExperimentFiles(experiment).spend):
         used.arms += line["wall_s"] if line["arm"] in first else 0.0
         if line.get("step") == 1 and line["arm"] in first:

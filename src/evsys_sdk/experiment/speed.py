@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..backends.client import AdamParams, ModelSpec, SamplingParams
 from ..backends.datum import Datum
 from ..config import RunConfig
@@ -132,7 +134,7 @@ def measured_speed(run: RunConfig, lengths: Sequence[int], *, load: bool = False
         return None
     params = run.backend.params if run.backend.kind == kind else {}
     params = {**params, "context_length": 1 << 20} if kind == "mock" else params
-    data = [_sequence(max(length, 2)) for length in lengths[:_TIMED_SEQUENCES]]
+    data = [_make_sequence(max(length, 2), number) for number, length in enumerate(lengths[:_TIMED_SEQUENCES])]
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         backend: Any = get_backend(kind)(**params)
@@ -162,5 +164,7 @@ def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tup
     return trained * 1e6, sampled * 1e6
 
 
-def _sequence(length: int) -> Datum:
-    return Datum.supervised([32 + at % 90 for at in range(length)], [1.0] * length)
+def _make_sequence(length: int, number: int) -> Datum:
+    """Tokens unlike those of any other number from the first on: what sequences share is read only once."""
+    tokens = np.random.default_rng(number).integers(32, 122, length).tolist()
+    return Datum.supervised([32 + number % 90, *tokens[1:]], [1.0] * length)
