@@ -156,7 +156,8 @@ class _Look:
         rows = self.load(run.data) if run.data else []
         if isinstance(algorithm, Combo):
             each = [self.load(phase.data) if phase.data else rows for phase in algorithm.cfg.phases]
-            return list(zip(algorithm.stages, each, strict=True))
+            stages = zip(algorithm.stages, each, strict=True)
+            return [(stage, found) for stage, found in stages if isinstance(stage, BaseAlgorithm)]
         return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm) else []
 
     def _plan(self, algorithm: BaseAlgorithm, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:

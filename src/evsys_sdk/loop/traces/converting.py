@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic_core import to_json
 
 from ...redact import redact
 from .personal import Pseudonyms
-from .reading import Counts, Piece, TraceFile
+from .reading import Counts, Piece, Record, TraceFile
 from .screening import find_perhaps_personal, find_suspicious
 from .trace import Feedback, RewardRule, Trace, work_out_reward
 
@@ -78,6 +79,14 @@ def _convert(file: TraceFile, conversion: Conversion, piece: Piece | None = None
     cleaner, counts = _Cleaner(conversion), Counts()
     yield from cleaner.convert(file.traces(counts, conversion.scores, piece), file.format)
     yield Batch(counts=counts, redacted=cleaner.redacted())
+
+
+def convert_records(records: Iterable[Record], format: str, conversion: Conversion) -> list[Batch]:
+    """Records that came over the network; what is wrong with one is told by its number."""
+    cleaner, counts = _Cleaner(conversion), Counts()
+    traces = TraceFile(Path("record"), format).read(enumerate(records, 1), counts, conversion.scores)
+    made = list(cleaner.convert(traces, format))
+    return [*made, Batch(counts=counts, redacted=cleaner.redacted())]
 
 
 class _Cleaner:

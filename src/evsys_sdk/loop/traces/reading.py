@@ -36,7 +36,7 @@ _PIECE: Final = 4_000_000
 
 type Record = Mapping[str, Any]
 type NumberedLines = Iterable[tuple[int, bytes]]
-type NumberedRecords = Iterator[tuple[int, Record]]
+type NumberedRecords = Iterable[tuple[int, Record]]
 
 
 @dataclass(slots=True)
@@ -138,9 +138,14 @@ class TraceFile:
         self, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None, piece: Piece | None = None
     ) -> Iterator[Trace]:
         """The traces of the file, or of a piece of it, one at a time."""
+        return self.read(_records(self.path, counts.spoil, piece), counts, scores)
+
+    def read(
+        self, records: NumberedRecords, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None
+    ) -> Iterator[Trace]:
+        """The traces in some records, which need not be in a file."""
         reader = FORMATS[self.format]
         counts.formats[str(self.path)] = self.format
-        records = _records(self.path, counts.spoil, piece)
         read = self._sessions if hasattr(reader, "read_session") else self._single
         for trace in read(reader, records, counts):
             if scores and (about := scores.get(trace.conversation)):
