@@ -32,7 +32,9 @@ ROOT = Path(__file__).parents[1]
 NEEDED = ("fastapi", "httptools", "openai", "tinker>=0.36,<0.37", "typer")
 """What `transformers serve` and `evsys serve` import besides the extra `local`."""
 AIM = 2.0
-WORDS = "harbour lantern orchard glacier violin compass meadow canyon falcon ribbon copper willow summit ember tidal quartz"
+WORDS = (
+    "harbour lantern orchard glacier violin compass meadow canyon falcon ribbon copper willow summit ember tidal quartz"
+)
 
 
 def main() -> None:
@@ -73,7 +75,9 @@ def report(options: argparse.Namespace, contenders: "list[Server]") -> None:
         for one in contenders:
             for stream in (False, True):
                 one.measure(options, number, stream=stream)
-    print(f"{options.clients} clients, {options.requests} answers each of at most {options.tokens} tokens, temperature 0")
+    print(
+        f"{options.clients} clients, {options.requests} answers each of at most {options.tokens} tokens, temperature 0"
+    )
     first, *peers = contenders
     for peer in peers:
         pairs = [(first.texts[key], peer.texts[key]) for key in first.texts]
@@ -263,12 +267,12 @@ def start_transformers(model: Path, device: str, dtype: str, *more: str) -> Iter
 def wait_for(process: subprocess.Popen[Any], port: int) -> None:
     import socket
 
-    for _ in range(600):
+    for _ in range(3000):
         assert process.poll() is None, "transformers serve did not start"
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.2)
-    raise SystemExit("transformers serve did not start in two minutes")
+    raise SystemExit("transformers serve did not start in ten minutes")
 
 
 @contextlib.contextmanager

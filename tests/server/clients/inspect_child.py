@@ -1,6 +1,6 @@
 """Runs an Inspect task through its own OpenAI provider, whole and streamed; prints what each sample said as JSON.
 
-OPENAI_BASE_URL=URL/v1 OPENAI_API_KEY=... python inspect_child.py LOG_DIR
+OPENAI_BASE_URL=URL/v1 OPENAI_API_KEY=... python inspect_child.py LOG_DIR QUESTION ...
 """
 
 # pyright: basic, reportMissingImports=false
@@ -12,16 +12,16 @@ import sys
 from typing import Any
 
 
-def main(log_dir: str) -> dict[str, Any]:
+def main(log_dir: str, questions: list[str]) -> dict[str, Any]:
     from inspect_ai import Task, eval  # noqa: A004
     from inspect_ai.dataset import Sample
     from inspect_ai.model import GenerateConfig, get_model
     from inspect_ai.scorer import includes
     from inspect_ai.solver import generate
 
-    samples = [Sample(input=text, target="?") for text in ("hi", "what is 2+2?", "häßlich 🙂")]
+    samples = [Sample(input=text, target="?") for text in questions]
     seen: dict[str, Any] = {}
-    for name, args in {"whole": {}, "streamed": {"stream": True}}.items():
+    for name, args in {"whole": {}, "streamed": {"streaming": True}}.items():
         model = get_model("openai/tiny", config=GenerateConfig(max_tokens=12, temperature=0), memoize=False, **args)
         [log] = eval(
             Task(dataset=samples, solver=generate(), scorer=includes()),
@@ -39,4 +39,4 @@ def main(log_dir: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    print(json.dumps(main(sys.argv[1], sys.argv[2:])))
