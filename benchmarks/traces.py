@@ -34,6 +34,7 @@ def main() -> None:
             told = f"{report.added} added, {report.duplicates} known, {report.redacted or 'nothing'} taken out"
             print(f"{label:<15} {wall:6.1f} s wall, {processor:6.1f} s processor of all processes; {told}")
         print(f"{path.stat().st_size / 1e6:.0f} MB read (aim: a million in less than a minute on two cores)")
+        print(f"load average {os.getloadavg()[1]:.1f}: with more than two, wall time is that of the neighbours as well")
 
 
 def used() -> float:
