@@ -13,12 +13,13 @@ from evsys_sdk import register_inference
 from evsys_sdk.cli.main import main
 from evsys_sdk.config.specs import InferenceSpec
 from evsys_sdk.data.workspace import Workspace
-from evsys_sdk.errors import ConfigError
+from evsys_sdk.errors import ConfigError, EvsysError
 from evsys_sdk.loop.decider import LearnDecision, decide
 from evsys_sdk.loop.system import SystemConfig, load_system
 from evsys_sdk.loop.traces.rounds import seal_round
 from evsys_sdk.loop.traces.store import import_traces
 
+from .scenario import SYSTEM as SYSTEM_TEXT
 from .scenario import trace, write_system
 
 SYSTEM = SystemConfig.model_validate(
@@ -242,3 +243,10 @@ def test_a_model_is_not_asked_when_the_rules_say_no(learned: Path) -> None:
     decision = ask('{"learn": true, "why": "do"}', (usual(n) for n in range(60)))
     assert not decision.learn
     assert Adviser.asked == []
+
+
+def test_a_model_that_nobody_knows_is_said_before_it_is_asked(project: Path) -> None:
+    path = write_system(project)
+    path.write_text(SYSTEM_TEXT.replace("max_contradiction: 1.0", "opinion: { kind: mokc }"), "utf-8")
+    with pytest.raises(EvsysError, match="mokc"):
+        load_system(path)

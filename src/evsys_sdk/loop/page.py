@@ -57,7 +57,7 @@ def describe_loop(loop: Loop) -> dict[str, Any]:
             for one in known.rollbacks
             if one.name == system.deploy.name
         ],
-        "steps": steps[-_STEPS:],
+        "steps": [{"time": None, **one} for one in steps[-_STEPS:]],  # earlier versions noted no time
     }
 
 

@@ -8,8 +8,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ..config.base import Strict
+from ..config.building import check_params
 from ..config.specs import InferenceSpec
 from ..config.typed_file import load_settings
+from ..registry import get_inference
 from .names import check_name
 
 
@@ -102,4 +104,6 @@ def load_system(path: str | Path) -> SystemConfig:
     system = load_settings(path, SystemConfig)
     check_name(system.name, "a system")
     check_name(system.traces.store, "a store of traces")
+    if (asked := system.decide.opinion) is not None:
+        check_params(get_inference(asked.kind), asked.params, path="decide.opinion.params")
     return system
