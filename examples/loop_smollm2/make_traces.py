@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROWS = Path(__file__).parents[1] / "quickstart" / "data" / "train.jsonl"
+ROWS = Path(__file__).parents[1] / "01_quickstart" / "data" / "train.jsonl"
 REFUNDS = [
     *("i want my money back for {}", "refund {} please", "{} came broken, pay me back", "how do i return {}"),
     *("take back {} and refund me", "get a refund for {}", "{} never came, money back", "cancel {} with a refund"),
