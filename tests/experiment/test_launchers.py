@@ -271,3 +271,17 @@ def test_every_process_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     assert shares == ["3", "5", "7"]
     pairs = LocalLauncher(gpus_per_arm=2)
     assert pairs._environment(0, 1, ["3", "5", "7"])["CUDA_VISIBLE_DEVICES"] == "3,5"  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("of_a_script", [True, False])
+def test_what_an_experiment_does_not_use_never_costs_it_its_process(
+    config: Config, project: Path, of_a_script: bool
+) -> None:
+    class Elsewhere(Callback): ...
+
+    if of_a_script:
+        Elsewhere.__module__ = "__main__"
+    register_callback("not_in_the_config")(Elsewhere)
+    launch = Launch(config(callbacks=[{"kind": "slow"}]), Path(), 1)
+    assert LocalLauncher()._plan(launch, 1, False).where == "processes"  # pyright: ignore[reportPrivateUsage]
+    assert Experiment(config(runs=RUNS, callbacks=[{"kind": "slow"}])).run().exit_code == 0

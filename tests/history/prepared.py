@@ -32,7 +32,7 @@ from evsys_sdk.record.layout import RunFiles
 from evsys_sdk.record.ledger import Spend
 from evsys_sdk.record.scores import ScoreLog
 from evsys_sdk.record.scorings import write_scoring
-from evsys_sdk.registry import list_launchers, register_launcher
+from evsys_sdk.registry import REGISTRIES, register_launcher
 from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.training.callback import EvalRecord
 
@@ -275,12 +275,12 @@ def run_prepared(project: Path, plans: Sequence[Prepared]) -> None:
     """Run some of it below the working folder, which is `project`."""
     (project / ".evsys").mkdir()
     write_data(project / "data")
-    if "prepared" not in list_launchers():
+    with REGISTRIES["launcher"].isolated():  # a fixture of a module outlives what is forgotten after each test
         register_launcher("prepared")(PreparedLauncher)
-    for plan in plans:
-        config = load_document(read_yaml(config_text(plan)), deep=True)
-        with suppress(SystemExit):
-            Experiment(config).run()
+        for plan in plans:
+            config = load_document(read_yaml(config_text(plan)), deep=True)
+            with suppress(SystemExit):
+                Experiment(config).run()
 
 
 def prepare(project: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -31,14 +31,25 @@ class ProjectCode:
     @classmethod
     def of_this_process(cls) -> ProjectCode:
         extensions = [one for registry in REGISTRIES.values() for one in registry.extensions_of_projects().values()]
-        names = sorted({extension.__module__ for extension in extensions})
-        found = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
-        return cls(tuple(found), tuple(sys.path))
+        return cls(_modules_of(extensions), tuple(sys.path))
+
+    @classmethod
+    def for_workers(cls, config: ExperimentConfig) -> ProjectCode:
+        """What workers import for this experiment: all that they can, and what they cannot only where it is used."""
+        may_be_used, code = _usable_by(config), cls.of_this_process()
+        used = {
+            extension.__module__
+            for kind, registry in REGISTRIES.items()
+            for name, extension in registry.extensions_of_projects().items()
+            if may_be_used(kind, name)
+        }
+        needed = (module for module in code.modules if module[0] in used or _can_be_imported(*module))
+        return replace(code, modules=tuple(needed))
 
     @property
     def unreachable(self) -> list[str]:
         """Modules that no other process can import: the script itself, or what was typed at a prompt."""
-        return [name for name, file in self.modules if name == "__main__" or file is None]
+        return [name for name, file in self.modules if not _can_be_imported(name, file)]
 
     def load(self) -> None:
         """Import all of it, in a process where nothing has been registered yet."""
@@ -59,21 +70,45 @@ def runs_own_code(config: ExperimentConfig) -> bool:
 
     What the config does not name is not run, except what rows and tasks may name, where any are scored.
     """
-    entries = config.metadata.benchmark
-    if any(entry.agent_import_path is not None for entry in entries):
+    if any(entry.agent_import_path is not None for entry in config.metadata.benchmark):
         return True
+    may_be_used = _usable_by(config)
+    return any(
+        any(may_be_used(kind, name) for name in registry.extensions_of_projects().keys() | registry.names_of_packages())
+        for kind, registry in REGISTRIES.items()
+    )
+
+
+def registered_later(config: ExperimentConfig) -> list[str]:
+    """Extensions it uses that are here because of what was called, not of what was imported; no other process has them.
+
+    Those it does not use are no reason to give up a process of its own.
+    """
+    may_be_used = _usable_by(config)
+    return sorted(
+        name
+        for kind, registry in REGISTRIES.items()
+        for name in registry.names_registered_later()
+        if may_be_used(kind, name)
+    )
+
+
+def _usable_by(config: ExperimentConfig) -> Callable[[str, str], bool]:
+    """Whether arms of an experiment may use an extension: the config names it, or a row that is scored may."""
     named = set(_texts(config.model_dump(mode="json")))
-    scores_rows = bool(entries) or any(run.algorithm.kind not in _NO_REWARDS for run in config.all_runs())
-    for kind, registry in REGISTRIES.items():
-        foreign = registry.extensions_of_projects().keys() | registry.names_of_packages()
-        if foreign & named or (foreign and scores_rows and kind in _NAMED_BY_ROWS):
-            return True
-    return False
+    scores_rows = bool(config.metadata.benchmark) or any(
+        run.algorithm.kind not in _NO_REWARDS for run in config.all_runs()
+    )
+    return lambda kind, name: name in named or (scores_rows and kind in _NAMED_BY_ROWS)
 
 
-def registered_later() -> list[str]:
-    """Extensions that exist here because of what was called, not of what was imported; no other process has them."""
-    return sorted(name for registry in REGISTRIES.values() for name in registry.names_registered_later())
+def _modules_of(extensions: Iterable[Any]) -> tuple[tuple[str, str | None], ...]:
+    names = sorted({extension.__module__ for extension in extensions})
+    return tuple((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
+
+
+def _can_be_imported(name: str, file: str | None) -> bool:
+    return name != "__main__" and file is not None
 
 
 def _texts(node: Any) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from ...config import ExperimentConfig
 from ...config.base import Strict
 from ...config.prices import backend_of
 from ...errors import ConfigError, TrainingError
@@ -133,19 +134,18 @@ class LocalLauncher:
         needs_process = fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)
         if not needs_process or os.name == "nt":  # where a worker cannot be given a connection
             return _Plan(inside)
-        if (obstacle := _obstacle()) is None:
+        if (obstacle := _obstacle(launch.config)) is None:
             try:
                 return _Plan("processes", briefing_for(launch, fork=fork))
             except ConfigError as error:
                 if slots > 1:
                     raise
                 obstacle = str(error)
-        if slots > 1 or launch.config.arm_timeout_s is not None:
-            get_logger(__name__).warning(
-                "the arms share this process, which costs speed where there are several, and one that hangs or crashes "
-                "cannot be ended alone: %s",
-                obstacle,
-            )
+        get_logger(__name__).warning(
+            "the arms share this process, which costs speed where there are several, and one that hangs or crashes "
+            "takes it along: %s",
+            obstacle,
+        )
         return _Plan(inside)
 
     def _room(self, remote: bool, gpus: list[str]) -> int:
@@ -254,11 +254,11 @@ class _InProcess(_Executor):
             self._worker.close()
 
 
-def _obstacle() -> str | None:
+def _obstacle(config: ExperimentConfig) -> str | None:
     """Why no other process could execute the arms; None if one could."""
-    if scripts := ProjectCode.of_this_process().unreachable:
+    if scripts := ProjectCode.for_workers(config).unreachable:
         return f"another process cannot import extensions registered in {', '.join(scripts)}. Move them to a module."
-    if later := registered_later():
+    if later := registered_later(config):
         return f"another process does not have {', '.join(later)}. Register them where their module is imported."
     return None
 

@@ -60,7 +60,7 @@ class RayLauncher:
     def open(self, launch: Launch, n_arms: int) -> int:
         import ray
 
-        code = ProjectCode.of_this_process()
+        code = ProjectCode.for_workers(launch.config)
         if code.unreachable:
             hint = "Move them to a module of their own."
             message = f"Ray's workers cannot import extensions registered in {', '.join(code.unreachable)}"

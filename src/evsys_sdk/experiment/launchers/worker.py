@@ -189,7 +189,7 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
 
 def briefing_for(launch: Launch, *, fork: bool) -> bytes:
     """What a worker is told; what cannot travel is refused with its name. With `fork`, each arm gets a process."""
-    code = ProjectCode.of_this_process()
+    code = ProjectCode.for_workers(launch.config)
     if code.unreachable:
         hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
         message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
