@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 180
+    until = time.monotonic() + 400
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text("utf-8")
         try:
