@@ -53,7 +53,10 @@ class Hub:
                 name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
                 if name in self.repos:
                     return 409, {"error": "You already created this model repo", "url": f"{self.url}/{name}"}
-                self.repos[name], self.private[name] = {}, bool(asked.get("private"))
+                self.repos[name], self.private[name] = (
+                    {},
+                    bool(asked.get("private")) or asked.get("visibility") == "private",
+                )
                 return 200, {"url": f"{self.url}/{name}", "name": name}
             case ["POST", "api", "validate-yaml"]:
                 return 200, {"errors": [], "warnings": []}
