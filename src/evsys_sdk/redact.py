@@ -106,6 +106,15 @@ _SHAPE_SPOTS = (
 looked for ten times as fast as one that begins with a choice."""
 _BEFORE_SPOT = 16
 """No spot lies farther than this behind the beginning of a key and what is looked at before it."""
+SECRET_FRAGMENTS = (
+    "://", "sig=", "signature=",
+    "key", "token", "secret", "passw", "passp", "passc", "pwd", "auth", "cookie", "cred", "jwt",
+    "pat\"", "pat=", "pat:", "pat'", "pat\\", "bearer",
+    "sk-", "k_live", "k_test", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "akia", "asia", "aiza",
+    "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_", "xapp-", "nvapi-", "pplx-", "xai-", "tvly-",
+    "pypi-", "shpat_", "dop_v1", "whsec_", "lin_api", "sntrys", "hvs.", "sg.", "eyj", "-----begin",
+)  # fmt: skip
+"""What lower-case text must contain for any of these spots to be in it: for who looks through many texts at once."""
 
 
 def redact(value: Any, name: str = "") -> Any:
@@ -135,7 +144,12 @@ def redact_text(text: str) -> str:
 
 def is_suspicious(text: str) -> bool:
     """Whether a text may hold a secret: quick, and true for some that hold none."""
-    return _has_spots(text, text.lower()) or any(secret in text for secret in _environment_secrets())
+    return _has_spots(text, text.lower()) or holds_environment_secret(text)
+
+
+def holds_environment_secret(text: str) -> bool:
+    """Whether the value of one of the environment's secrets is in a text, in any form."""
+    return any(secret in text for secret in _environment_secrets())
 
 
 def _has_spots(text: str, lower: str) -> bool:
