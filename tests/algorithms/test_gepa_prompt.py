@@ -126,6 +126,7 @@ def test_a_budget_for_less_than_three_proposals_is_refused_with_the_number() -> 
 def test_rows_without_an_answer_are_refused() -> None:
     broken = config(budget=150)
     assert broken.run is not None
+    assert broken.run.data is not None
     data = broken.run.data.model_copy(update={"rows": [{"inputs": {"q": "x"}}] * 4})
     [run] = Experiment(broken.model_copy(update={"run": broken.run.model_copy(update={"data": data})})).run().runs
     assert "row 1 has no expected answer" in (run.error or "")
@@ -192,11 +193,11 @@ CHATS = [
     {"messages": [{"role": "user", "content": f"word {word}"}, {"role": "assistant", "content": "right"}]}
     for word in WORDS
 ] * 4
-TUNE = {
+TUNE: dict[str, Any] = {
     "kind": "gepa_prompt",
     "params": {"reflection": {"kind": "mentor"}, "task": {"kind": "pupil"}, "seed_prompt": "Go", "budget": 150},
 }
-TRAIN = {"kind": "sft", "params": {"max_steps": 3}, "data": {"source_kind": "in_memory", "rows": CHATS}}
+TRAIN: dict[str, Any] = {"kind": "sft", "params": {"max_steps": 3}, "data": {"source_kind": "in_memory", "rows": CHATS}}
 FOLDER = Path("outputs/tuned/prompt")
 
 
