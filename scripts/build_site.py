@@ -62,8 +62,25 @@ def source_of(place: str) -> Path:
 
 
 def read_config() -> dict[str, Any]:
-    """mkdocs.yml, as data."""
-    return cast("dict[str, Any]", yaml.safe_load(CONFIG.read_text("utf-8")))
+    """mkdocs.yml, as data, with the pages that `*` stands for in its navigation."""
+    config = cast("dict[str, Any]", yaml.safe_load(CONFIG.read_text("utf-8")))
+    return config | {"nav": _name_all(config["nav"])}
+
+
+def _name_all(nav: Sequence[Any]) -> list[Any]:
+    """The navigation with every page named; those that `*` stands for are in the order of their names."""
+    named: list[Any] = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            [(title, below)] = cast("dict[str, Any]", entry).items()
+            named.append({title: below if isinstance(below, str) else _name_all(below)})
+        elif "*" in entry:
+            listed = [str(one) for one in nav]
+            files = [*DOCS.glob(entry), *ROOT.glob(entry.replace("*.md", "*/README.md"))]
+            named += [place for place in sorted(map(place_of, files)) if place not in listed]
+        else:
+            named.append(entry)
+    return named
 
 
 def pages_in_order(nav: Sequence[Any], section: str = "") -> Iterator[Page]:

@@ -172,3 +172,15 @@ def test_every_make_target_that_is_mentioned_exists(page: Path) -> None:
     code = [*(fence.text for fence in fences(page)), *re.findall(r"`([^`\n]+)`", prose(page))]
     mentioned = {name for text in code for name in re.findall(r"^(?:\$ )?make ([a-z]+)", text, re.MULTILINE)}
     assert mentioned <= targets
+
+
+def test_every_example_that_code_names_is_there() -> None:
+    named = {(fence.where, name) for fence in BLOCKS for name in re.findall(r"\bexamples/(\w+)/", fence.text)}
+    assert not [f"{where}: {name}" for where, name in sorted(named) if not (ROOT / "examples" / name).is_dir()]
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("[!_.]*/")))
+def test_every_example_is_numbered_and_in_the_list(example: str) -> None:
+    assert re.fullmatch(r"\d\d_[a-z_]+", example), "number it, and give it a README"
+    listed = set(links(ROOT / "docs" / "examples.md"))
+    assert not (ROOT / "examples" / example / "README.md").exists() or f"../examples/{example}/README.md" in listed

@@ -14,14 +14,14 @@ from evsys_sdk.loop.decider import decide
 from evsys_sdk.loop.system import load_system
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SYSTEM = "examples/loop_smollm2/system.yaml"
+SYSTEM = "examples/22_loop/system.yaml"
 
 
 @pytest.fixture
 def rehearsal(project: Path) -> Path:
-    for name in ("loop_smollm2", "01_quickstart"):
+    for name in ("22_loop", "01_quickstart"):
         shutil.copytree(EXAMPLES / name, project / "examples" / name)
-    template = project / "examples/loop_smollm2/template.yaml"
+    template = project / "examples/22_loop/template.yaml"
     text = template.read_text("utf-8")
     for real, mock in (("kind: local", "kind: mock"), ("outputs/models/SmolLM2-135M-Instruct", "tiny")):
         assert real in text
@@ -31,7 +31,7 @@ def rehearsal(project: Path) -> Path:
 
 
 def make_traces(period: int) -> None:
-    subprocess.run([sys.executable, "examples/loop_smollm2/make_traces.py", str(period)], check=True)
+    subprocess.run([sys.executable, "examples/22_loop/make_traces.py", str(period)], check=True)
 
 
 def test_its_traces_are_a_reason_to_learn(rehearsal: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Writes what users asked a router of requests, as its log would have it; no model is needed.
 
-    python examples/loop_smollm2/make_traces.py 1     # the first weeks: people answer, the small model fails
-    python examples/loop_smollm2/make_traces.py 2     # later: refunds are asked for, which nobody taught it
+    python examples/22_loop/make_traces.py 1     # the first weeks: people answer, the small model fails
+    python examples/22_loop/make_traces.py 2     # later: refunds are asked for, which nobody taught it
 
 A right answer has a thumb up, what the model made of it a thumb down. A seed decides everything.
 """
