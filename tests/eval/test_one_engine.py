@@ -196,7 +196,10 @@ def test_a_benchmark_that_tells_nothing_apart_says_so(
 ) -> None:
     pairs = [(word, "never" if expected == "no" else word, {}) for word in ("a", "b")]
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        result = of(*pairs).score(Echo())
+        benchmark = of(*pairs)
+        result = benchmark.score(Echo())
+        benchmark.score(Echo())  # as the scorings of one run do
+    assert caplog.text.count("every answer") == 1
     assert result.saturated == result.to_dict()["saturated"] == result.per_task()["saturated"] == reward
     assert f"every answer to the 2 tasks of 'b' scores {reward:g}" in caplog.text
     assert of(("a", "a", {}), ("b", "x", {})).score(Echo()).note is None

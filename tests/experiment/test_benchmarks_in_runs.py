@@ -30,8 +30,12 @@ from evsys_sdk import (
     register_verifier,
 )
 from evsys_sdk.algorithms.sft import SFT
+from evsys_sdk.config import Metadata
+from evsys_sdk.errors import EvalError
 from evsys_sdk.experiment import ExperimentResult
+from evsys_sdk.experiment.benchmark_plan import plan_benchmarks
 from evsys_sdk.experiment.overrides import rehearsal
+from evsys_sdk.experiment.run_benchmarks import RunBenchmarks
 from evsys_sdk.training.batch import TrainingBatch
 from evsys_sdk.training.callback import Callback, RunControl
 
@@ -453,3 +457,18 @@ def test_a_run_killed_at_random_moments_ends_like_one_that_was_not(chain: int, t
         process.wait()
     run_to_end(killed)
     assert record_of(killed) == record_of(undisturbed)
+
+
+def test_a_scoring_that_comes_too_late_starts_nothing(project: Path) -> None:
+    """The thread that scores may hold its engine when the run is stopped, and ask it for the first time then."""
+    metadata = Metadata.model_validate({"hypothesis": "h", "benchmark": {"path": "val.jsonl", "run_every": 1}})
+    nobody: Any = None
+    run_dir = project / "outputs" / "e" / "r"
+    run_dir.mkdir(parents=True)
+    [one] = plan_benchmarks(metadata, SFT(), seed=0)
+    benchmarks = RunBenchmarks([one], nobody, nobody, nobody, run_dir, 1, "tiny")
+    engine = benchmarks._engine(one)  # pyright: ignore[reportPrivateUsage]
+    benchmarks.close()
+    with pytest.raises(EvalError, match="the run has ended"):
+        engine.submit([])
+    assert not [thread for thread in threading.enumerate() if thread.name == "evsys-rollouts"]

@@ -17,6 +17,7 @@ from evsys_sdk.experiment.estimate import PlannedScoring, estimate_run
 from evsys_sdk.experiment.fit import Pace, fit_into
 from evsys_sdk.experiment.plan import plan_experiment
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
+from evsys_sdk.experiment.search.rungs import trained_shares
 from evsys_sdk.experiment.speed import recorded_speed
 from evsys_sdk.experiment.token_scale import token_scale
 from evsys_sdk.registry import register_algorithm
@@ -313,35 +314,78 @@ def test_the_steps_of_a_run_that_is_going_count_where_none_has_ended(config: Con
     assert "1 unfinished run" in speed.says
 
 
-class TestFit:
-    """Pace: 10 s to start, 2 s a step, and 5 s for each scoring, every 10 steps and at the end."""
+def test_steps_and_scorings_of_an_earlier_run_count_apart(config: Config, tmp_path: Path) -> None:
+    folder = tmp_path / "outputs" / "e" / "r"
+    earlier_run(folder, steps=3, trained=300, wall_s=1000.0)
+    (folder / "logs").mkdir()
+    lines = [{"step": step, "tokens": 100.0} for step in (1, 2, 3)]
+    (folder / "logs" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    timing = [
+        {"step": step, "time/step_s": 5.0, "time/compute_s": seconds} for step, seconds in ((1, 9), (2, 1), (3, 2))
+    ]
+    (folder / "logs" / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timing), "utf-8")
+    scored = [{"step": 2, "tokens": 50, "seconds": 99.0}, {"step": 3, "tokens": 50, "seconds": 4.0}]
+    scored.append({"step": 3, "tokens": 50, "seconds": 0.001})  # read again from the journal of its answers
+    (folder / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored), "utf-8")
+    speed = recorded_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
+    assert speed is not None
+    assert speed.seconds(trained=200) == pytest.approx(3.0), "what was computed, without the first step or any wait"
+    assert speed.seconds(sampled=100) == pytest.approx(8.0), "the scoring beside which nothing was trained"
 
-    pace = Pace(100, 10.0, 2.0, ((PlannedScoring(50.0, every=10), 5.0),))
+
+class TestFit:
+    """Pace: 10 s to start a process, 2 s a step, and half a second for each scoring, every 10 steps and at the end."""
+
+    pace = Pace(100, 10.0, 2.0, ((PlannedScoring(50.0, every=10), 0.5),))
 
     def test_everything_fits(self) -> None:
         fit = fit_into(10, [(self.pace, 2)], 1)
-        assert (fit.fits, fit.steps, fit.arms) == (True, 100, 2)
-        assert fit.needed_minutes == pytest.approx((10 + 200 + 50) * 2 / 60)
+        assert (fit.fits, fit.steps, fit.arms, fit.run_every) == (True, 100, 2, None)
+        assert fit.needed_minutes == pytest.approx((10 + (200 + 5) * 2) / 60)
+        assert fit.scoring_share == pytest.approx(10 / 420)
 
     def test_all_arms_take_fewer_steps_or_fewer_arms_take_all(self) -> None:
         fit = fit_into(5, [(self.pace, 2)], 1)
         assert (fit.fits, fit.arms) == (False, 1)
         assert fit.steps is not None
-        assert self.pace.seconds(fit.steps) <= 150 < self.pace.seconds(fit.steps + 1)
+        assert self.pace.seconds(fit.steps) <= 145 < self.pace.seconds(fit.steps + 1)
 
-    def test_arms_that_run_at_once_share_the_time(self) -> None:
-        assert fit_into(5, [(self.pace, 2)], 2).fits
+    def test_arms_that_run_at_once_share_the_time_and_load_the_model_each(self) -> None:
+        fit = fit_into(5, [(self.pace, 2)], 2)
+        assert fit.fits
+        assert fit.needed_minutes == pytest.approx((10 * 2 + 205 * 2) / 60 / 2)
 
     def test_not_even_a_step(self) -> None:
-        fit = fit_into(0.2, [(self.pace, 2)], 1)
+        fit = fit_into(0.1, [(self.pace, 2)], 1)
         assert (fit.fits, fit.steps, fit.arms) == (False, None, 0)
 
-    def test_scoring_less_often_where_it_takes_more_than_a_fifth(self) -> None:
+    def test_scoring_less_often_where_it_takes_more_than_a_twentieth(self) -> None:
         often = Pace(100, 0.0, 1.0, ((PlannedScoring(50.0, every=2), 5.0),))
         fit = fit_into(60, [(often, 1)], 1)
         assert fit.scoring_share == pytest.approx(250 / 350)
-        assert fit.run_every == 20
+        assert fit.run_every == 95, "95 steps of 1 s beside a scoring of 5 s"
         assert fit_into(60, [(Pace(100, 0.0, 1.0), 1)], 1).run_every is None
+
+    def test_fewer_scorings_leave_room_for_more_steps(self) -> None:
+        often = Pace(1000, 0.0, 1.0, ((PlannedScoring(50.0, every=2), 5.0),))
+        fit = fit_into(5, [(often, 1)], 1)
+        assert fit.run_every == 95
+        assert fit.steps == 300 - 3 * 5, "two scorings on the way, and one at the end"
+
+    def test_arms_that_a_search_stops_take_less(self) -> None:
+        shares = trained_shares(4, eta=1.5, keep=1)
+        assert shares == pytest.approx([4 / 27, 8 / 27, 12 / 27, 1.0])
+        plain = Pace(1000, 0.0, 1.0)
+        assert fit_into(10, [(plain, 4)], 1).steps == 150
+        fit = fit_into(10, [(plain, 4)], 1, shares)
+        assert fit.steps == pytest.approx(600 / sum(shares), abs=3)
+
+    def test_a_search_compares_its_arms_before_it_stops_one(self) -> None:
+        seldom = Pace(1000, 0.0, 1.0, ((PlannedScoring(50.0, every=100), 0.1),))
+        fit = fit_into(10, [(seldom, 4)], 1, trained_shares(4, eta=1.5, keep=1))
+        assert fit.steps is not None
+        assert fit.run_every is not None
+        assert 0 < fit.run_every <= fit.steps * 4 / 27
 
     def test_what_is_not_known_is_not_guessed(self) -> None:
         fit = fit_into(60, [(self.pace, 1), (None, 1)], 1)

@@ -121,20 +121,19 @@ def _fit(plan: Plan, fit: Fit) -> Iterator[str]:
         yield f"What fits into {given} is not known: run a few steps with `evsys run --steps 8`, and plan again."
         return
     needed = _time(fit.needed_minutes * 60)
+    often = "" if fit.run_every is None else f", scored every {_count(fit.run_every, 'step')}"
     if fit.fits:
         yield f"Everything fits into {given}: it takes about {needed}."
     else:
         steps = max(run.each.steps or 0 for run in plan.runs)
-        all_arms = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each"
+        each = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each{often}"
         full = _count(fit.arms or 0, "arm")
-        yield f"Into {given} fit {all_arms}, or {full} with all {steps:,} steps; everything takes about {needed}:"
+        yield f"Into {given} fit {each}, or {full} with all {steps:,} steps; everything takes about {needed}:"
         if fit.steps is not None:
             yield f"  evsys run CONFIG --steps {fit.steps}"
     if fit.run_every is not None:
-        yield (
-            f"Scoring takes {100 * fit.scoring_share:.0f} % of the time; "
-            f"every {fit.run_every} steps it would be a fifth."
-        )
+        now = f"Scoring takes {100 * fit.scoring_share:.0f} % of the time as it is"
+        yield f"{now}; set run_every: {fit.run_every} in metadata.benchmark."
 
 
 def _time(seconds: float | None) -> str:

@@ -100,6 +100,8 @@ class Benchmark:
     tasks: Sequence[HarborTask]
     sha256: str
     id: str | None = None
+    _warned_of: set[float] = field(default_factory=set[float], init=False, repr=False, compare=False)
+    """Scores that all answers had, of which it was said once: in training they come again and again."""
 
     @property
     def content(self) -> str:
@@ -202,7 +204,8 @@ class Benchmark:
             clusters=_find_clusters(tasks, settings.cluster_by),
         )
         result = compute_scores(result, tasks, metrics, settings.breakdown_keys)
-        if result.note:
+        if result.saturated is not None and result.saturated not in self._warned_of:
+            self._warned_of.add(result.saturated)
             get_logger(__name__).warning("%s", result.note)
         return result
 

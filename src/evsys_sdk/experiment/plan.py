@@ -20,6 +20,7 @@ from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run, size_of_work
 from .experiment import Experiment
 from .fit import Fit, Pace, fit_into, pace_of
+from .search import expected_shares
 from .sensitivity import Sensitivity, expect_sensitivity
 from .speed import Speed, measured_speed, recorded_speed
 
@@ -134,12 +135,13 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
             speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
         )
         assumptions |= dict.fromkeys([estimate.tokenizer, says_time])
-        needs = _needs(run, estimate, speed, config.budget or Budget())
+        pace = pace_of(estimate, speed)
+        needs = _needs(run, estimate, pace, config.budget or Budget())
         names = tuple(arm.run.name for arm in arms if arm.of_run == run.name)
         runs.append(
             RunPlan(run.name, run.algorithm.kind, backend_of(run), run.model.name, names, needs, (*estimate.notes,))
         )
-        paces.append(pace_of(estimate, speed))
+        paces.append(pace)
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
     total = sum((needs for _, needs in per_arm), Needs())
     assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
@@ -149,7 +151,8 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
     fit = None
     if fit_minutes is not None:
         sizes = [len(plan.arms) for plan in runs]
-        fit = fit_into(fit_minutes, list(zip(paces, sizes, strict=True)), config.max_concurrent_arms or 1)
+        shares = expected_shares(config, sum(sizes))
+        fit = fit_into(fit_minutes, list(zip(paces, sizes, strict=True)), config.max_concurrent_arms or 1, shares)
     limits = _limits(config.budget, per_arm)
     return Plan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
 
@@ -173,9 +176,8 @@ def _looked_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple
     return estimate, recorded or measured_speed(run, lengths, load=load)
 
 
-def _needs(run: RunConfig, estimate: Estimate, speed: Speed | None, budget: Budget) -> Needs:
-    known = speed if estimate.steps is not None else None
-    seconds = known.seconds(trained=estimate.tokens_trained, sampled=estimate.tokens_sampled) if known else None
+def _needs(run: RunConfig, estimate: Estimate, pace: Pace | None, budget: Budget) -> Needs:
+    seconds = pace.seconds(pace.steps) if pace is not None else None
     return Needs(
         steps=estimate.steps,
         tokens_trained=estimate.tokens_trained,

@@ -34,8 +34,10 @@ from .benchmark_plan import PlannedBenchmark
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
+    from ..backends.future import Operation
     from ..inference.renderer import Renderer
-    from ..rollouts.engine import RolloutEngine
+    from ..rollouts.engine import RolloutEngine, RolloutRequest
+    from ..rollouts.rollout import Rollout
 
 BASELINE = "baseline"
 
@@ -227,7 +229,14 @@ class RunBenchmarks:
             key = f"{one.split}/{one.label}"
             if key not in self._engines:
                 self._engines[key] = open_engine(one.settings.engine, one.settings.limits)
-            return self._engines[key]
+            return _RunEngine(self, self._engines[key])
+
+    def submit(self, engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
+        """Start rollouts, unless the run has ended: an engine that was closed would start again for them."""
+        with self._lock:
+            if self._closed:
+                raise EvalError("the run has ended, so nothing more is scored.")
+            return engine.submit(requests)
 
     def _sampler_model(self, sampler: SamplingClient, ref: str) -> ScoredModel:
         return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, ref)
@@ -248,6 +257,19 @@ class RunBenchmarks:
             return self._sampler_model(self.client.sampler().result(), self.identity)
         kind, _, model = name.partition(":")
         return as_scored_model(get_inference(kind)(model=model), ref=name)
+
+
+@dataclass(frozen=True, slots=True)
+class _RunEngine:
+    """An engine for as long as its run goes on; the run closes it."""
+
+    benchmarks: RunBenchmarks
+    engine: RolloutEngine
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
+        return self.benchmarks.submit(self.engine, requests)
+
+    def close(self) -> None: ...
 
 
 def _shown(result: EvalResult) -> list[dict[str, Any]]:

@@ -6,13 +6,16 @@ import errno
 import os
 import secrets
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
 from .jsonl_file import JsonlFile, complete_lines
 from .layout import ExperimentFiles, RunFiles, begun_folders, run_folders
-from .values import Object, load_object, mtime, number, read_lines, read_object, subfolders
+from .metrics import COMPUTE_S
+from .values import Object, load_object, mtime, number, part, read_lines, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """How a file system says that there is something at a path already."""
@@ -112,29 +115,49 @@ def conclusions_below(root: Path) -> list[tuple[float, str, Object]]:
     return [(mtime(file) or 0.0, file.parent.name, found) for file in files if (found := read_object(file)) is not None]
 
 
-def latest_results(root: Path, most: int) -> list[Object]:
-    """The results of the latest runs below a root, the newest first; what cannot be read is passed over."""
-    files = [RunFiles(folder).result for folder in run_folders(root)]
-    files.sort(key=lambda path: mtime(path) or 0.0, reverse=True)
-    return [found for path in files[:most] if (found := read_object(path)) is not None]
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """What a run took, as far as it got."""
+
+    config: Object
+    result: Object | None
+    """How it ended; None where it has not."""
+    steps: list[tuple[float, float]]
+    """Tokens and seconds of each."""
+    scorings: list[tuple[float, float]]
+    """Tokens read and written, and seconds, of those after its last step, which shared the machine with no training."""
 
 
-def steps_of_begun(root: Path, most: int) -> list[tuple[Object, list[tuple[float, float]]]]:
-    """For each run below a root that has not ended: its config, and tokens and seconds of the steps it has taken."""
-    found: list[tuple[Object, list[tuple[float, float]]]] = []
-    for folder in begun_folders(root)[:most]:
+def latest_run_times(root: Path, most: int, wanted: Callable[[Object], bool]) -> Iterator[RunTimes]:
+    """What the latest runs below a root took whose config is `wanted`, the newest first; damaged ones are left out."""
+    ended = [(mtime(RunFiles(folder).result) or 0.0, folder) for folder in run_folders(root)]
+    begun = [(mtime(RunFiles(folder).config) or 0.0, folder) for folder in begun_folders(root)]
+    for _, folder in sorted([*ended, *begun], reverse=True)[:most]:
         files = RunFiles(folder)
-        config = read_object(files.config)
-        logged = {number(line.get("step")): number(line.get("tokens")) for line in read_lines(files.logs.metrics)}
-        steps: list[tuple[float, float]] = []
-        for line in read_lines(files.logs.timing):
-            tokens = logged.get(number(line.get("step")))
-            seconds = (number(line.get("time/step_s")) or 0.0) + (number(line.get("time/build_s")) or 0.0)
-            if tokens and seconds:
-                steps.append((tokens, seconds))
-        if config is not None and steps:
-            found.append((config, steps))
-    return found
+        result = read_object(files.result) if files.result.exists() else None
+        config = part(result, "hparams") if result is not None else read_object(files.config)
+        if config and wanted(config):
+            yield RunTimes(config, result, *_read_times(files))
+
+
+def _read_times(files: RunFiles) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    logged = {number(line.get("step")): number(line.get("tokens")) for line in read_lines(files.logs.metrics)}
+    steps: list[tuple[float, float]] = []
+    for line in read_lines(files.logs.timing):
+        tokens = logged.get(number(line.get("step")))
+        # What the engine computed, where it says so: a step may have waited for a scoring that went on beside it.
+        taken = number(line.get(COMPUTE_S)) or number(line.get("time/step_s")) or 0.0
+        seconds = taken + (number(line.get("time/build_s")) or 0.0)
+        if tokens and seconds:
+            steps.append((tokens, seconds))
+    last = max((step for step in logged if step is not None), default=None)
+    scorings = [
+        (tokens, seconds)
+        for line in read_lines(files.scores)
+        if (tokens := number(line.get("tokens"))) and (seconds := number(line.get("seconds")))
+        if number(line.get("step")) == last
+    ]
+    return steps, scorings
 
 
 def _escape(name: str) -> str:

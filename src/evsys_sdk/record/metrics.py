@@ -23,6 +23,9 @@ NONFINITE = "_nonfinite"
 TIMING = "time/"
 """Prefix of the metrics that differ each time the same run is repeated."""
 
+COMPUTE_S = "time/compute_s"
+"""Seconds that the engine computed for a step, where it tells; the step may have waited besides."""
+
 
 def split_timing(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
     """The metrics that a repetition of the run would reproduce, and those that measure the machine."""

@@ -139,7 +139,7 @@ function Filters(props: {
 function Nothing({ filtered, clear }: { filtered: boolean; clear: () => void }) {
   if (!filtered) {
     return (
-      <Empty title="No experiments yet" command="evsys run examples/quickstart/config.yaml">
+      <Empty title="No experiments yet" command="evsys run examples/01_quickstart/config.yaml">
         Whatever runs in this project shows up here by itself. A first one takes seconds:
       </Empty>
     );

@@ -103,6 +103,23 @@ class LocalBackend:
             before_loading=before_loading,
         )
 
+    def preview(self, model: Any, *, room: int | None) -> Any:
+        """The tokenizer and the context of a model, before it is loaded; None where its files say too little.
+
+        A run that cannot fit into `room` bytes of main memory is refused.
+        """
+        import torch
+
+        from .base.loading import pick_dtype
+        from .preview import preview_model
+
+        needs = None
+        if room is not None:
+            cpu = torch.device("cpu")
+            dtype = pick_dtype("float32" if self.config.exact else self.config.dtype, cpu)
+            needs = self._wanted(model, cpu, dtype)
+        return preview_model(model.name, needs=needs, fixed=self._fixed, room=room or 0)
+
     def _settings(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
         """What the config asks for, as far as there is memory for it."""
         from .client import Settings
@@ -137,13 +154,24 @@ class LocalBackend:
         )
 
     def _needs(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
-        from .estimate import Needs
         from .fitting import fitted
 
-        config, on_gpu = self.config, key.device.type == "cuda"
-        wanted = Needs(
-            key.device,
-            key.dtype,
+        wanted = self._wanted(model, key.device, key.dtype, loaded=loaded)
+        return fitted(sizes, wanted, fixed=self._fixed, model=model.name)
+
+    @property
+    def _fixed(self) -> set[str]:
+        """What the config sets itself."""
+        config = self.config
+        return {name for name, value in config if name in config.model_fields_set and value not in (None, "auto")}
+
+    def _wanted(self, model: Any, device: Any, dtype: Any, *, loaded: bool = False) -> Any:
+        from .estimate import Needs
+
+        config, on_gpu = self.config, device.type == "cuda"
+        return Needs(
+            device,
+            dtype,
             getattr(model, "lora_rank", 32),
             config.lora_targets,
             tokens_at_once=config.tokens_at_once or (8192 if on_gpu else 2048),
@@ -153,5 +181,3 @@ class LocalBackend:
             loaded=loaded,
             dropout=config.lora_dropout > 0,
         )
-        fixed = {name for name, value in config if name in config.model_fields_set and value not in (None, "auto")}
-        return fitted(sizes, wanted, fixed=fixed, model=model.name)

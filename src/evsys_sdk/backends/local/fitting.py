@@ -59,6 +59,26 @@ def fitted(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -
     return chosen
 
 
+def refuse_if_hopeless(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int) -> None:
+    """Refuse a run that would not fit into `room` bytes, however little it does with."""
+    [*_, least] = _smaller_and_smaller(wanted, fixed)
+    estimate = Estimate.of(sizes, least)
+    if _surely_taken(estimate) > room:
+        parts = {"weights": estimate.base, "adapter and optimizer": estimate.adapter, "activations": estimate.row}
+        rest = estimate.total - sum(parts.values())
+        listed = ", ".join(f"{size / GIB:.1f} for {name}" for name, size in {**parts, "sampling": rest}.items())
+        raise BackendError(
+            f"training {model} takes about {estimate.total / GIB:.1f} GiB ({listed}), and there are {room / GIB:.1f} "
+            "GiB of memory. Choose a smaller model, lower lora_rank or backend.params.lora_targets, set "
+            "backend.params.dtype to bfloat16, or train elsewhere, such as on tinker."
+        )
+
+
+def _surely_taken(estimate: Estimate) -> float:
+    certain = estimate.base + estimate.adapter
+    return certain + _SURE * (estimate.total - certain)
+
+
 def _smaller_and_smaller(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
     """Ways to do with less, each taking less than the one before; what costs little comes first."""
     needs = wanted
@@ -121,8 +141,7 @@ def _differences(wanted: Needs, chosen: Needs) -> str:
 
 def _refuse_if_sure(sizes: Sizes, least: Needs, free: int, model: str) -> None:
     estimate = Estimate.of(sizes, least)
-    certain = estimate.base + estimate.adapter
-    if certain + _SURE * (estimate.total - certain) <= free:
+    if _surely_taken(estimate) <= free:
         return
     raise BackendError(
         f"training {model} takes about {estimate.total / GIB:.1f} GiB, and {least.device} has {free / GIB:.1f} GiB "

@@ -24,7 +24,7 @@ _RECENT = 40
 _MOST_REMEMBERED = 20_000
 _AS_TOLD = (
     *("id", "name", "verdict", "hypothesis", "sentence", "metric", "best_run", "best_score", "best_low", "best_high"),
-    *("parent_id", "started", "ended", "invalidated", "n_notes", "version"),
+    *("parent_id", "started", "ended", schema.experiment.c.invalidated.name, "n_notes", "version"),
 )
 _COUNTS = ("n_arms", "n_runs", "n_done", "n_failures")
 _LISTS = ("tags", "models", "algorithms", "backends", "flags")

@@ -1,23 +1,31 @@
-"""Whether the model of a run can be had: its folder, its memory, the checkpoint it starts from, its renderer."""
+"""Whether the model of a run can be had: its folder, its memory, its context, its first checkpoint, its renderer."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ...backends.checkpoint_name import MANIFEST
+from ...backends.client import ModelSpec
 from ...config import ModelConfig, RunConfig
 from ...config.prices import backend_of
 from ...errors import EvsysError, Problem, closest, problems_of
 from ...inference.renderers.chat_template import CHAT_TEMPLATE
 from ...inference.renderers.cookbook import cookbook_renderers, known_names
 from ...paths import in_project
+from ...protocols import Algorithm, traits_of
+from ...registry import get_backend
 from ..recipe import is_local_path, resolve_checkpoint
+from .recipes import StillClient
+from .report import Report
 
 _GIB = 1024**3
 _ON_DISK = ("mock", "local")
@@ -58,12 +66,41 @@ def model_problems(run: RunConfig, place: str) -> Iterator[Problem]:
     yield from _renderer_problems(model.renderer_name, f"{place}.model.renderer_name")
 
 
-def context_of(run: RunConfig) -> int | None:
-    """The longest sequence in bytes where the model is the mock one; None where it is not known here."""
-    if backend_of(run) != "mock":
+def look_at_model(run: RunConfig, algorithm: Algorithm, report: Report, place: str) -> StillClient:
+    """What stands for the model of a run while its rows are looked at; what keeps it from training is reported.
+
+    On the mock backend its tokens are bytes. On the local one they are those of the model, where its files and the
+    extra are here. Others are not known here, and everything fits.
+    """
+    kind = backend_of(run)
+    if kind == "mock":
+        own = run.backend.params.get("context_length") if run.backend.kind == "mock" else None
+        return StillClient(run.model.name, own if isinstance(own, int) else 4096)
+    found: Any = None
+    if kind == "local" and find_spec("transformers") is not None and find_spec("torch") is not None:
+        with report.at(f"{place}.model.name", "Choose another model."), suppress(ValidationError):
+            found = _preview(run, algorithm)
+    if found is None:
+        return StillClient(run.model.name)
+    limit = run.backend.params.get("max_context")
+    longest = min(found.context_length, limit) if isinstance(limit, int) else found.context_length
+    return StillClient(run.model.name, longest, found.tokenizer, run.model.renderer_name, kind)
+
+
+def _preview(run: RunConfig, algorithm: Algorithm) -> Any:
+    """The files of a model as the local backend sees them; None where they are not on this machine."""
+    folder = in_project(run.model.name)
+    if not folder.is_dir() and (is_local_path(run) or not _is_in_hub_cache(run.model.name)):
         return None
-    own = run.backend.params.get("context_length") if run.backend.kind == "mock" else None
-    return own if isinstance(own, int) else 4096
+    spec = ModelSpec(str(folder) if folder.is_dir() else run.model.name, lora_rank=traits_of(algorithm).lora_rank)
+    params = run.backend.params if run.backend.kind == "local" else {}
+    backend: Any = get_backend("local")(**params)
+    return backend.preview(spec, room=None if _is_on_gpu(run) else _total_memory())
+
+
+def _is_on_gpu(run: RunConfig) -> bool:
+    device = str(run.backend.params.get("device", "auto"))
+    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
 def _folder_problems(run: RunConfig, place: str) -> Iterator[Problem]:
@@ -86,9 +123,8 @@ def _folder_problems(run: RunConfig, place: str) -> Iterator[Problem]:
 
 
 def _memory_problems(folder: Path, run: RunConfig, place: str) -> Iterator[Problem]:
-    """Weights that are larger than all memory; what fits more closely is for the backend to say."""
-    device = str(run.backend.params.get("device", "auto"))
-    if device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists()):
+    """Weights that are larger than all memory; what else a run takes follows from the model's config."""
+    if _is_on_gpu(run):
         return
     files = [folder] if folder.is_file() else [one for pattern in _WEIGHTS for one in folder.glob(pattern)]
     needed, there = sum(one.stat().st_size for one in files), _total_memory()

@@ -43,15 +43,17 @@ class StillClient:
 
     model_name: str
     context_length: int | None = None
-    """In bytes, on the mock backend; None where it is not known, and everything fits."""
-    tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
+    """In tokens of `tokenizer`; None where it is not known, and everything fits."""
+    tokenizer: Any = field(default_factory=ByteTokenizer)
+    renderer_name: str | None = None
+    backend: str = "mock"
 
     @property
     def capabilities(self) -> Capabilities:
         """Those that refuse nothing: what a real backend cannot do is for it to say."""
         return Capabilities(
-            backend="mock" if self.context_length is not None else "unknown",
-            vocab_size=VOCABULARY,
+            backend=self.backend if self.context_length is not None else "unknown",
+            vocab_size=VOCABULARY if isinstance(self.tokenizer, ByteTokenizer) else len(self.tokenizer),
             context_length=self.context_length or _UNLIMITED,
             losses=frozenset(),
             suggested_learning_rate=1e-4,
@@ -109,7 +111,7 @@ def _is_ours(algorithm: BaseAlgorithm, method: str) -> bool:
 
 
 def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, folder: Path) -> EvsysError | None:
-    renderer = get_renderer(client.tokenizer)
+    renderer = get_renderer(client.tokenizer, client.renderer_name)
     standing = cast("Any", client)
     services = RunServices(Observers([]), RunControl(), _score_nothing, _load_nothing, standing, renderer, 0)
     algorithm.bind(client=standing, renderer=renderer, rows=rows, seed=0, run_dir=folder, services=services)

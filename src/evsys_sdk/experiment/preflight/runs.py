@@ -14,11 +14,11 @@ from ...algorithms.continual import Continual
 from ...config import DataConfig, ExperimentConfig, RunConfig
 from ...errors import EvsysError, Problem
 from ...eval.row_tasks import tasks_of_rows
-from ...protocols import Algorithm, DataStore, Row
+from ...protocols import Algorithm, DataStore, Row, traits_of
 from ...registry import get_data_store
 from ..estimate import size_of_work
 from ..recipe import build_algorithm
-from .models import context_of, model_problems
+from .models import look_at_model, model_problems
 from .recipes import StillClient, batch_problems, recipe_problems
 from .report import Report
 from .sources import PulledRows, pull_rows, try_rows
@@ -54,6 +54,7 @@ class RunChecks:
     algorithms: list[Algorithm] = field(default_factory=list[Algorithm])
     """One of each kind of work."""
     _seen: set[str] = field(default_factory=set[str])
+    _clients: dict[str, StillClient] = field(default_factory=dict[str, StillClient])
     _left_out: int = 0
     _until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
 
@@ -95,7 +96,7 @@ class RunChecks:
         self.algorithms.append(algorithm)
         if store is None:
             return
-        client = StillClient(run.model.name, context_of(run))
+        client = self._look_at_model(run, algorithm, place)
         for stage in stages_of(run, algorithm, place):
             pulled = self._pull(stage.data, stage.data_place, store)
             recipe = getattr(stage.algorithm, "recipe", stage.algorithm)  # TRL trains by one of our recipes
@@ -104,9 +105,17 @@ class RunChecks:
                 self._check_recipe(recipe, pulled, client, stage)
         self._check_evaluation(run, place, store)
 
+    def _look_at_model(self, run: RunConfig, algorithm: Algorithm, place: str) -> StillClient:
+        key = repr((run.model, run.backend, run.algorithm.kind, traits_of(algorithm).lora_rank))
+        if key not in self._clients:
+            self._clients[key] = look_at_model(run, algorithm, self.report, place)
+        return self._clients[key]
+
     def _check_recipe(self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, stage: Stage) -> None:
         params = recipe.cfg.model_dump(mode="json", exclude=_NOT_FOR_ROWS)
-        if not self._is_new("recipe", f"{recipe.name} {params} {id(pulled)} {client.context_length}"):
+        if not self._is_new(
+            "recipe", f"{recipe.name} {params} {id(pulled)} {client.context_length} {id(client.tokenizer)}"
+        ):
             return
         if time.monotonic() > self._until:
             self._left_out += 1

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...config import ExperimentConfig
+from ...config.search import SearchSpec
 from ...errors import Problem
 from ..allocation import Allocation, EveryArm
 from ..arms import Arm, folder_problems, repeated
@@ -23,11 +24,11 @@ from .halving import Halving
 from .objective import Objective, final_scores, objective_of, recorded_curve, recorded_progress
 from .racing import Racing, RacingRules
 from .random import DrawnArms
-from .rungs import rungs_of
+from .rungs import rungs_of, trained_shares
 from .steps import pause_every, planned_steps, step_problems
 from .stopped import mark_stopped
 
-__all__ = ["allocation_for", "mark_stopped", "search_problems"]
+__all__ = ["allocation_for", "expected_shares", "mark_stopped", "search_problems"]
 
 
 def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir: Path) -> Allocation:
@@ -66,11 +67,23 @@ def search_problems(config: ExperimentConfig) -> list[Problem]:
     return problems
 
 
+def expected_shares(config: ExperimentConfig, n_arms: int) -> list[float]:
+    """Which share of its steps each arm will take, those first that a search stops first."""
+    search = config.search
+    if search is None or search.kind != "halving":
+        return [1.0] * n_arms
+    return trained_shares(n_arms, eta=search.eta, keep=_finalists(search), shares=search.rungs)
+
+
+def _finalists(search: SearchSpec) -> int:
+    return max(search.finalists, search.race.top if search.race is not None else 1)
+
+
 def _halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective, experiment_dir: Path) -> Halving:
     search = config.search
     assert search is not None
     lengths = planned_steps(config)
-    keep = max(search.finalists, search.race.top if search.race is not None else 1)
+    keep = _finalists(search)
     rungs = rungs_of(
         {arm.name: lengths[arm.of_run] for arm in arms},
         every={arm.name: pause_every(arm.run, objective) for arm in arms},

@@ -40,12 +40,24 @@ def rungs_of(
     `every` says for each how many steps apart it can pause. One that is too short for so many pauses limits them for
     all.
     """
-    needed = len(survivors(len(lengths), eta, keep))
-    usual = [min(1 / eta ** (needed - at), _LATEST * (at + 1) / needed) for at in range(needed)]
-    wanted = usual if shares is None else shares
+    wanted = _usual_shares(len(lengths), eta, keep) if shares is None else shares
     found = {name: _steps(length, every[name], wanted) for name, length in lengths.items()}
     count = min((len(steps) for steps in found.values()), default=0)
     return {name: steps[len(steps) - count :] for name, steps in found.items()}
+
+
+def trained_shares(n: int, *, eta: float, keep: int = 1, shares: Sequence[float] | None = None) -> list[float]:
+    """Which share of its length each of `n` runs will be trained, those first that are stopped first."""
+    wanted = _usual_shares(n, eta, keep) if shares is None else shares
+    found: list[float] = []
+    for share, target in zip(wanted, [*survivors(n, eta, keep), *[keep] * len(wanted)], strict=False):
+        found += [share] * (n - len(found) - target)
+    return found + [1.0] * (n - len(found))
+
+
+def _usual_shares(n: int, eta: float, keep: int) -> list[float]:
+    needed = len(survivors(n, eta, keep))
+    return [min(1 / eta ** (needed - at), _LATEST * (at + 1) / needed) for at in range(needed)]
 
 
 def _steps(length: int, every: int, shares: Sequence[float]) -> list[int]:

@@ -189,7 +189,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
         head,
         install(model, skip=[output]),
         tokenizer,
-        context_length=_context_length(text, key.model),
+        context_length=context_length_of(text, key.model),
         hidden_size=int(getattr(text, "hidden_size", head.weight.shape[1])),
         stop_tokens=_stop_tokens(tokenizer, model),
         fingerprint=fingerprint,
@@ -208,7 +208,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     return base
 
 
-def _context_length(config: Any, model: str) -> int:
+def context_length_of(config: Any, model: str, *, warns: bool = True) -> int:
     """How many tokens a text may have."""
     longest = int(getattr(config, "max_position_embeddings", None) or 2048)
     ropes: Any = getattr(config, "rope_parameters", None) or {}
@@ -219,12 +219,9 @@ def _context_length(config: Any, model: str) -> int:
                 config, "original_max_position_embeddings", longest
             )
             if int(told) < longest:
-                get_logger(__name__).warning(
-                    "texts for %s may have %d tokens, not %d: with longer ones it reads positions in another way",
-                    model,
-                    told,
-                    longest,
-                )
+                said = "texts for %s may have %d tokens, not %d: with longer ones it reads positions in another way"
+                if warns:
+                    get_logger(__name__).warning(said, model, told, longest)
                 longest = int(told)
     return longest
 

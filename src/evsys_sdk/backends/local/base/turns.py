@@ -7,26 +7,31 @@ short piece of work at a time. With an ordinary lock the thread that lets go wou
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 
 class Turns:
-    """Mutual exclusion, first come, first served. Not reentrant."""
+    """Mutual exclusion, first come, first served; entering tells the seconds waited. Not reentrant."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._waiting: deque[threading.Event] = deque()
         self._taken = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> float:
         with self._guard:
             if not self._taken:
                 self._taken = True
-                return
+                return 0.0
             mine = threading.Event()
             self._waiting.append(mine)
+        began = time.perf_counter()
         mine.wait()  # whoever was before hands its turn over, so it stays taken
+        return time.perf_counter() - began
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -36,3 +41,28 @@ class Turns:
                 self._waiting.popleft().set()
             else:
                 self._taken = False
+
+
+class Clock:
+    """Seconds that one thread computed on a base; what it waited for its turns does not count."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._computed, self._began = turns, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._computed += time.perf_counter() - self._began
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """A turn, within what is counted."""
+        with self._turns as waited:
+            self._computed -= waited
+            yield
+
+    def take(self) -> float:
+        """The seconds since they were last asked for."""
+        found, self._computed = self._computed, 0.0
+        return found

@@ -30,6 +30,7 @@ from ..base import packing
 from ..base.head import Targets
 from ..base.loading import Base
 from ..base.lora import Adapter
+from ..base.turns import Clock
 from ..gpu.fused_body import hidden_of
 from ..gpu.training_graphs import PassGraph, TrainingGraphs
 from .optimizer import AdapterOptimizer
@@ -110,6 +111,8 @@ class TrainingState:
             memory.give_back_at_once(base.device)
         self.passes = 0
         """Backward passes so far; they count through the random numbers of dropout."""
+        self.clock = Clock(base.turns)
+        """What was computed since the last step."""
         self.replace(adapter)
 
     def replace(self, adapter: Adapter, moments: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
@@ -123,20 +126,26 @@ class TrainingState:
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Loss and log-probabilities of all targets, without a gradient."""
-        run = _Run(self, data, [_all(datum) for datum in data])
-        run.read(None)
-        return run.output(loss)
+        with self.clock:
+            run = _Run(self, data, [_all(datum) for datum in data])
+            run.read(None)
+            return run.output(loss)
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Add the gradient of a loss that is a sum over data; only targets that count are scored."""
-        run = _Run(self, data, [_counted(datum) for datum in data])
-        run.read(lambda members, logprobs: loss([data[member] for member in members], logprobs)[2])
-        output = run.output(loss)
-        run.commit()
+        with self.clock:
+            run = _Run(self, data, [_counted(datum) for datum in data])
+            run.read(lambda members, logprobs: loss([data[member] for member in members], logprobs)[2])
+            output = run.output(loss)
+            run.commit()
         return output
 
     def forward_backward_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Add the gradient of a loss that may depend on all data at once."""
+        with self.clock:
+            return self._differentiate_whole(data, loss)
+
+    def _differentiate_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         run = _Run(self, data, [_all(datum) for datum in data])
         if len(run.batches) > 1:
             # Only one row is in memory at a time, and the loss needs the log-probabilities of all: read twice.
@@ -161,8 +170,10 @@ class TrainingState:
         return ForwardBackwardOutput(result[0][0], run.logprobs(), result[0][1])
 
     def step(self, adam: AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it."""
-        return self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
+        """Apply the accumulated gradient and forget it; also tells what was computed since the last step."""
+        with self.clock:
+            found = self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
+        return {**found, "time/compute_s": self.clock.take()}
 
     def graph_of(self, batch: packing.MicroBatch) -> PassGraph | None:
         """A captured pass for a row, on a GPU and where it is worth it."""
@@ -299,7 +310,7 @@ class _Run:
             dropout=self._state.settings.dropout if drop else 0.0, generator=self._state.dropout_generator(row)
         )
         places = torch.from_numpy(entries.places).to(base.device)
-        with base.turns, torch.set_grad_enabled(train):
+        with self._state.clock.turn(), torch.set_grad_enabled(train):
             graph = self._state.graph_of(batch) if train else None
             if graph is None:
                 tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
@@ -313,7 +324,7 @@ class _Run:
             by_member = dict(zip(batch.members, slopes(batch.members, logprobs), strict=True))
             slope = np.concatenate([by_member[member][self._wanted[member]] for member in batch.members])
             gradients = torch.from_numpy(slope[entries.order].astype(np.float32)).to(base.device)
-            with base.turns:
+            with self._state.clock.turn():
                 into = base.head.gradient(scored, targets, gradients).to(live.dtype)
                 gradient = (
                     list(torch.autograd.grad(live, self._state.optimizer.parameters, into))

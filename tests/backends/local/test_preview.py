@@ -1,0 +1,88 @@
+"""What `plan` and the check before a run know of a model on the local backend, before it is loaded for training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import ExperimentConfig
+from evsys_sdk.cli.main import main
+from evsys_sdk.experiment.preflight import check_config, models
+
+pytestmark = pytest.mark.local
+
+type Config = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def config(llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """An SFT experiment on the tiny model, whose tokens are bytes and whose context is 512 of them."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(answers: list[str], **params: Any) -> dict[str, Any]:
+        rows = [
+            {"messages": [{"role": "user", "content": "say"}, {"role": "assistant", "content": answer}]}
+            for answer in answers
+        ]
+        verifier = {"kind": "in_process", "fn_name": "exact_match", "expected": "a"}
+        task = {"task_id": "a", "instruction": "say a", "verifier": verifier}
+        (tmp_path / "val.jsonl").write_text(json.dumps(task) + "\n", "utf-8")
+        return {
+            "name": "previewed",
+            "metadata": {
+                "hypothesis": "h",
+                "benchmark": {"path": "val.jsonl", "split": "val", "run_every": 1, "max_tokens": 4},
+            },
+            "run": {
+                "name": "sft",
+                "data": {"source_kind": "in_memory", "rows": rows},
+                "model": {"name": llama},
+                "algorithm": {"kind": "sft", "params": {"max_steps": 1000, "batch_size": 2, "lora_rank": 4}},
+                "backend": {"kind": "local", "params": {"device": "cpu", "threads": 1, **params}},
+            },
+        }
+
+    return make
+
+
+def problems(config: dict[str, Any]) -> list[str]:
+    return [str(problem) for problem in check_config(ExperimentConfig.model_validate(config)).problems]
+
+
+def test_rows_are_measured_in_tokens_of_the_model(config: Config) -> None:
+    assert problems(config(["a" * 300, "b"])) == []
+    [said] = problems(config(["b", "a" * 600]))
+    assert "row 2" in said
+    assert "512" in said
+
+
+def test_the_context_may_be_made_shorter(config: Config) -> None:
+    [said] = problems(config(["a" * 300, "b"], max_context=128))
+    assert "128" in said
+
+
+def test_a_run_that_cannot_fit_is_refused_from_the_config_of_its_model(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_total_memory", lambda: 1 << 20)  # the weights are smaller than that
+    [said] = problems(config(["a", "b"]))
+    assert said.startswith("run.model.name: training ")
+    assert "for adapter and optimizer" in said
+    assert "lower lora_rank" in said
+
+
+def test_what_fits_into_a_time_is_found_out_by_timing_a_step(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config(["a" * 30, "b" * 40, "c"])), "utf-8")
+    assert main(["plan", "config.json", "--fit-minutes", "0.2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert "time was measured on this machine just now" in plan["assumptions"]
+    assert plan["fit"]["needed_minutes"] > 0
+    assert plan["fit"]["steps"] is None or 1 <= plan["fit"]["steps"] <= 1000
+    assert plan["total"]["wall_s"] > 0
+    assert not (tmp_path / "outputs").exists(), "nothing was run"
