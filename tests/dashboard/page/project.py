@@ -151,7 +151,7 @@ def _continual() -> dict[str, Any]:
             "params": {"conditions": [{"field": "tool_slug", "operator": "in", "value": tools}]},
         }
         transforms = [chosen, *_run("", {})["data"]["transforms"]]
-        held_out = EXAMPLES / "quickstart/data/test.jsonl"
+        held_out = EXAMPLES / "01_quickstart/data/test.jsonl"
         data = {"path": TRAIN, "transforms": transforms}
         return {"name": name, "data": data, "eval_data": {"path": str(held_out), "transforms": transforms}}
 
