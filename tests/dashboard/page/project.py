@@ -18,7 +18,7 @@ from evsys_sdk.experiment.conclusion.write import conclude
 from evsys_sdk.history.notes import invalidate
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-ROWS, TASKS = EXAMPLES / "quickstart/data/train.jsonl", EXAMPLES / "benchmark/data/test.jsonl"
+ROWS, TASKS = EXAMPLES / "01_quickstart/data/train.jsonl", EXAMPLES / "03_benchmark/data/test.jsonl"
 TRAIN = "data/train.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
@@ -151,7 +151,7 @@ def _continual() -> dict[str, Any]:
             "params": {"conditions": [{"field": "tool_slug", "operator": "in", "value": tools}]},
         }
         transforms = [chosen, *_run("", {})["data"]["transforms"]]
-        held_out = EXAMPLES / "quickstart/data/test.jsonl"
+        held_out = EXAMPLES / "01_quickstart/data/test.jsonl"
         data = {"path": TRAIN, "transforms": transforms}
         return {"name": name, "data": data, "eval_data": {"path": str(held_out), "transforms": transforms}}
 

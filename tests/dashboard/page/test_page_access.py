@@ -81,6 +81,7 @@ def test_what_an_audit_flags_is_marked_in_the_list_on_every_screen(
     expect(mark).to_be_visible()
     box = mark.bounding_box()
     seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     for x in (box["x"] + 2, box["x"] + box["width"] - 2):  # not covered and not cut off
         assert page.evaluate(seen, [x, box["y"] + box["height"] / 2]) == "flagged"
 

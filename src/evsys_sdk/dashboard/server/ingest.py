@@ -138,13 +138,13 @@ class Ingest:
     def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.Step]) -> bool:
         """Store many steps of one run at once; False where they have to be looked at one by one."""
         found = wire.columns_of([step.line for step in steps])
-        known = self._runs.get((work.project, run_id))
-        if found is None or known is None:
+        try:
+            run = self._run(work, run_id)
+        except DataError:
             return False
-        numbers, columns = found
-        self._points.add_columns(work.connection, known.no, numbers, [step.at for step in steps], columns)
-        work.touch(known.experiment_id)
-        return True
+        if found is not None:
+            self._points.add_columns(work.connection, run.no, found[0], [step.at for step in steps], found[1])
+        return found is not None
 
     def _store(self, work: _Work, record: Record) -> None:
         connection, project = work.connection, work.project

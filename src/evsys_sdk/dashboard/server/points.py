@@ -72,7 +72,8 @@ class PointBuffer:
         latest, self._latest = self._latest, {}
         furthest: dict[int, int] = {}
         for (run, _), (step, *_) in latest.items():
-            furthest[run] = max(furthest.get(run, -1), step)
+            if furthest.get(run, -1) < step:
+                furthest[run] = step
         _write(connection, "metric_point", _COLUMNS, rows, _REPLACE, _POINT_TYPES)
         newest = [(*place, *values) for place, values in latest.items()]
         _write(connection, "metric_latest", _LATEST_COLUMNS, newest, _KEEP_LATEST, _LATEST_TYPES)
