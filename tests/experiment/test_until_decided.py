@@ -175,6 +175,16 @@ class TestLook:
         assert found.ends
         assert "repair them" in found.why
 
+    def test_without_any_score_there_is_nothing_to_go_on_for(self) -> None:
+        given = evidence(scores(4, 0.05), interim=LOOKS)
+        failed = [
+            replace(run, arms=[replace(arm, status="failed", error="boom", scorings={}) for arm in run.arms])
+            for run in given.runs
+        ]
+        look = judge_interim(conclude_from(replace(given, runs=failed)))
+        assert (look.verdict, look.ends) == ("invalid", True)
+        assert "boom" in look.why
+
     def test_what_was_broken_off_between_two_looks_is_judged_as_the_earlier_one(self) -> None:
         found = looked(6, 0.3)
         assert found.sequential is not None
