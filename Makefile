@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-clients test-agents unit lint format types docs site bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-clients test-agents test-mlflow unit lint format types docs site bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,11 +55,11 @@ test-fireworks: ## Run the tests with Fireworks' client against a stand-in, in a
 test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
 
-test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, in two environments of their own
+test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, and the hub's client, in two environments
 	python=$$(bash scripts/env.sh clients dev tinker server)/bin/python && \
 		verifiers=$$(bash scripts/env.sh verifiers)/bin/python && \
 		EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_OPENAI_PYTHON=$$python:$$verifiers \
-		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py
+		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py
 
 test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
 	skyrl=$$(bash scripts/env.sh skyrl) && client=$$(bash scripts/env.sh tinker dev tinker server) && \
@@ -69,6 +69,10 @@ test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environme
 test-agents: ## Run whole sessions of real coding agents against a stand-in model, in an environment of their own
 	python=$$(bash scripts/env.sh agents dev)/bin/python && { $$python scripts/fetch_agents.py || true; } && \
 		EVSYS_TEST_AGENTS=1 $$python -m pytest -q -m agents tests/agents
+
+test-mlflow: dev ## Run the MLflow observer against a real MLflow server, in an environment of its own
+	mlflow=$$(bash scripts/env.sh mlflow) && \
+		EVSYS_MLFLOW_PYTHON=$$mlflow/bin/python $(BIN)/python -m pytest -q -m slow tests/observers/test_mlflow_server.py
 
 # SmolLM2 is fetched and converted once; where that is not possible, the tests that need it say so and are skipped.
 test-local: ## Run the tests of the local backend with torch and SmolLM2, in an environment of their own
@@ -125,6 +129,8 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 		--output-file constraints-clients.txt
 	uv pip compile -q pyproject.toml tests/server/clients/requirements-verifiers.in --universal --python-version 3.12 \
 		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-verifiers.txt
+	echo 'mlflow>=3.17,<4' | uv pip compile -q - --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints-mlflow.txt
 	{ printf "%s; sys_platform == 'never'\n" asyncpg datasets hf-transfer peft psycopg2-binary torch; echo fastapi; } \
 		| uv pip compile -q tests/skyrl/requirements.in --override - --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" | grep -v "'never'" > constraints-skyrl.txt

@@ -65,6 +65,7 @@ class Kind(StrEnum):
     REJECTED = "request_rejected"
     GATED = "gated"
     DEPLOYED = "deployed"
+    STAGED = "staged"
     ROLLED_BACK = "rolled_back"
 
 
