@@ -317,7 +317,7 @@ def _attempt(cell: Cell, world: World, random: np.random.Generator) -> Conclusio
 
 
 def _typical_effect(world: World, worlds: int, random: np.random.Generator) -> float:
-    found = [conclude_from(world.draw(random)).smallest_detectable for _ in range(max(50, worlds // 5))]
+    found = [conclude_from(world.draw(random)).smallest_detectable for _ in range(max(50, worlds))]
     return float(np.median([one for one in found if one is not None]))
 
 

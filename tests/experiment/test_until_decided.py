@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ class TestAllocation:
         arms = [self.arm(run, repeat) for run in "ab" for repeat in range(10)]
         judged: list[int] = []
 
-        def judge(trained: list[Arm]) -> Look:
+        def judge(trained: Sequence[Arm]) -> Look:
             judged.append(len(trained))
             return Look("inconclusive", len(trained) >= ends_at, "because", 0.01)
 
@@ -175,6 +175,16 @@ class TestLook:
         assert found.ends
         assert "repair them" in found.why
 
+    def test_without_any_score_there_is_nothing_to_go_on_for(self) -> None:
+        given = evidence(scores(4, 0.05), interim=LOOKS)
+        failed = [
+            replace(run, arms=[replace(arm, status="failed", error="boom", scorings={}) for arm in run.arms])
+            for run in given.runs
+        ]
+        look = judge_interim(conclude_from(replace(given, runs=failed)))
+        assert (look.verdict, look.ends) == ("invalid", True)
+        assert "boom" in look.why
+
     def test_what_was_broken_off_between_two_looks_is_judged_as_the_earlier_one(self) -> None:
         found = looked(6, 0.3)
         assert found.sequential is not None
@@ -195,7 +205,7 @@ def test_a_large_effect_takes_fewer_seeds_than_one_that_can_just_be_seen() -> No
 
 @pytest.fixture
 def claim(config: Config, tmp_path: Path) -> Callable[..., ExperimentConfig]:
-    """Twelve steps against one, on words that are learned by then."""
+    """Forty steps against two, on words that are learned by then."""
     verifier = {"kind": "in_process", "fn_name": "exact_match"}
     words = [f"{first}{second}" for first in "abcdef" for second in "uvwxyz"]
     tasks = [
@@ -208,14 +218,16 @@ def claim(config: Config, tmp_path: Path) -> Callable[..., ExperimentConfig]:
     ]
 
     def make(better: int = 40, **more: Any) -> ExperimentConfig:
-        recipe = {"kind": "sft", "params": {"max_steps": 2, "batch_size": 12, "learning_rate": 0.03}}
-        longer = {**recipe, "params": {**recipe["params"], "max_steps": better}}
+        short, long = (
+            {"kind": "sft", "params": {"max_steps": steps, "batch_size": 12, "learning_rate": 0.03}}
+            for steps in (2, better)
+        )
         entry = {"name": "t", "path": str(tmp_path / "tasks.jsonl"), "split": "test", "max_tokens": 2}
         data = {"data": {"source_kind": "in_memory", "rows": rows}}
         return config(
             runs=[
-                {"name": "short", "algorithm": recipe, **data},
-                {"name": "long", "algorithm": longer, **data},
+                {"name": "short", "algorithm": short, **data},
+                {"name": "long", "algorithm": long, **data},
             ],
             n_repeats=6,
             until="decided",

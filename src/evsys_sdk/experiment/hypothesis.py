@@ -86,7 +86,7 @@ class Claim:
             joint += ", and four fifths of the error rate are spent on the run that validation prefers"
         cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
         luck = f"Among equally noisy runs, luck alone passes in at most {100 * error:.2g} % of cases."
-        if looks:
+        if len(looks) > 1:
             when = ", ".join(map(str, looks[:-1])) + f" and {looks[-1]}"
             luck += f" It is judged after {when} seeds a run, until it is decided; all looks together spend that."
         return f"Supported if, on {metric}, {what}{cost}{joint}. {luck}"

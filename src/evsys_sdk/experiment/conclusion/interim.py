@@ -43,8 +43,8 @@ class Look:
 def judge_interim(conclusion: Conclusion) -> Look:
     """Whether a conclusion from the seeds up to a look is the end of it."""
     found = conclusion.sequential
-    if found is None:
-        return Look(conclusion.verdict, True, f"{conclusion.summary} No looks were planned.", 0.0)
+    if found is None:  # nothing has a score
+        return Look(conclusion.verdict, True, conclusion.summary, 0.0)
     chance = "" if found.chance is None else _percent(found.chance)
     says = {
         DECIDED: conclusion.summary,

@@ -35,7 +35,7 @@ class RunSummary(_Readable):
     name: str
     mean: float | None
     low: float | None
-    """95 % interval of the mean, over tasks and seeds."""
+    """95 % interval of the mean, over tasks and seeds, and over all that samples without a score may have been."""
     high: float | None
     seed_sd: float | None
     """How far its seeds lie apart."""

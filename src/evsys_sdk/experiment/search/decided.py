@@ -36,12 +36,13 @@ class UntilDecided:
     def decide(self, outcomes: Sequence[Outcome]) -> Decision:
         requests: list[ArmRequest] = []
         notes: list[dict[str, object]] = []
+        before = 0
         for number, seeds in enumerate(self._looks, start=1):
-            trained = [arm for arm in self._arms if arm.repeat < seeds]
-            requests = [*requests, *(ArmRequest(arm) for arm in trained if ArmRequest(arm) not in requests)]
+            requests += [ArmRequest(arm) for arm in self._arms if before <= arm.repeat < seeds]
+            before = seeds
             if number == len(self._looks) or not all_settled(outcomes, [request.key for request in requests]):
                 break
-            look = self._look(trained, outcomes)
+            look = self._look([request.arm for request in requests], outcomes)
             notes.append({"look": number, "of": len(self._looks), "seeds": seeds, **look.to_dict()})
             if look.ends:
                 break

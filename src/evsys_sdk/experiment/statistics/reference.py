@@ -24,7 +24,7 @@ import numpy as np
 
 from .student_t import chi2_quantile
 from .two_level import Differences
-from .worlds import TENTHS, Design, Draws, draw
+from .worlds import TENTHS, Design, Draws, draw, draw_estimates
 
 ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
@@ -34,8 +34,12 @@ _ERRATIC = 25.0
 """Seed variance of an erratic run, in those of the others."""
 _PREFERRED = 0.8
 """Share of the error rate that is spent on the run which validation prefers."""
+_MIDDLE = 0.5
+"""What is foretold is so from noise that is as often too high as too low; few seeds most often show too little."""
 CAUTIOUS, _CAUTIOUS_IF_ERRATIC = 0.4, 0.5
 """The noise of seeds is taken from the upper part of its own uncertainty: at its mean, few seeds would be too sure."""
+_MANY = 9
+"""Degrees of freedom from which on the noise of seeds is taken to be known when power is foretold."""
 _HIDING_SEEDS = 2
 """So many seeds may agree by chance so well that nothing is left of the noise."""
 
@@ -70,7 +74,10 @@ class Reference:
     def detectable(self, critical: float, *, power: float = 0.8) -> float:
         """The true effect that passes `critical` in this share of worlds, in units of a seed's standard deviation."""
         design = self.expected or self.design
-        return _detectable(design, round(critical, 3), power + _doubt(design))
+        if _known_df(design) >= _MANY:
+            return _detectable(design, round(critical, 3), power)
+        which, _ = self._aim(preferred=bool(self.design.validation))
+        return _detectable_with_few(replace(design, rough=True), self.error, which == "preferred", power)
 
     def _aim(self, *, preferred: bool) -> tuple[str, float]:
         """Which drawn statistic counts, and the share of the error rate that is spent on it."""
@@ -126,13 +133,16 @@ def reference_of(
         mixed(shape, raise_noise(noise.between, noise.explained, noise.df, upper), noise.explained, suiting, shares)
         for upper in (CAUTIOUS, caution_if_erratic(differences.baseline_seeds))
     )
-    return Reference(cautious, error, erratic, mixed(shape, noise.component, noise.explained, suiting, shares))
+    typical = raise_noise(noise.between, noise.explained, noise.df, _MIDDLE)
+    return Reference(cautious, error, erratic, mixed(shape, typical, noise.explained, suiting, shares))
 
 
 def detectable_effect(differences: Differences, reference: Reference, critical: float) -> float:
     """The true effect of a typical run that would be seen in 80 % of repetitions."""
     noise = differences.noise
-    unit = 0.0 if noise is None else noise.component + noise.explained
+    unit = 0.0
+    if noise is not None:
+        unit = raise_noise(noise.between, noise.explained, noise.df, _MIDDLE) + noise.explained
     if unit <= 0:  # no seed moved anything: the luck of the tasks is all, and what is mixed with it is a tenth
         unit = float(np.median(differences.task_variance)) / typical_share(differences)
         unit *= 1.0 if noise is None else 1 / TENTHS
@@ -196,13 +206,39 @@ def _worlds(design: Design, baseline_noise: float = 1.0, run_noise: float = 1.0)
     return _Worlds(np.sort(t.max(axis=1)), np.sort(preferred), single)
 
 
-def _doubt(design: Design) -> float:
-    """By how much more often an effect must pass for the next experiment to find it as often as is said.
+def _known_df(design: Design) -> int:
+    """What the noise of seeds is known from."""
+    return sum(count - 1 for count in design.seeds) + max(0, design.baseline_seeds - 1) + design.lent_df
 
-    Few seeds judge the noise anew each time, and with it how wide an interval must be; measured, not derived.
-    """
-    df = sum(count - 1 for count in design.seeds) + max(0, design.baseline_seeds - 1) + design.lent_df
-    return max(0.0, 0.18 - 0.02 * df)
+
+@lru_cache(maxsize=4096)
+def _detectable_with_few(design: Design, error: float, preferred: bool, power: float) -> float:
+    """The same where few seeds judge the noise anew in each repetition, and with it how wide an interval must be."""
+    difference, stderr = _first_run(design)
+    criticals = _draw_criticals(design, error, preferred)
+    return float(np.quantile(criticals * stderr - difference, power))
+
+
+def _draw_criticals(design: Design, error: float, preferred: bool) -> Draws:
+    """The critical value that each drawn world would have used, by its own estimate of the noise."""
+    pooled, answers, tasks = draw_estimates(design)
+    df = max(1, _known_df(design))
+    shares = 1 / design.seeds[0] + (1 / design.baseline_seeds if design.baseline_seeds else 0.0)
+    suiting = np.maximum(0.0, tasks - answers * shares)
+    mixtures: list[Draws] = []
+    for upper in (CAUTIOUS, caution_if_erratic(design.baseline_seeds)):
+        training = np.maximum(0.0, pooled * df / chi2_quantile(upper, df) - answers)
+        of_seed = np.maximum(training + answers, 1e-12)
+        # Every second tenth is enough here, and makes them few.
+        mixtures.append(2 * np.round(TENTHS / 2 * training / of_seed))
+        mixtures.append(2 * np.round(TENTHS / 2 * suiting / (suiting + of_seed * shares)))
+    kinds, place = np.unique(np.stack(mixtures, axis=1).astype(int), axis=0, return_inverse=True)
+    found: list[float] = []
+    for seed_share, task_share, erratic_seed, erratic_task in np.minimum(kinds, TENTHS).tolist():
+        usual = replace(design, seed_share=seed_share, task_share=min(task_share, TENTHS - 1))
+        erratic = replace(design, seed_share=erratic_seed, task_share=min(erratic_task, TENTHS - 1))
+        found.append(Reference(usual, error, erratic).critical(preferred=preferred))
+    return np.array(found, dtype=np.float32)[place.reshape(-1)]
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ HOPELESS = 0.05
 """The chance to be supported at last, below which an experiment is not worth its other seeds."""
 _CAUTION = 0.1
 """The noise of seeds is taken from the upper end of its own uncertainty: few seeds that agree promise nothing."""
-_WORLDS = 2_000
+_MOST_WORLDS, _FEWEST_WORLDS, _MOST_DRAWS = 2_000, 100, 4_000_000
 _SEED = 20_260_101
 
 
@@ -54,10 +54,11 @@ def expected_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float, *,
     random = np.random.default_rng(_SEED)
     unit, sides, size = prospect.training + prospect.answers, 1 if prospect.frozen_baseline else 2, prospect.candidates
     last = prospect.critical(looks[-1], error=levels[-1])
-    suited = random.standard_normal((_WORLDS, size)) * math.sqrt(prospect.suiting)
-    scores = random.standard_normal((_WORLDS, size + 1, looks[-1])) * math.sqrt(unit)
+    worlds = min(_MOST_WORLDS, max(_FEWEST_WORLDS, _MOST_DRAWS // ((size + 1) * looks[-1])))
+    suited = random.standard_normal((worlds, size)) * math.sqrt(prospect.suiting)
+    scores = random.standard_normal((worlds, size + 1, looks[-1])) * math.sqrt(unit)
     scores[:, 0] *= sides - 1  # a model as it is has no luck of training
-    running, total = np.ones(_WORLDS, dtype=bool), 0.0
+    running, total = np.ones(worlds, dtype=bool), 0.0
     for seeds, level in zip(looks, levels, strict=True):
         means = scores[:, :, :seeds].mean(axis=2)
         ahead = means[:, 1:] - means[:, :1] + suited
@@ -79,4 +80,4 @@ def expected_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float, *,
         over = decided | (distance < NormalDist().inv_cdf(HOPELESS)).all(axis=1) | (seeds == looks[-1])
         total += seeds * float((running & over).sum())
         running &= ~over
-    return total / _WORLDS
+    return total / worlds

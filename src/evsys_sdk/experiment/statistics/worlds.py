@@ -92,6 +92,16 @@ def draw(design: Design, baseline_noise: float, run_noise: float) -> tuple[Draws
     return difference, stderr, luck + elsewhere
 
 
+def draw_estimates(design: Design) -> tuple[Draws, Draws, Draws]:
+    """What an experiment would estimate: variance of seeds, the part that answers explain, and that of tasks."""
+    draws = _draws(replace(design, seed_share=0, task_share=0, validation=0))
+    answers = 1 - design.seed_share / TENTHS
+    share = 1 / design.seeds[0] + (1 / design.baseline_seeds if design.baseline_seeds else 0.0)
+    suiting = design.task_share / TENTHS / (1 - design.task_share / TENTHS) * share
+    pooled = _seed_variances(design, draws, 1.0, 1.0)[0]
+    return pooled, answers * draws.explained, (suiting + answers * share) * draws.tasks[:, 0]
+
+
 def _distances(
     design: Design, draws: _Draws, spread: Spread, difference: Draws, answers: float, suiting: float
 ) -> Draws:
