@@ -11,14 +11,14 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-agents test-mlflow unit lint format types docs bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-clients test-agents test-mlflow unit lint format types docs site bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: core ## Install the SDK and run the first experiment
-	$(BIN)/evsys validate examples/quickstart/compare.yaml --deep
-	$(BIN)/evsys run examples/quickstart/compare.yaml
+	$(BIN)/evsys validate examples/01_quickstart/compare.yaml --deep
+	$(BIN)/evsys run examples/01_quickstart/compare.yaml
 
 test: lint types ## Lint, check types and run the everyday tests
 	$(PYTEST) -m "not slow"
@@ -55,6 +55,12 @@ test-fireworks: ## Run the tests with Fireworks' client against a stand-in, in a
 test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
 
+test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, in two environments of their own
+	python=$$(bash scripts/env.sh clients dev tinker server)/bin/python && \
+		verifiers=$$(bash scripts/env.sh verifiers)/bin/python && \
+		EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_OPENAI_PYTHON=$$python:$$verifiers \
+		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py
+
 test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
 	skyrl=$$(bash scripts/env.sh skyrl) && client=$$(bash scripts/env.sh tinker dev tinker server) && \
 		EVSYS_SKYRL_PYTHON=$$skyrl/bin/python $$client/bin/python -m pytest -q -m skyrl tests/skyrl
@@ -71,7 +77,7 @@ test-mlflow: dev ## Run the MLflow observer against a real MLflow server, in an 
 # SmolLM2 is fetched and converted once; where that is not possible, the tests that need it say so and are skipped.
 test-local: ## Run the tests of the local backend with torch and SmolLM2, in an environment of their own
 	python=$$(bash scripts/env.sh local dev local)/bin/python && \
-		{ $$python examples/local_sft_smollm2/prepare.py --cached || true; } && \
+		{ $$python examples/17_local_sft/prepare.py --cached || true; } && \
 		OMP_NUM_THREADS=1 $$python -m pytest -n auto --dist loadfile -q -m local tests/backends/local
 
 lint: dev ## Check style and formatting
@@ -87,6 +93,10 @@ types: dev ## Check types
 
 docs: dev ## Generate the reference pages from the code
 	$(BIN)/python scripts/generate_docs.py
+
+# Also writes a Markdown twin of every page, llms.txt and llms-full.txt, and fails if any link or anchor leads nowhere.
+site: ## Build the documentation site into build/site, in an environment of its own
+	$$(bash scripts/env.sh site)/bin/python -m scripts.build_site
 
 bench: dev ## Measure against peers and update benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/run.py
@@ -109,11 +119,18 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 		--output-file constraints-cookbook.txt
 	echo 'mcp>=2.3,<3' | uv pip compile -q pyproject.toml - --extra dev --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" --output-file constraints-agents.txt
+	echo 'zensical==0.0.73' | uv pip compile -q pyproject.toml - --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints-site.txt
 	uv pip compile -q pyproject.toml tests/dashboard/requirements.in --extra dev --extra dashboard --extra postgres \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-dashboard.txt
 	echo 'mlflow>=3.17,<4' | uv pip compile -q - --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" --output-file constraints-mlflow.txt
+	uv pip compile -q pyproject.toml tests/server/clients/requirements.in --extra dev --extra tinker --extra server \
+		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
+		--output-file constraints-clients.txt
+	uv pip compile -q pyproject.toml tests/server/clients/requirements-verifiers.in --universal --python-version 3.12 \
+		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-verifiers.txt
 	{ printf "%s; sys_platform == 'never'\n" asyncpg datasets hf-transfer peft psycopg2-binary torch; echo fastapi; } \
 		| uv pip compile -q tests/skyrl/requirements.in --override - --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" | grep -v "'never'" > constraints-skyrl.txt

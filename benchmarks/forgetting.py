@@ -2,8 +2,8 @@
 
     python benchmarks/forgetting.py --seeds 5
 
-Runs examples/sdft/config.yaml on the mock backend. Both arms start from the same four tools, learned by `sft`, and then
-learn four others from the same rows. Intervals are 95 % t intervals over training seeds, on the same 48 held-out
+Runs examples/10_sdft/config.yaml on the mock backend. Both arms start from the same four tools, learned by `sft`, and
+then learn four others from the same rows. Intervals are 95 % t intervals over training seeds, on the same 48 held-out
 requests of each skill, so they say how sure one may be of these tasks, not of others. Arms are compared seed by seed.
 """
 
@@ -55,7 +55,7 @@ type Curve = dict[int, dict[str, float]]
 
 def arm_config(arm: str, output_dir: str, seeds: int, every: int) -> ExperimentConfig:
     """One arm of the example, repeated over seeds, scored every so many steps."""
-    config = load_yaml("examples/sdft/config.yaml")
+    config = load_yaml("examples/10_sdft/config.yaml")
     [run] = [run for run in config.all_runs() if run.name == arm]
     benchmark = [entry.model_copy(update={"run_every": every}) for entry in config.metadata.benchmark]
     metadata = config.metadata.model_copy(update={"benchmark": benchmark})

@@ -23,7 +23,7 @@ CALLS = {
     "guard, a harmless command": ("guard", {"tool_input": {"command": "ls src"}}),
     "guard, a refusal": ("guard", {"tool_input": {"command": "rm data/benchmark/tickets_test/tasks.jsonl"}}),
     "check, a file that is no config": ("check", {"tool_input": {"file_path": "src/metrics.py"}}),
-    "context, of an empty history": ("context.sh", {}),
+    "context, while no record has changed": ("context.sh", {}),
 }
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--arms", type=int, default=10_000)
     arms = parser.parse_args().arms
     print(machine())
-    quickstart = ROOT / "examples" / "quickstart" / "config.yaml"
+    quickstart = ROOT / "examples" / "01_quickstart" / "config.yaml"
     timed = [check(quickstart)[0] for _ in range(5)]
     print(f"quickstart: {statistics.median(timed):.2f} s (aim: 1 s), the first time {timed[0]:.2f} s")
     with tempfile.TemporaryDirectory() as folder:

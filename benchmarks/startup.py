@@ -10,7 +10,7 @@ from pathlib import Path
 
 from measure import compare, machine, parse_peers
 
-CONFIG = Path(__file__).parent.parent / "examples" / "quickstart" / "config.yaml"
+CONFIG = Path(__file__).parent.parent / "examples" / "01_quickstart" / "config.yaml"
 AIMS = {"evsys --help": 5, "evsys validate": 12}
 
 

@@ -36,7 +36,10 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sides = {"before": options.against.resolve(), "after": HERE}
     with tempfile.TemporaryDirectory() as folder:
-        commands = {name: prepare(Path(folder) / name, options.experiments, options.arms) for name in sides}
+        commands = {
+            name: prepare(Path(folder) / name, checkout, options.experiments, options.arms)
+            for name, checkout in sides.items()
+        }
         empty = min(spend([sys.executable, "-c", "pass"], HERE) for _ in range(options.repeats))
         costs = take_turns(commands, sides, options.repeats)
     print(machine())
@@ -50,7 +53,7 @@ def main() -> None:
         print(f"{what:34} {before * scale:10.1f} {after * scale:10.1f} {after / before:12.2f}x   {unit}{aim}")
 
 
-def prepare(folder: Path, experiments: int, arms: int) -> dict[str, Command]:
+def prepare(folder: Path, checkout: Path, experiments: int, arms: int) -> dict[str, Command]:
     """The commands to compare, over records in a folder of this side's own."""
     root, sweep = folder / "outputs", folder / "sweep.json"
     generate(root, experiments)
@@ -63,7 +66,7 @@ def prepare(folder: Path, experiments: int, arms: int) -> dict[str, Command]:
     }
     out = str(folder / "sweep")
     sweep.write_text(json.dumps({"name": "many", "output_dir": out, "run": run, "n_repeats": arms}), encoding="utf-8")
-    quickstart = "examples/quickstart/config.yaml"  # of each checkout
+    quickstart = str(next(checkout.glob("examples/*quickstart/config.yaml")))
 
     return {
         "evsys --help": lambda: ["--help"],

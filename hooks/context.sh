@@ -1,10 +1,22 @@
 # Puts what the experiments of this project have shown before an agent, when a session starts or was compacted.
-# A shell and one process: quicker than a Python of its own around it. Whatever goes wrong, it says nothing and succeeds.
+# What was told is kept, and told again while no record has changed since: that takes a few milliseconds instead of a
+# Python of its own. Whatever goes wrong, it says nothing and succeeds.
 cd "${CLAUDE_PROJECT_DIR:-.}" 2>/dev/null
 evsys=.venv/bin/evsys
-[ -x "$evsys" ] || evsys=evsys
-if [ -d .evsys ] && command -v "$evsys" >/dev/null; then
+[ -x "$evsys" ] || evsys=$(command -v evsys)
+if [ -d .evsys ] && [ -x "$evsys" ]; then
+    kept=.evsys/context.md
+    is_fresh() {
+        [ -s "$kept" ] && [ ! "$evsys" -nt "$kept" ] && set -- .evsys && {
+            if [ -f .evsys/output_roots.txt ]; then
+                while IFS= read -r root; do [ -d "$root" ] && set -- "$@" "$root"; done <.evsys/output_roots.txt
+            fi
+            # a folder is newer when an experiment came or went, a journal when something happened to one
+            [ -z "$(find "$@" -mindepth 1 -maxdepth 3 \( -type d -o -name '*.jsonl' \) -newer "$kept" -print -quit)" ]
+        }
+    }
     echo "What the experiments of this project have shown (evsys context):"
-    "$evsys" context --budget-tokens 1500 --markdown 2>/dev/null
+    is_fresh 2>/dev/null || "$evsys" context --budget-tokens 1500 --markdown >"$kept" 2>/dev/null || rm -f "$kept"
+    cat "$kept" 2>/dev/null
 fi
 exit 0

@@ -26,6 +26,8 @@ CODE = re.compile(
     r"open\([^)]*['\"][wax+]|write_text|write_bytes|writeFile|unlink|rmtree|\.rename\(|\.replace\(\s*['\"]?/|json\.dump\("
 )
 PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
+CHECKED = os.path.join(WORKSPACE, ".configs_checked")
+"""As old as the last look at configs that nobody named."""
 
 
 def project_of(folder: str) -> str | None:
@@ -119,8 +121,10 @@ def check(event: dict[str, Any]) -> None:
     """Validate a config that was just edited, and say what is wrong with it."""
     cwd = event.get("cwd") or os.getcwd()
     root = project_of(cwd)
-    _, paths = read_input(event.get("tool_input") or {})
+    command, paths = read_input(event.get("tool_input") or {})
     path = next((os.path.join(cwd, one) for one in paths if os.path.basename(one) == "config.yaml"), None)
+    if root is not None and path is None and command:
+        path = find_edited(root)
     if root is None or path is None or not os.path.exists(path):
         return
     said = run_evsys(root, "validate", path, "--deep")
@@ -128,6 +132,19 @@ def check(event: dict[str, Any]) -> None:
         told = f"evsys validate refuses {os.path.relpath(path, root)}:\n{said.stderr.strip()[:4000]}"
         answer = {"hookEventName": "PostToolUse", "additionalContext": told}
         print(json.dumps({"hookSpecificOutput": answer}))
+
+
+def find_edited(root: str) -> str | None:
+    """A config that was written since the last look: by a shell, or by a patch of which no hook was told afterwards."""
+    import time
+
+    mark = os.path.join(root, CHECKED)
+    since = os.path.getmtime(mark) if os.path.exists(mark) else time.time() - 60
+    with open(mark, "w", encoding="utf-8"):
+        os.utime(mark)
+    folder = os.path.join(root, "experiments")
+    configs = [os.path.join(folder, name, "config.yaml") for name in os.listdir(folder)]
+    return next((path for path in configs if os.path.exists(path) and os.path.getmtime(path) > since), None)
 
 
 def run_evsys(root: str, *arguments: str) -> Any:

@@ -25,6 +25,7 @@ FOUNDATIONS = {
     "protocols",
     "redact",
     "registry",
+    "secret_names",
     "settings",
 }
 ROOMS = [

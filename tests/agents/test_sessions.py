@@ -61,9 +61,14 @@ def plugin(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def empty_project(tmp_path: Path) -> Path:
+    return init_project("shop", into=tmp_path / "shop").root
+
+
+@pytest.fixture
+def project(empty_project: Path) -> Path:
     """A project with one experiment that leaves much to improve."""
-    root = init_project("shop", into=tmp_path / "shop").root
+    root = empty_project
     evsys(root, "new-experiment", "first")
     config = next((root / "experiments").glob("*_first")) / "config.yaml"
     text = config.read_text("utf-8").replace("max_steps: 30", "max_steps: 15").replace("n_repeats: 3", "n_repeats: 2")
@@ -112,13 +117,13 @@ def claude(plugin: Path, project: Path, tmp_path: Path) -> Agent:
 
 
 @pytest.fixture
-def codex(plugin: Path, project: Path, tmp_path: Path) -> Agent:
+def codex(plugin: Path, empty_project: Path, tmp_path: Path) -> Agent:
     home = tmp_path / "home"
     (home / "codex").mkdir(parents=True)
     (home / ".profile").write_text(f'export PATH="{BIN}:$PATH"\n', encoding="utf-8")  # its shell is a login shell
     environment = {"HOME": str(home), "CODEX_HOME": str(home / "codex"), "PATH": f"{BIN}:/usr/bin:/bin"}
     for arguments in (["marketplace", "add", str(plugin)], ["add", "evsys@evsys-sdk"]):
-        assert start([CODEX, "plugin", *arguments], project, environment).returncode == 0
+        assert start([CODEX, "plugin", *arguments], empty_project, environment).returncode == 0
 
     def run(server: StandIn, prompt: str) -> subprocess.CompletedProcess[str]:
         config = home / "codex" / "config.toml"
@@ -126,7 +131,7 @@ def codex(plugin: Path, project: Path, tmp_path: Path) -> Agent:
         head = f'model = "stand-in"\nmodel_provider = "stand_in"\n[model_providers.stand_in]\n{provider}'
         config.write_text(head + config.read_text("utf-8"), encoding="utf-8")
         options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        return start([CODEX, "exec", *options, "--dangerously-bypass-hook-trust", prompt], project, environment)
+        return start([CODEX, "exec", *options, "--dangerously-bypass-hook-trust", prompt], empty_project, environment)
 
     return Agent(lambda command: Act("exec_command", {"cmd": command}), lambda name: f"mcp__evsys/{name}", run)
 
@@ -258,6 +263,28 @@ def test_codex_is_stopped_and_told_why(codex: Agent, project: Path) -> None:
     assert "experiments/x/config.yaml" in launch
     assert "Look things up instead of guessing" in server.text()
     assert evsys(project, "audit")
+
+
+@needs_codex
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: {}\n+name: x\n+n_repeats: 0\n*** End Patch\nEOF",
+        "mkdir experiments/x && printf 'name: x\\nn_repeats: 0\\n' > {}",
+    ],
+)
+def test_codex_is_told_what_is_wrong_with_a_config_that_it_wrote(edit: str, codex: Agent, empty_project: Path) -> None:
+    def script() -> Script:
+        yield codex.shell(edit.format("experiments/x/config.yaml"))
+        yield codex.shell("ls experiments/x")
+        yield "Done."
+
+    with StandIn(script) as server:
+        codex.run(server, "Write a config.")
+    assert server.failure is None, (server.failure, server.results)
+    assert "config.yaml" in server.results[1]
+    assert "evsys validate refuses experiments/x/config.yaml" in server.text()
+    assert "n_repeats: should be at least 1" in server.text()
 
 
 @needs_claude

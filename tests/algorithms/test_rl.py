@@ -329,7 +329,7 @@ async def test_iterations_sample_afresh_and_a_repeated_one_samples_the_same(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rewards = rewards_of(run_example("rl", seed, tmp_path, monkeypatch))
+    rewards = rewards_of(run_example("06_rl", seed, tmp_path, monkeypatch))
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
 
@@ -340,9 +340,9 @@ def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each test forgets what was registered, and the example's module registers a verifier when it is imported.
-    for module in [name for name in sys.modules if name.startswith("examples.tool_use")]:
+    for module in [name for name in sys.modules if name.startswith("examples.07_tool_use")]:
         monkeypatch.delitem(sys.modules, module)
-    run_dir = run_example("tool_use", seed, tmp_path, monkeypatch)
+    run_dir = run_example("07_tool_use", seed, tmp_path, monkeypatch)
     rewards = rewards_of(run_dir)
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
@@ -363,7 +363,7 @@ def run_example(name: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPa
     config = config.model_copy(update={"output_dir": str(folder), "run": run})
     [result] = run_experiment(config)
     assert result.status == "completed", result.error
-    return folder / name / run.name
+    return folder / config.name / run.name
 
 
 def rewards_of(run_dir: Path) -> list[float]:

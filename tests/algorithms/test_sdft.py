@@ -172,7 +172,7 @@ def test_over_seeds_the_example_learns_the_new_and_forgets_less_of_the_old_than_
     root = Path(__file__).parents[2]
     monkeypatch.chdir(root)
     seeds, first_phase, steps = 3, 40, 200
-    config = load_yaml(root / "examples" / "sdft" / "config.yaml")
+    config = load_yaml(root / "examples" / "10_sdft" / "config.yaml")
     config = config.model_copy(update={"output_dir": str(tmp_path), "n_repeats": seeds})
     results = run_experiment(config)
     assert [result.status for result in results] == ["completed"] * 2 * seeds

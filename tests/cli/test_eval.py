@@ -15,7 +15,7 @@ import pytest
 from evsys_sdk.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "eval_model"
+EXAMPLE = ROOT / "examples" / "13_eval_model"
 COMMAND = [sys.executable, "-c", "import sys; from evsys_sdk.cli.main import main; sys.exit(main())"]
 
 CLIENT = '''

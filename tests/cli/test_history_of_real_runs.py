@@ -21,13 +21,13 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
     ]
     run = {
         "name": "slow",
-        "data": {"path": "examples/quickstart/data/train.jsonl", "transforms": transforms},
+        "data": {"path": "examples/01_quickstart/data/train.jsonl", "transforms": transforms},
         "model": {"name": "tiny"},
         "algorithm": {"kind": "sft", "params": {"max_steps": 4, "learning_rate": 0.0001}},
         "backend": {"kind": "mock"},
     }
     fast = {**run, "name": "fast", "algorithm": {"kind": "sft", "params": {"max_steps": 4, "learning_rate": 0.001}}}
-    benchmark = {"name": "routing", "path": "examples/benchmark/data/val.jsonl", "split": "val", "n_tasks": 5}
+    benchmark = {"name": "routing", "path": "examples/03_benchmark/data/val.jsonl", "split": "val", "n_tasks": 5}
     metadata = {
         "hypothesis": "A higher rate helps.",
         "success_metric": "pass@1",
@@ -39,7 +39,7 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for part in ("quickstart", "benchmark"):
+    for part in ("01_quickstart", "03_benchmark"):
         shutil.copytree(EXAMPLES / part, tmp_path / "examples" / part)
     monkeypatch.chdir(tmp_path)
     return tmp_path

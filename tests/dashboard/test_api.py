@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
 from typing import Any
 
@@ -162,6 +163,35 @@ def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(d
     assert found["metrics"] == ["loss"]
     [arm] = dashboard.http.read("/experiments/e1")["runs"][0]["arms"]
     assert arm["metrics"] == {"loss": 60.0}
+
+
+def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashboard: Any) -> None:
+    """Many alike, whole numbers, a repeated step, one out of order, other names, a gap, and some that are refused."""
+    good = [{"step": number, "loss": 1.0 / (number + 1), "tokens": number * 1000} for number in range(80)]
+    good += [{"step": 79, "loss": 7.0, "tokens": 5}, {"step": 40, "loss": -3.0, "tokens": 1}]
+    good += [{"step": 90, "loss": 0.5}, {"step": 91, "loss": None, "_nonfinite": {"loss": "NaN"}}]
+    bad = [{"step": 92, "loss": "high"}, {"step": 93, "loss": True}, {"step": 1.5, "loss": 1.0}]
+    last = {"step": 94, "loss": 0.125}
+
+    def record(line: dict[str, Any], of: str) -> dict[str, Any]:
+        return {"kind": "step", "run": of, "at": 1.0, "line": line}
+
+    def describe(id: str) -> Any:
+        [arm] = dashboard.http.read(f"/experiments/{id}")["runs"][0]["arms"]
+        [curve] = dashboard.http.read(f"/experiments/{id}/curves", metric="loss", points=2000)["series"]
+        return arm["metrics"], arm["step"], curve["x"], curve["y"]
+
+    answer = dashboard.send(experiment("e1"), run("r1", "e1"), *(record(line, "r1") for line in [*good, *bad, last]))
+    assert [one["seq"] for one in answer["rejected"]] == [2 + len(good) + at for at in range(3)]
+    dashboard.send(experiment("e2"), run("r2", "e2"))
+    for line in [*good, last]:
+        dashboard.send(record(line, "r2"))
+    together = describe("e1")
+    assert together == describe("e2")
+    metrics, furthest, steps, losses = together
+    assert (metrics, furthest) == ({"loss": 0.125, "tokens": 5.0}, 94)
+    assert steps == [*range(80), 90, 91, 94]
+    assert (losses[40], losses[79], losses[-2]) == (-3.0, 7.0, None)
 
 
 def test_a_batch_that_is_sent_twice_or_overlaps_is_stored_once(dashboard: Any) -> None:
@@ -527,3 +557,10 @@ def test_a_page_that_does_not_exist_is_a_problem_in_words(dashboard: Any) -> Non
     ]
     assert [answer.status_code for answer in answers] == [404, 404, 400, 400, 422, 405]
     assert all(set(answer.json()) == {"error", "message"} for answer in answers)
+
+
+def test_small_answers_are_not_held_back_until_the_one_before_is_acknowledged() -> None:
+    from evsys_sdk.dashboard.server.run import listen
+
+    with listen("127.0.0.1", 0) as sock:  # asyncio sets TCP_NODELAY where the socket says that it is of TCP
+        assert sock.proto == socket.IPPROTO_TCP

@@ -30,9 +30,9 @@ from evsys_sdk.registry import REGISTRIES
 ROOT = Path(__file__).parents[2]
 SKIPPED = {"node_modules", "build", "dist", "outputs"}
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *$", re.MULTILINE)
-_LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *$", re.MULTILINE)
+LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def fences(page: Path) -> list[Fence]:
     """All fenced blocks of a page."""
     text = page.read_text("utf-8")
     found: list[Fence] = []
-    for match in _FENCE.finditer(text):
+    for match in FENCE.finditer(text):
         language, *words = match["info"].split() or [""]
         lines = [line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True)]
         found.append(Fence(page, text.count("\n", 0, match.start()) + 1, language, tuple(words), "".join(lines)))
@@ -85,24 +85,44 @@ def fences(page: Path) -> list[Fence]:
 
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
-    return _FENCE.sub("", page.read_text("utf-8"))
+    return FENCE.sub("", page.read_text("utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
     """What `#...` may name on a page, as GitHub makes it from the headings."""
-    found: set[str] = set()
-    for match in _HEADING.finditer(prose(page)):
+    return set(anchor_names(page.read_text("utf-8")))
+
+
+def anchor_names(text: str) -> list[str]:
+    """The anchors of all headings of a text, in order."""
+    found: list[str] = []
+    for match in HEADING.finditer(FENCE.sub("", text)):
         title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match["title"]).lower()
         slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
         number = next(n for n in range(len(found) + 1) if (f"{slug}-{n}" if n else slug) not in found)
-        found.add(f"{slug}-{number}" if number else slug)
+        found.append(f"{slug}-{number}" if number else slug)
     return found
+
+
+def read_title(text: str) -> str:
+    """The first heading of a text."""
+    match = HEADING.search(text)
+    assert match is not None
+    return match["title"].replace("`", "")
+
+
+def summarise(text: str) -> str:
+    """The first sentence of a text, without its links."""
+    paragraphs = re.split(r"\n\s*\n", re.sub(r"<!--.*?-->", "", FENCE.sub("", text), flags=re.DOTALL))
+    prose = next(part for part in paragraphs if re.match(r"\s*[\w`*\[\"]", part))
+    line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
+    return re.split(r"(?<=[.!?:]) ", line)[0].rstrip(":")
 
 
 def links(page: Path) -> Iterator[str]:
     """The targets of all links of a page."""
     without_code = re.sub(r"`[^`\n]*`", "", prose(page))
-    return (match["target"] for match in _LINK.finditer(without_code))
+    return (match["target"] for match in LINK.finditer(without_code))
 
 
 def is_complete(fence: Fence) -> bool:

@@ -210,11 +210,33 @@ class TestPopulation:
     def test_answers_that_got_lost_may_all_have_been_wrong(self) -> None:
         found = conclude_from(self.lossy(0.4, 0.0))
         comparison = found.comparisons[0]
-        assert (comparison.low or 0) > 0
-        assert (comparison.worst_low or 0) < 0
+        assert (comparison.scored_low or 0) > 0
+        assert (comparison.low or 0) < 0
+        assert (comparison.p or 0) > 0.05
         assert found.verdict == "promising_unconfirmed"
         assert "samples without a score might have changed it" in found.reasons[0]
-        assert "whatever the failed samples were" in as_markdown(found)
+        assert "the interval is wide because" in found.summary
+        assert "what was scored alone" in as_markdown(found)
+
+    def test_the_interval_of_a_score_reaches_over_all_that_is_missing(self) -> None:
+        whole, lossy = (conclude_from(self.lossy(lost, 0.0)) for lost in (0.0, 0.4))
+        for found in (whole, lossy):
+            assert all(run.low is not None and run.high is not None for run in found.runs)
+        assert whole.comparisons[0].scored_low is None
+        assert "wide because" not in whole.summary
+        # All of what is missing was wrong, and the run is no better than the baseline: so the truth is zero.
+        assert (lossy.comparisons[0].low or 0) <= 0 <= (lossy.comparisons[0].high or 0)
+        run = lossy.run("a")
+        truth = whole.run("a")
+        assert run is not None
+        assert truth is not None
+        assert run.mean is not None
+        assert truth.mean is not None
+        assert (run.low or 0) <= truth.mean < run.mean < (run.high or 0)
+
+    def test_a_difference_that_may_go_either_way_is_no_news(self) -> None:
+        comparison = conclude_from(self.lossy(0.6, -0.05)).comparisons[0]
+        assert comparison.p == 1.0
 
     def test_a_gain_that_is_larger_than_all_that_is_missing_is_supported(self) -> None:
         assert conclude_from(self.lossy(0.05, 0.2)).verdict == "supported"
@@ -222,9 +244,9 @@ class TestPopulation:
     def test_failed_samples_that_are_only_counted_are_spread_over_all_tasks(self) -> None:
         given = with_scorings(evidence(runs(a=0.05)), failed_samples=60)
         comparison = conclude_from(given).comparisons[0]
-        assert comparison.worst_low is not None
-        assert comparison.best_high is not None
-        assert comparison.worst_low < (comparison.low or 0) < (comparison.high or 0) < comparison.best_high
+        assert comparison.scored_low is not None
+        assert comparison.scored_high is not None
+        assert (comparison.low or 0) < comparison.scored_low < comparison.scored_high < (comparison.high or 0)
 
     def test_a_baseline_that_lost_seeds_is_no_baseline_to_beat(self) -> None:
         given = with_arm(evidence(runs(a=0.3)), "baseline", 2, status="failed", error="boom", scorings={})

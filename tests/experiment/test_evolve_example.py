@@ -18,13 +18,13 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name in ("evolve", "quickstart", "benchmark"):
+    for name in ("14_evolve", "01_quickstart", "03_benchmark"):
         shutil.copytree(ROOT / "examples" / name, tmp_path / "examples" / name)
     return tmp_path
 
 
 def evolve(project: Path, *arguments: str) -> list[str]:
-    command = [sys.executable, "examples/evolve/evolve.py", *arguments]
+    command = [sys.executable, "examples/14_evolve/evolve.py", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

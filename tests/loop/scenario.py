@@ -14,6 +14,7 @@ traces: { store: support, inbox: "inbox/*.jsonl", share: 0.3 }
 experiment: template.yaml
 gate: gate.yaml
 deploy: { to: openai_server, name: production }
+decide: { max_contradiction: 1.0, min_lessons: 0 }  # so that it is the gate that has to refuse what is poisoned
 limits: { max_rounds: 3 }
 """
 TEMPLATE = """\

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from evsys_sdk import register_inference
 from evsys_sdk.cli.main import main
+from evsys_sdk.config.specs import InferenceSpec
+from evsys_sdk.data.workspace import Workspace
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.loop.decider import LearnDecision, decide
 from evsys_sdk.loop.system import SystemConfig, load_system
@@ -41,8 +44,8 @@ def learned(project: Path) -> Path:
     return project
 
 
-def usual(n: int, **fields: Any) -> dict[str, Any]:
-    return trace(1000 + n, f"does customer {n + 500} pay the bill of may?", "sure", **fields)
+def usual(n: int, answer: str = "sure", **fields: Any) -> dict[str, Any]:
+    return trace(1000 + n, f"does customer {n + 500} pay the bill of may?", answer, **fields)
 
 
 def test_nothing_new_is_no_reason(learned: Path) -> None:
@@ -71,7 +74,7 @@ def test_a_tiny_volume_is_not_learned_from_however_bad(learned: Path) -> None:
 
 
 def test_failures_are_a_reason(learned: Path) -> None:
-    add(usual(n, feedback="down" if n % 3 == 0 else "up") for n in range(60))
+    add(usual(n, "hm", feedback="down") if n % 3 == 0 else usual(n) for n in range(60))
     decision = decide(SYSTEM)
     assert decision.learn
     assert votes(decision) == {"failures", "drift"}
@@ -91,19 +94,60 @@ def test_other_numbers_are_not_new_questions(learned: Path) -> None:
     assert not decide(SYSTEM).learn
 
 
-def test_a_fall_of_rewards_is_a_reason_before_answers_fail(learned: Path) -> None:
-    add(usual(n, feedback=[{"name": "stars", "value": 0.7}]) for n in range(60))
+def test_a_fall_of_rewards_is_a_reason_before_answers_fail(project: Path) -> None:
+    add(trace(n, f"does customer {n} pay the bill of may?", f"sure, bill {n} is paid") for n in range(100))
+    seal_round("support")
+    weaker = [{"name": "stars", "value": 0.7}]
+    add(usual(n, f"well, {n}", feedback=weaker) if n % 2 else usual(n, f"sure, bill {n}") for n in range(80))
     decision = decide(SYSTEM)
     assert decision.learn
     assert votes(decision) == {"drift"}
 
 
-def test_good_feedback_for_other_answers_is_looked_at_first(learned: Path) -> None:
-    add(trace(1000 + n, f"does customer {n} pay the bill of may?", "never") for n in range(50))
-    add(usual(n, feedback="down") for n in range(50))
+def test_bad_feedback_for_what_others_find_good_is_noise(learned: Path) -> None:
+    add(usual(n, feedback="down" if n % 3 == 0 else "up") for n in range(60))
     decision = decide(SYSTEM)
     assert not decision.learn
-    assert "contradiction" in votes(decision)
+    assert votes(decision) == {"failures", "drift", "lessons"}
+
+
+def test_failures_without_a_good_answer_teach_nothing(learned: Path) -> None:
+    add(usual(n) for n in range(60))
+    add(trace(2000 + n, f"which colour has flag number {n} today", "hm", feedback="down") for n in range(60))
+    decision = decide(SYSTEM)
+    assert not decision.learn
+    assert "lessons" in votes(decision)
+
+
+@pytest.mark.parametrize("still_liked", [30, 0])
+def test_what_people_disagree_about_is_looked_at_first(learned: Path, still_liked: int) -> None:
+    """Somebody likes another answer; the settled one is still liked, or nobody says anything about it."""
+    others = [usual(n, "never") for n in range(50)] + [usual(100 + n) for n in range(still_liked)]
+    add([*others, *(usual(200 + n, "hm", feedback="down") for n in range(20))])
+    decision = decide(SYSTEM)
+    assert not decision.learn
+    assert "1 of 1 kinds of questions have another good answer" in decision.why[-1].text
+    add(trace(2000 + n, f"which colour has flag number {n} today", "red") for n in range(60))
+    decision = decide(SYSTEM)
+    assert decision.learn  # something else is to be learned, and what is disputed is left out
+    made = seal_round("support", aside=decision.aside)
+    assert made.left_out["people disagree about it"] == 70 + still_liked
+    assert learned_answers(made.dataset) == {"sure", "red"}
+    assert decide(SYSTEM).new == 0
+
+
+def learned_answers(dataset: str) -> set[str]:
+    return {row["messages"][-1]["content"] for row in Workspace().pull_dataset(id=dataset).rows()}
+
+
+def test_a_settled_answer_that_fails_now_is_a_changed_world(learned: Path) -> None:
+    add(usual(n, feedback="down") if n % 2 else usual(n, "never") for n in range(100))
+    assert decide(SYSTEM).learn
+    made = seal_round("support", min_reward=0.5)
+    assert made.left_out["an answer that is no longer found good"] == 80
+    assert learned_answers(made.dataset) == {"never"}
+    add(usual(200 + n, "never") for n in range(50))
+    assert learned_answers(seal_round("support", min_reward=0.5).dataset) == {"never"}
 
 
 def test_waiting_long_enough_is_a_reason(learned: Path) -> None:
@@ -137,3 +181,64 @@ def test_a_system_is_checked_with_lines(project: Path) -> None:
     Path("s.yaml").write_text("name: x\ntraces: { stor: a }\nexperiment: e\ngate: g\n", "utf-8")
     with pytest.raises(ConfigError, match=r"s\.yaml:2.*traces\.stor"):
         load_system("s.yaml")
+
+
+class Adviser:
+    """Says what it was told to say, and remembers what it was asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, says: str) -> None:
+        self._says = says
+
+    def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
+        self.asked.append(prompt)
+        if self._says == "nothing":
+            raise ConnectionError("no route")
+        return self._says
+
+
+def ask(says: str, why: Iterable[dict[str, Any]]) -> LearnDecision:
+    Adviser.asked.clear()
+    register_inference("adviser")(Adviser)
+    add(why)
+    given = SYSTEM.decide.model_copy(update={"opinion": InferenceSpec(kind="adviser", params={"says": says})})
+    return decide(SYSTEM.model_copy(update={"decide": given}))
+
+
+def strange() -> Iterator[dict[str, Any]]:
+    return (trace(1000 + n, f"which colour has flag number {n} of bob@example.com", "red") for n in range(60))
+
+
+def test_a_model_can_turn_a_yes_into_a_no_and_is_asked_once(learned: Path) -> None:
+    answer = 'I think: {"learn": false, "why": "Red is not the\\n colour of any flag."}'
+    for _ in range(2):
+        decision = ask(answer, strange())
+        assert not decision.learn
+        assert decision.why[-1].text == "adviser objects: Red is not the colour of any flag."
+    assert Adviser.asked == []  # the second time
+    [kept] = (learned / ".evsys/loop/support/opinions.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(kept)["answer"] == answer
+    assert "novelty" in json.loads(kept)["question"]
+    assert "bob@example.com" not in kept
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ('{"learn": true, "why": "It is asked a lot."}', "adviser agrees: It is asked a lot."),
+        ("certainly!", "its answer cannot be read: 'certainly!'"),
+        ('{"learn": "no"}', "cannot be read"),
+        ("nothing", "could not be asked (ConnectionError: no route)"),
+    ],
+)
+def test_a_model_that_agrees_or_fails_changes_nothing(learned: Path, says: str, told: str) -> None:
+    decision = ask(says, strange())
+    assert decision.learn
+    assert told in decision.why[-1].text
+
+
+def test_a_model_is_not_asked_when_the_rules_say_no(learned: Path) -> None:
+    decision = ask('{"learn": true, "why": "do"}', (usual(n) for n in range(60)))
+    assert not decision.learn
+    assert Adviser.asked == []

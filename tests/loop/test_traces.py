@@ -110,7 +110,7 @@ def test_long_files_are_read_by_two_processes_with_the_same_outcome(
     file = write("a.jsonl", *(chat(n, f"q{n} a{n}@example.com", "a") for n in range(50)), "oops")
     one = import_traces("one", [file], most_bad=1.0)
     monkeypatch.setattr("evsys_sdk.loop.traces.reading._LONG", 1)
-    monkeypatch.setattr("evsys_sdk.loop.traces.converting._AT_ONCE", 7)
+    monkeypatch.setattr("evsys_sdk.loop.traces.reading._PIECE", 500)
     salt = TraceStore("one").salt()
     TraceStore("two").folder.mkdir(parents=True)
     (TraceStore("two").folder / "salt").write_bytes(salt)
@@ -144,6 +144,9 @@ def test_what_the_hold_out_knows_is_not_in_the_training_rows(project: Path, writ
     made = seal_round("s", share=0.2)
     assert (made.rows, made.tasks) == (6, 2)
     assert made.left_out == {"its conversation goes on in the hold-out": 1, "its question is in the hold-out": 1}
+    import_traces("s", [write("b.jsonl", *(chat(n, f"q{n}", f"a{n}") for n in range(20, 30)))])
+    later = Workspace().pull_dataset(id=seal_round("s", share=0.2).dataset).rows()
+    assert {row["messages"][0]["content"] for row in later} == {f"q{n}" for n in (0, 3, 4, 5, 6, 7, *range(20, 28))}
 
 
 def test_only_good_answers_are_learned_and_expected(project: Path, write: Write) -> None:

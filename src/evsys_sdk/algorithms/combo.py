@@ -1,4 +1,8 @@
-"""Several recipes in a row, each starting from the weights of the one before: SFT then DPO, for instance."""
+"""Several recipes in a row, each starting from the weights of the one before: SFT then DPO, for instance.
+
+A phase `gepa_prompt` leaves the weights as they are. The phases after it train with the prompt that it found, and the
+model is scored and shipped with it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from ..config.fields import searched
 from ..config.run import refuse_repeated_names
 from ..protocols import AlgorithmTraits, RunContext, RunResult
 from ..training.services import services_of
-from .stages import Stage, stage_algorithm, stage_traits, train_stages
+from .gepa_prompt import refuse_evaluation
+from .stages import Stage, combined_algorithm, stage_traits, train_stages
 
 
 class ComboPhase(AlgorithmConfig):
@@ -54,7 +59,7 @@ class Combo:
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
         self.stages = [
-            stage_algorithm(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
+            combined_algorithm(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
             for index, phase in enumerate(self.cfg.phases)
         ]
 
@@ -64,6 +69,8 @@ class Combo:
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train all phases in order."""
+        if any(phase.kind == "gepa_prompt" for phase in self.cfg.phases):
+            refuse_evaluation(services_of(ctx))
         load_rows, own = services_of(ctx).load_rows, ctx.extras["train_rows"]
         rows = [load_rows(phase.data) if phase.data else own for phase in self.cfg.phases]
         return train_stages(ctx, [Stage(*stage) for stage in zip(self.cfg.labels, self.stages, rows, strict=True)])

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -84,17 +85,23 @@ class GepaPrompt:
     def train(self, ctx: RunContext) -> RunResult:
         """Search until the budget, a perfect score or the patience ends it."""
         services = services_of(ctx)
-        if services.evaluate is not None:
-            message = "gepa_prompt trains no weights that run.eval could score"
-            raise ConfigError(Problem(message, path="run.eval", hint="Use metadata.benchmark, and remove run.eval."))
-        train, val = self._split(ctx.extras["train_rows"])
-        calls = PromptCalls(ctx.output_dir)
+        refuse_evaluation(services)
+        return self._conclude(ctx, services, self.search(ctx.extras["train_rows"], services, ctx.output_dir))
+
+    def search(self, rows: Sequence[Row], services: RunServices, folder: Path) -> dict[str, Any]:
+        """The best prompt for the model as it is now, with all candidates; every call is kept in a folder."""
+        train, val = self._split(rows)
+        calls = PromptCalls(folder)
         try:
-            search = _Search(self.cfg, services, calls)
-            outcome = search.run(train, val, services.seed)
-            return self._conclude(ctx, services, outcome, calls)
+            outcome = _Search(self.cfg, services, calls).run(train, val, services.seed)
+            return {**outcome, "file": str(calls.conclude(outcome))}
         finally:
             calls.close()
+
+    def metrics_of(self, outcome: Mapping[str, Any]) -> dict[str, float]:
+        """How a search went."""
+        scores = {"val/score": outcome["best_score"], "val/seed_score": outcome["seed_score"]}
+        return {**scores, "steps": float(outcome["proposals"]), "metric_calls": float(outcome["metric_calls"])}
 
     def _split(self, rows: Sequence[Row]) -> tuple[list[HarborTask], list[HarborTask]]:
         tasks = [_as_task(row, at) for at, row in enumerate(rows)]
@@ -109,14 +116,10 @@ class GepaPrompt:
             raise ConfigError(Problem(message, path="algorithm.params.budget", value=self.cfg.budget, hint=hint))
         return train, val
 
-    def _conclude(
-        self, ctx: RunContext, services: RunServices, outcome: dict[str, Any], calls: PromptCalls
-    ) -> RunResult:
-        artifacts = {"prompts": str(calls.conclude(outcome))}
-        steps = float(outcome["proposals"])
-        metrics = {"val/score": outcome["best_score"], "val/seed_score": outcome["seed_score"], "steps": steps}
-        metrics["metric_calls"] = float(outcome["metric_calls"])
-        services.observers.on_step(int(steps), metrics)
+    def _conclude(self, ctx: RunContext, services: RunServices, outcome: dict[str, Any]) -> RunResult:
+        artifacts = {"prompts": outcome["file"]}
+        metrics, steps = self.metrics_of(outcome), int(outcome["proposals"])
+        services.observers.on_step(steps, metrics)
         renderer = services.renderer.name if services.renderer else None
         if self.cfg.task is None and services.client is not None:
             log = CheckpointLog.in_dir(ctx.output_dir)
@@ -124,14 +127,19 @@ class GepaPrompt:
             if known is None:
                 sampler = services.client.sampler("prompted").result().ref
                 state = services.client.save_state("prompted").result()
-                known = Checkpoint(
-                    "prompted", int(steps), state, sampler, final=True, metrics=metrics, renderer=renderer
-                )
+                known = Checkpoint("prompted", steps, state, sampler, final=True, metrics=metrics, renderer=renderer)
                 log.append(known)
             artifacts |= {"final_sampler": known.sampler, "final_checkpoint": known.state}
         prompt = outcome["best"] if self.cfg.task is None else None
         notes = RunNotes(renderer=renderer, selection_metric="val/score", selection_mode="max", system_prompt=prompt)
         return RunResult(ctx.run_id, "completed", metrics, artifacts, notes=notes)
+
+
+def refuse_evaluation(services: RunServices) -> None:
+    """A prompt is no weights: `run.eval` would score the model without it."""
+    if services.evaluate is not None:
+        message = "gepa_prompt trains no weights that run.eval could score"
+        raise ConfigError(Problem(message, path="run.eval", hint="Use metadata.benchmark, and remove run.eval."))
 
 
 def _as_task(row: Row, at: int) -> HarborTask:

@@ -2,11 +2,13 @@
 
 Each stage begins with the weights of the one before and a fresh optimizer. All stages share one `checkpoints.jsonl`, so
 a killed run goes on in the stage and at the step it had reached. `setup` always sees the weights its stage began with,
-also when the run resumes: a reference model must not drift.
+also when the run resumes: a reference model must not drift. A stage that tunes the prompt leaves the weights as they
+are; the stages after it train with that prompt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
+from ..inference.renderers.prompted import PromptedRenderer
 from ..log import get_logger
 from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import Checkpoint, CheckpointLog
@@ -23,6 +26,7 @@ from ..training.blocking import run_blocking
 from ..training.loop import TrainingLoop
 from ..training.services import RunServices, services_of
 from .base import BaseAlgorithm
+from .gepa_prompt import GepaPrompt
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
@@ -36,7 +40,7 @@ class Stage:
     """One recipe on one set of rows."""
 
     name: str
-    algorithm: BaseAlgorithm
+    algorithm: BaseAlgorithm | GepaPrompt
     rows: Sequence[Row]
     at_end: Score | None = None
     """Scores the model when the stage is finished; the metrics go into its final checkpoint."""
@@ -49,8 +53,19 @@ def train_stages(ctx: RunContext, stages: Sequence[Stage]) -> RunResult:
 
 def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm:
     """A recipe that can be one of several stages; `path` is where the config names it."""
+    algorithm = combined_algorithm(kind, params, path=path)
+    if isinstance(algorithm, GepaPrompt):
+        hint = "Use it as a phase of `combo`, or as a run of its own."
+        raise ConfigError(
+            Problem("this algorithm trains no weights that the next stage could go on from", path, kind, hint)
+        )
+    return algorithm
+
+
+def combined_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm | GepaPrompt:
+    """A recipe that can be a phase of `combo`: one that trains weights, or one that tunes the prompt."""
     algorithm: object = get_algorithm(kind)(**params)
-    if not isinstance(algorithm, BaseAlgorithm):
+    if not isinstance(algorithm, BaseAlgorithm | GepaPrompt):
         hint = "Subclass BaseAlgorithm and define build_batch, or train it as a run of its own."
         raise ConfigError(Problem("this algorithm has a train() of its own and cannot be a stage", path, kind, hint))
     return algorithm
@@ -119,21 +134,52 @@ class _StagedRun:
         algorithm, client = stage.algorithm, self.client
         if index > 0:
             await client.load_state(self.finals[index - 1].state, with_optimizer=False)
+        if isinstance(algorithm, GepaPrompt):
+            return await self._tune_prompt(index, stage, algorithm, offset)
+        prompt = self._prompt_of(index)
         algorithm.bind(
             client=client,
-            renderer=self.renderer,
+            renderer=PromptedRenderer(self.renderer, prompt) if prompt else self.renderer,
             rows=stage.rows,
             seed=self.services.seed,
             run_dir=self.ctx.output_dir / "stages" / stage.name if len(self.stages) > 1 else self.ctx.output_dir,
             services=self.services,
         )
         try:
-            return await self._set_up_and_run(index, stage, offset)
+            return await self._set_up_and_run(index, stage, algorithm, offset)
         finally:
             algorithm.close()
 
-    async def _set_up_and_run(self, index: int, stage: Stage, offset: int) -> Checkpoint:
-        algorithm, services = stage.algorithm, self.services
+    async def _tune_prompt(self, index: int, stage: Stage, algorithm: GepaPrompt, offset: int) -> Checkpoint:
+        """Search a prompt for the weights of the stage before; those after train, and all is scored, with it."""
+        folder = self.ctx.output_dir / "stages" / stage.name
+        outcome = await asyncio.to_thread(algorithm.search, stage.rows, self.services, folder)
+        metrics = algorithm.metrics_of(outcome)
+        end = offset + int(outcome["proposals"])
+        self.services.observers.on_step(end, metrics)
+        name = f"stage{index}-prompted"
+        found = Checkpoint(
+            name,
+            end,
+            await self.client.save_state(name),
+            (await self.client.sampler(name)).ref,
+            stage=index,
+            final=True,
+            builder={"system_prompt": outcome["best"]},
+            metrics=metrics,
+            renderer=self.renderer.name,
+            tokens=dict(self.finals[-1].tokens) if self.finals else {},
+        )
+        self.checkpoints.append(found)
+        return found
+
+    def _prompt_of(self, index: int) -> str:
+        """The prompt that was tuned last before a stage."""
+        found = (one.builder.get("system_prompt") for one in reversed(self.finals[:index]))
+        return next((str(one) for one in found if one), "")
+
+    async def _set_up_and_run(self, index: int, stage: Stage, algorithm: BaseAlgorithm, offset: int) -> Checkpoint:
+        services = self.services
         await algorithm.setup()
         if algorithm.cfg.eval_every is not None and services.evaluate is None:
             get_logger(__name__).warning("eval_every is set for '%s', but `eval` names nothing to score", stage.name)
@@ -211,13 +257,17 @@ class _StagedRun:
                 tokens=last.tokens,
                 stop_reason=stop_reason,
                 untrained_stages=untrained if stop_reason is not None and untrained else None,
+                system_prompt=self._prompt_of(len(self.finals)) or None,
             ),
         )
 
     def _selection(self, stage: int) -> tuple[str, Literal["min", "max"]]:
         """What chooses among checkpoints, and which end of it is better: the config's choice, else the recipe's own."""
         algorithm, chosen = self.stages[stage].algorithm, self.services.selection
-        cfg, own = algorithm.cfg, traits_of(algorithm)
+        own = traits_of(algorithm)
+        if isinstance(algorithm, GepaPrompt):
+            return own.selection_metric, own.selection_mode
+        cfg = algorithm.cfg
         metric = cfg.selection_metric or (chosen.metric if chosen else own.selection_metric)
         if cfg.selection_mode is not None:
             return metric, cfg.selection_mode
@@ -229,7 +279,8 @@ class _StagedRun:
 
     def _make_room(self, stage: int) -> None:
         """Remove the weights of checkpoints that are neither among the newest nor among the best."""
-        keep = self.stages[stage].algorithm.cfg.keep_checkpoints
+        algorithm = self.stages[stage].algorithm
+        keep = None if isinstance(algorithm, GepaPrompt) else algorithm.cfg.keep_checkpoints
         if keep is None:
             return
         there = self.checkpoints.kept()

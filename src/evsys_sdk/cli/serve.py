@@ -63,10 +63,16 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial time per operation, for benchmarks."
 )
+@click.option("--traces", metavar="NAME", help="Keep chats as traces in this store: see evsys traces.")
 @json_option
 @import_option
 def serve(
-    as_json: bool, params: tuple[str, ...], api_key_file: str | None, state_dir: str | None, **options: Any
+    as_json: bool,
+    params: tuple[str, ...],
+    api_key_file: str | None,
+    state_dir: str | None,
+    traces: str | None,
+    **options: Any,
 ) -> int:
     """Serve models to any client of the Tinker protocol, for instance the `tinker` package, and of OpenAI's API.
 
@@ -88,7 +94,17 @@ def serve(
     given = read_params(params, "--backend-param")
     settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, api_key=_key(api_key_file), **options)
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
-    run(settings, lambda url: _announce(url, settings, as_json), catalog)
+    if traces is None:
+        run(settings, lambda url: _announce(url, settings, as_json), catalog)
+        return 0
+    from ..loop.traces.request_log import RequestLog
+    from ..loop.traces.store import LiveStore
+
+    log = RequestLog(LiveStore(traces))
+    try:
+        run(settings, lambda url: _announce(url, settings, as_json), catalog, log.wrap)
+    finally:
+        log.close()
     return 0
 
 

@@ -11,6 +11,7 @@ from .output import emit, json_option, table
 
 if TYPE_CHECKING:
     from ..loop.traces.store import ImportReport
+    from ..loop.traces.trace import RewardRule
 
 
 @click.group()
@@ -38,16 +39,45 @@ def import_(
     as_json: bool,
 ) -> None:
     """Add the traces in FILES to a store, each once, without secrets and personal things."""
-    from ..errors import ConfigError
     from ..loop.traces.store import import_traces
-    from ..loop.traces.trace import BadRecord, RewardRule
 
-    try:
-        rules = [RewardRule.parse(one) for one in feedback]
-    except BadRecord as error:
-        raise ConfigError(str(error)) from None
-    report = import_traces(name, files, format=format, rules=rules, most_bad=most_bad, keep_personal=keep_personal)
+    report = import_traces(
+        name, files, format=format, rules=_rules(feedback), most_bad=most_bad, keep_personal=keep_personal
+    )
     emit(report.to_dict(), as_json, lambda: _render(report))
+
+
+@traces.command()
+@click.option("--name", required=True, help="Store to add them to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=4318, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File with the key that senders must have.")
+@click.option("--allow-anyone", is_flag=True, help="Listen to other machines although there is no key.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@json_option
+def listen(
+    name: str,
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    allow_anyone: bool,
+    feedback: tuple[str, ...],
+    keep_personal: bool,
+    as_json: bool,
+) -> None:
+    """Receive spans over OTLP/HTTP and add their traces to a store, until it is stopped."""
+    from ..loop.traces.receiver import PATH, Receiver, ReceiverSettings
+    from ..loop.traces.store import LiveStore
+
+    key = _read_key(api_key_file) if api_key_file else None
+    settings = ReceiverSettings(host, port, key, allow_anyone)
+    with Receiver(settings, LiveStore(name, rules=_rules(feedback), keep_personal=keep_personal)) as receiver:
+        told = f"{name} receives traces at {receiver.url}{PATH}. Ctrl-C stops it."
+        emit({"url": receiver.url, "path": PATH, "name": name}, as_json, lambda: click.echo(told))
+        _wait_for_signal()
 
 
 @traces.command("list")
@@ -91,6 +121,38 @@ def seal(name: str, share: float, min_reward: float | None, verifier: str, as_js
             click.echo(f"  left out   {count}: {reason}")
 
     emit(made.to_dict(), as_json, render)
+
+
+def _read_key(path: Path) -> str:
+    from ..errors import ConfigError
+
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--api-key-file {path} cannot be read ({error}).") from None
+    if not key:
+        raise ConfigError(f"--api-key-file {path} is empty. Write the key into it.")
+    return key
+
+
+def _wait_for_signal() -> None:
+    import signal
+    import threading
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    stop.wait()
+
+
+def _rules(feedback: tuple[str, ...]) -> list[RewardRule]:
+    from ..errors import ConfigError
+    from ..loop.traces.trace import BadRecord, RewardRule
+
+    try:
+        return [RewardRule.parse(one) for one in feedback]
+    except BadRecord as error:
+        raise ConfigError(str(error)) from None
 
 
 def _render(report: ImportReport) -> None:

@@ -24,12 +24,12 @@ from typing import Any, Self
 from ..errors import DashboardClientError, DataError, show
 from ..log import get_logger
 from ..record.jsonable import jsonable
-from ..record.metrics import metrics_record
 from ..redact import redact, redact_text
 from .connection import Connection, new_id
-from .mirror import BATCH_BYTES, Mirror, check_size
+from .mirror import BATCH_BYTES, Mirror, encode_record
 from .records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields, check_id
 from .sender import FLUSH_S, RequestHandler, Sender
+from .step_lines import StepLines
 
 _CALL_S = 5.0
 """How long a call that reports something rare waits for a server that answers."""
@@ -58,6 +58,7 @@ class DashboardClient:
             url=api_url, api_key=api_key, project=project_id, log_dir=log_dir, offline=offline
         )
         self._on_request, self._raise = on_request, raise_refusals
+        self._steps = StepLines()
         self._mirror: Mirror | None = None
         self._sender: Sender | None = None
         self._opening = threading.Lock()
@@ -128,8 +129,8 @@ class DashboardClient:
         self, run_id: str, step: int, metrics: Mapping[str, float] | None = None, **more: float
     ) -> None:
         """Report the metrics of one step; never waits."""
-        line = metrics_record(step, {**metrics, **more} if metrics and more else metrics or more)
-        self._append({"kind": "step", "run": run_id, "at": time.time(), "line": line})
+        told = {**metrics, **more} if metrics and more else metrics or more
+        self._append(self._steps.encode(run_id, step, told))
 
     def log_eval_run(
         self,
@@ -173,8 +174,7 @@ class DashboardClient:
         size = 0
         for position, prediction in enumerate(predictions):
             row = {"task_id": str(position), **_clean(dict(prediction))}
-            check_size(row, f"a prediction of task {show(row.get('task_id'))}")
-            length = len(str(row))
+            length = len(encode_record(row, f"a prediction of task {show(row.get('task_id'))}"))
             if rows and size + length > BATCH_BYTES:
                 self._report({**base, "rows": rows}, wait=False)
                 rows, size = [], 0
@@ -252,16 +252,15 @@ class DashboardClient:
 
     def _report(self, record: dict[str, Any], *, wait: bool = True) -> None:
         """Write a record down, without secrets; what is rare is waited for, so that a refusal is told at once."""
-        record = _clean(record)
-        check_size(record, f"this {record['kind']}")
-        self._append(record, wait=wait and self._raise)
+        line = encode_record(_clean(record), f"this {record['kind']}")
+        self._append(line, wait=wait and self._raise)
 
-    def _append(self, record: dict[str, Any], *, wait: bool = False) -> None:
+    def _append(self, line: bytes, *, wait: bool = False) -> None:
         if self._mirror is None or self._pid != os.getpid():
             self._open()
         mirror, sender = self._mirror, self._sender
         assert mirror is not None
-        number = mirror.append(record)
+        number = mirror.append(line)
         if sender is None:
             return
         sender.wake(number + 1)

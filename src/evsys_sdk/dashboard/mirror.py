@@ -48,12 +48,12 @@ class Mirror:
         self.length = 0
         """How many records the stream has."""
         header = {"kind": "stream", "format": FORMAT, "stream": self.stream, "project": project, "sdk": __version__}
-        self.append({**header, "at": time.time()})
+        self.append(encode_line({**header, "at": time.time()}, str(self.path)))
 
-    def append(self, record: dict[str, Any]) -> int:
-        """Add a record; it is on disk when this returns. Returns its number."""
+    def append(self, line: bytes) -> int:
+        """Add a record as a line; it is on disk when this returns. Returns its number."""
         with self._lock:
-            self._file.append(record)
+            self._file.append_line(line)
             self.length += 1
             return self.length - 1
 
@@ -61,13 +61,13 @@ class Mirror:
         self._file.close()
 
 
-def check_size(record: dict[str, Any], what: str) -> None:
-    """Refuse a record that no server would take."""
-    size = len(encode_line(record, what))
-    if size > LARGEST_RECORD:
-        raise DataError(
-            f"{what} has {size} bytes, and one record of the dashboard has at most {LARGEST_RECORD}. Log less at once."
-        )
+def encode_record(record: dict[str, Any], what: str) -> bytes:
+    """A record as a line; refuses one that no server would take."""
+    line = encode_line(record, what)
+    if len(line) > LARGEST_RECORD:
+        size = f"{len(line)} bytes, and one record of the dashboard has at most {LARGEST_RECORD}"
+        raise DataError(f"{what} has {size}. Log less at once.")
+    return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,12 @@ class Batch:
     """Some consecutive records, as they are in the file."""
 
     first: int
-    lines: list[bytes]
-    end: int
-    """Where the next record begins in the file."""
-
-    @property
-    def next(self) -> int:
-        return self.first + len(self.lines)
+    data: bytes
+    """Whole lines."""
+    next: int
+    """The number of the record after them."""
+    is_full: bool
+    """Whether there was no room for more."""
 
 
 class StreamReader:
@@ -107,17 +106,17 @@ class StreamReader:
         cut = data.rfind(b"\n") + 1
         if not cut:
             return None
-        return Batch(self._number, data[: cut - 1].split(b"\n"), self.offset + cut)
+        return Batch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
 
     def advance(self, batch: Batch) -> None:
         """Go on after a batch."""
-        self.offset, self._number = batch.end, batch.next
+        self.offset, self._number = self.offset + len(batch.data), batch.next
 
     def go_to(self, number: int) -> bool:
         """Go to a record; False when the stream has not so many."""
         self.offset = self._number = 0
         while self._number < number and (batch := self.read()) is not None:
-            wanted = batch.lines[: number - batch.first]
+            wanted = batch.data.split(b"\n", number - batch.first)[:-1]
             self.offset += sum(len(line) + 1 for line in wanted)
             self._number += len(wanted)
         return self._number == number

@@ -26,8 +26,8 @@ PATIENCE_S = 0.5
 """All the time that callers ever wait for a server that does not answer."""
 FLUSH_S = 10.0
 """How long the end of a run waits for a server that does answer."""
-_GATHER_S = 0.02
-"""Records of so long go into one request; the first waits, the others travel with it."""
+_GATHER_S = 0.05
+"""Records of so long go into one request, unless somebody waits; the first waits, the others travel with it."""
 _LONGEST_PAUSE_S = 30.0
 
 _warned_about: set[str] = set()
@@ -46,25 +46,29 @@ class StreamUpload:
         """How many records the server has."""
         self.rejected: list[str] = []
         """Why the server put single records aside."""
+        self.is_behind = True
+        """Whether there is certainly more to send."""
         self._http: HTTPConnection | None = None
         self._batch_bytes = BATCH_BYTES
 
     def send_batch(self) -> dict[str, Any] | None:
         """Send what comes next; the server's answer, or None when there is nothing to send."""
         batch = self.reader.read(self._batch_bytes)
+        self.is_behind = batch is not None
         if batch is None:
             return None
         try:
-            answer = self.post(b"\n".join(batch.lines), batch.first)
+            answer = self.post(batch.data, batch.first)
         except Gap as gap:  # the server has more than we know of, or lost what it had not acknowledged for good
             self.resume_at(gap.next_seq)
             return {}
         except DashboardClientError as error:
-            if error.status == 413 and len(batch.lines) > 1:
+            if error.status == 413 and batch.next - batch.first > 1:
                 self._batch_bytes = max(self._batch_bytes // 4, 1)
                 return {}
             raise
         self.reader.advance(batch)
+        self.is_behind = batch.is_full
         self.acknowledged = max(batch.next, int(answer.get("next", 0)))
         for one in answer.get("rejected", ()):
             self.rejected.append(f"record {one.get('seq')}: {one.get('reason')}")
@@ -195,11 +199,11 @@ class Sender:
                 idle = pause or self._written <= self._upload.acknowledged
                 if idle and not (self._stopping or (pause and self._hurried)):
                     self._state.wait(pause or IDLE_S)
-                hurried, self._hurried = self._hurried, False
+                if not (pause or self._hurried):
+                    self._state.wait_for(lambda: self._hurried or self._stopping, _GATHER_S)
+                self._hurried = False
                 if self._stopping:
                     break
-            if not (pause or hurried):
-                time.sleep(_GATHER_S)
             pause = self._send_all(pause)
         if self.refusal is None and self._upload.acknowledged >= self._written:
             self._note()
@@ -211,7 +215,7 @@ class Sender:
             while (answer := self._upload.send_batch()) is not None:
                 self._settle(failing=False)
                 self._hand_on(answer)
-                if self._stopping:
+                if self._stopping or not self._upload.is_behind:  # what is new since is gathered first
                     return 0.0
             if self.on_request is not None:
                 self._hand_on(self._upload.ask())

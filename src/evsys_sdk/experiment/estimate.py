@@ -23,6 +23,7 @@ from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..config.prices import backend_of
+from ..data.chat import text_of
 from ..eval.row_tasks import target_of, tasks_of_rows
 from ..eval.run_eval import ROOM_FOR_ANSWER
 from ..inference.renderer import Renderer, get_renderer
@@ -155,7 +156,8 @@ class _Look:
         rows = self.load(run.data) if run.data else []
         if isinstance(algorithm, Combo):
             each = [self.load(phase.data) if phase.data else rows for phase in algorithm.cfg.phases]
-            return list(zip(algorithm.stages, each, strict=True))
+            stages = zip(algorithm.stages, each, strict=True)
+            return [(stage, found) for stage, found in stages if isinstance(stage, BaseAlgorithm)]
         return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm) else []
 
     def _plan(self, algorithm: BaseAlgorithm, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
@@ -194,7 +196,7 @@ class _Look:
             held_out = [run.eval.eval_data or run.data] if run.continual is None else _stage_data(run)
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
             seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
-            prompts = [self._length(task.instruction) for task in seen] or [0.0]
+            prompts = [self._length(text_of(task.instruction)) for task in seen] or [0.0]
             lengths = [self._length(target_of(task)) for task in seen] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
@@ -208,7 +210,7 @@ class _Look:
             right = [getattr(task.verifier, "expected", None) for task in seen]
             lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in right]
             answers, expected = len(tasks) * settings.samples, min(fmean(lengths), longest)
-            read = len(tasks) * fmean(self._length(task.instruction) for task in seen)
+            read = len(tasks) * fmean(self._length(text_of(task.instruction)) for task in seen)
             scoring = PlannedScoring(answers * expected, entry.run_every, 1 + len(entry.models), read)
             self._sample(answers * scoring.times(steps), expected, longest)
             self.found.scorings.append(scoring)

@@ -3,40 +3,33 @@
     decision = decide(system)
     decision.learn, decision.why
 
-Enough must have happened, and something must have changed: answers fail, questions are new, rewards fell, or it was
-waited long enough. Shares are believed by the end of their interval, so that a few bad answers are not an alarm.
+Enough must have happened, something must have changed (answers fail, questions are new, rewards fell, or it was waited
+long enough), and there must be something to learn it from: good answers to what is new or failed. What people disagree
+about is not learned. Shares are believed by the end of their interval, so a few bad answers are not an alarm. Where a
+model is named, it is asked last, and can only turn a yes into a no.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..experiment.statistics.student_t import t_quantile
+from .opinion import ask_opinion
+from .questions import Asked, follow_settled, is_new, pairs_of, sort_by_kind
+from .reason import Reason
 from .system import SystemConfig
-from .traces.rounds import read_rounds
+from .traces.rounds import read_rounds, taken_in, trained_in
 from .traces.store import TraceStore
 
 _Z = 1.96
 _DAY_S = 86_400.0
-_WORD = re.compile(r"\w+")
-_KNOWN_SHARE = 0.5
-"""A question is new when less than this share of its pairs of words was seen in training."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """What one rule saw."""
-
-    rule: str
-    votes: bool | None
-    """For learning, against it, or neither."""
-    text: str
-    value: float = 0.0
+_MET_AGAIN = 0.1
+"""Others must have failed at this share of a kind of question for a good answer to it to be worth learning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,69 +43,89 @@ class LearnDecision:
     hypothesis: str = ""
     expected_effect: float = 0.0
     """How much better answers to questions like the new ones can become, at most."""
-    facts: dict[str, float] = field(default_factory=dict[str, float])
+    aside: frozenset[str] | set[str] = frozenset()
+    """Ids of new traces that people disagree about, which are not to be learned."""
 
     def to_dict(self) -> dict[str, Any]:
         why = [{"rule": one.rule, "votes": one.votes, "text": one.text, "value": one.value} for one in self.why]
         about = {"learn": self.learn, "why": why, "new_traces": self.new, "hypothesis": self.hypothesis}
-        return {**about, "expected_effect": self.expected_effect}
+        return {**about, "expected_effect": self.expected_effect, "left_aside": len(self.aside)}
 
 
 def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[int] = ()) -> LearnDecision:
     """Judge the new traces of a system; traces of the rounds in `without` were not trained on."""
     rules, refused = system.decide, set(without)
     rounds = read_rounds(system.traces.store)
-    taken = {id for one in rounds for key in ("trained", "held_out") for id in one[key]}
-    trained = {id for one in rounds if one["number"] not in refused for id in one["trained"]}
+    taken, trained = taken_in(rounds), trained_in(rounds, refused)
     traces = list(TraceStore(system.traces.store).read())
-    new, known = [one for one in traces if one["id"] not in taken], [one for one in traces if one["id"] in trained]
-    if len(new) < rules.min_new:
-        return LearnDecision(
-            False, [Reason("volume", False, f"{len(new)} new traces, {rules.min_new} are needed.")], len(new)
-        )
+    fresh = [one for one in traces if one["id"] not in taken]
+    volume = _judge_volume(len(fresh), rules.min_new)
+    if volume.votes is False:
+        return LearnDecision(False, [volume], len(fresh))
+    new, known = sort_by_kind(fresh, [one for one in traces if one["id"] in trained])
+    disputed, contradiction = _judge_contradiction(new, known, rules.max_contradiction)
+    aside = {trace["id"] for trace, one in zip(fresh, new, strict=True) if one.kind in disputed}
+    if aside:  # what people disagree about is no reason to learn, and not learned
+        new = [one for one in new if one.kind not in disputed]
+        volume = _judge_volume(len(new), rules.min_new)
+        if volume.votes is False:
+            return LearnDecision(False, [volume, contradiction], len(fresh))
     why = [
-        Reason("volume", None, f"{len(new)} new traces, {rules.min_new} are needed."),
+        volume,
         _judge_failures(new, rules.failure_rate),
         _judge_novelty(new, known, rules.novelty),
         _judge_drift(new, known, rules.drift),
-        _judge_contradiction(new, known, rules.max_contradiction),
     ]
-    if rules.max_wait_days is not None:
-        why.append(_judge_waiting(new, rules.max_wait_days, time.time() if now is None else now))
+    if any(one.votes for one in why):
+        bar = max(0.5, _mean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
+        why.append(_judge_lessons(new, known, rules.min_lessons, bar, system.traces.min_reward))
+    why.append(contradiction)
     learn = any(one.votes is True for one in why) and not any(one.votes is False for one in why)
+    if rules.max_wait_days is not None:
+        waiting = _judge_waiting(fresh, rules.max_wait_days, time.time() if now is None else now)
+        why.append(waiting)  # who set a limit wants to learn then, however little there is
+        learn = learn or (waiting.votes is True and all(one.rule == "lessons" or one.votes is not False for one in why))
+    if learn and rules.opinion is not None:
+        why.append(ask_opinion(system, rules.opinion, why, fresh))
+        learn = why[-1].votes is not False
     if not learn:
-        return LearnDecision(False, why, len(new))
+        return LearnDecision(False, why, len(fresh))
     cause = next(one for one in why if one.votes is True)
     effect = max(_failure_share(new), min(1.0, next(one.value for one in why if one.rule == "novelty")))
-    hypothesis = f"Learning from {len(new)} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
-    return LearnDecision(True, why, len(new), hypothesis, effect)
+    hypothesis = f"Learning from {len(fresh)} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
+    return LearnDecision(True, why, len(fresh), hypothesis, effect, aside)
 
 
-def _rewards(traces: Sequence[dict[str, Any]]) -> list[float]:
-    return [one["reward"] for one in traces if one["reward"] is not None]
+def _judge_volume(count: int, fewest: int) -> Reason:
+    told = f"{count} new traces, {fewest} are needed."
+    return Reason("volume", False if count < fewest else None, told, float(count))
 
 
-def _failure_share(traces: Sequence[dict[str, Any]]) -> float:
-    rewards = _rewards(traces)
+def _rewards(asked: Sequence[Asked]) -> list[float]:
+    return [one.reward for one in asked if one.reward is not None]
+
+
+def _failure_share(asked: Sequence[Asked]) -> float:
+    rewards = _rewards(asked)
     return sum(reward < 0.5 for reward in rewards) / len(rewards) if rewards else 0.0
 
 
-def _judge_failures(new: Sequence[dict[str, Any]], most: float) -> Reason:
+def _judge_failures(new: Sequence[Asked], most: float) -> Reason:
     rewards = _rewards(new)
     share, low = _failure_share(new), _lower_end(sum(reward < 0.5 for reward in rewards), len(rewards))
     told = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
     return Reason("failures", True if rewards and low > most else None, told, share)
 
 
-def _judge_novelty(new: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], most: float) -> Reason:
-    seen = {pair for one in known for pair in _pairs(_question(one))}
-    strange = sum(_is_new(_pairs(_question(one)), seen) for one in new)
+def _judge_novelty(new: Sequence[Asked], known: Sequence[Asked], most: float) -> Reason:
+    seen = _seen(known)
+    strange = sum(is_new(one.question, seen) for one in new)
     share, low = strange / len(new), _lower_end(strange, len(new))
     told = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
     return Reason("novelty", True if low > most else None, told, share)
 
 
-def _judge_drift(new: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], most: float) -> Reason:
+def _judge_drift(new: Sequence[Asked], known: Sequence[Asked], most: float) -> Reason:
     before, after = _rewards(known), _rewards(new)
     if len(before) < 2 or len(after) < 2:
         return Reason("drift", None, "There are too few rewards to tell whether they fell.")
@@ -123,42 +136,53 @@ def _judge_drift(new: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]],
     return Reason("drift", True if low > most else None, told, drop)
 
 
-def _judge_contradiction(new: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], most: float) -> Reason:
-    """Good feedback for another answer than the one that was good before: a change of the world, or poison."""
-    before = {_question(one): _answer(one) for one in known if (one["reward"] or 0) >= 0.5}
-    again = [one for one in new if (one["reward"] or 0) >= 0.5 and _question(one) in before]
-    other = sum(_answer(one) != before[_question(one)] for one in again)
-    share, low = other / len(again) if again else 0.0, _lower_end(other, len(again))
-    told = f"{other} of {len(again)} questions that were asked before now have another good answer."
-    if again and low > most:
-        return Reason("contradiction", False, f"{told} Look at them before anything is learned from them.", share)
-    return Reason("contradiction", None, told, share)
+def _judge_lessons(
+    new: Sequence[Asked], known: Sequence[Asked], fewest: int, bar: float, least_reward: float | None
+) -> Reason:
+    """Good answers that say something else than those below a bar, or answer what was never asked before."""
+    seen = _seen(known)
+    asked, failed = Counter(one.kind for one in new), dict[str, Counter[str]]()
+    for one in new:
+        if one.reward is not None and one.reward < bar:
+            failed.setdefault(one.kind, Counter())[one.answer] += 1
+    count = 0
+    for one in new:
+        if one.answer and (least_reward is None if one.reward is None else one.reward >= max(bar, least_reward or 0)):
+            others = failed.get(one.kind, Counter[str]())
+            elsewise = others.total() - others[one.answer]
+            count += is_new(one.question, seen) or elsewise >= max(2, _MET_AGAIN * asked[one.kind])
+    told = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
+    return Reason("lessons", False if count < fewest else None, told, float(count))
 
 
-def _judge_waiting(new: Sequence[dict[str, Any]], most_days: float, now: float) -> Reason:
-    times = [one["time"] for one in new if one["time"] is not None]
+def _judge_contradiction(new: Sequence[Asked], known: Sequence[Asked], most: float) -> tuple[set[str], Reason]:
+    """Good feedback for other answers than the one that was settled, while that one is still liked as well: poison.
+
+    When the settled answer fails now, the world has changed, and there is something to learn.
+    """
+    standings = follow_settled(new, known)
+    disputed = [one for one in standings if not one.is_over and _lower_end(one.others, one.others + one.liked) > most]
+    if not disputed:
+        told = f"People agree about {len(standings)} kinds of questions that are settled."
+        return set(), Reason("contradiction", None, told)
+    worst = max(disputed, key=lambda one: one.others / (one.others + one.liked))
+    share = worst.others / (worst.others + worst.liked)
+    told = (
+        f"{len(disputed)} of {len(standings)} kinds of questions have another good answer than the settled one, which "
+        f"is not found bad, first '{worst.kind}' ({share:.0%}). They are left out; look at them."
+    )
+    return {one.kind for one in disputed}, Reason("contradiction", None, told, share)
+
+
+def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float) -> Reason:
+    times = [one["time"] for one in fresh if one["time"] is not None]
     days = (now - min(times)) / _DAY_S if times else 0.0
     told = f"The oldest new trace has waited for {days:.1f} days ({most_days:g} are allowed)."
     return Reason("waiting", True if days > most_days else None, told, days)
 
 
-def _question(trace: dict[str, Any]) -> str:
-    said = next((one["content"] for one in trace["messages"] if one["role"] == "user"), "")
-    return " ".join(_WORD.findall(said.lower()))
-
-
-def _answer(trace: dict[str, Any]) -> str:
-    return " ".join(_WORD.findall(trace["messages"][-1]["content"].lower()))
-
-
-def _pairs(question: str) -> list[tuple[str, str]]:
-    """Neighbouring words, numbers as one word: order 7 and order 8 are the same kind of question."""
-    words = ["0" if word.isdigit() else word for word in question.split()]
-    return list(zip(["", *words], [*words, ""], strict=True))
-
-
-def _is_new(pairs: Sequence[tuple[str, str]], seen: set[tuple[str, str]]) -> bool:
-    return sum(pair in seen for pair in pairs) < _KNOWN_SHARE * len(pairs)
+def _seen(known: Sequence[Asked]) -> set[tuple[str, str]]:
+    return {pair for one in known for pair in pairs_of(one.question)}
 
 
 def _lower_end(count: int, total: int) -> float:

@@ -178,7 +178,12 @@ class Loop:
         spec = self.system.traces
         try:
             made = seal_round(
-                self._store, share=spec.share, min_reward=spec.min_reward, verifier=spec.verifier, without=refused
+                self._store,
+                share=spec.share,
+                min_reward=spec.min_reward,
+                verifier=spec.verifier,
+                without=refused,
+                aside=decision.aside,
             )
         except DataError as error:
             return Step("decide", f"yes, but there is nothing to learn from: {error}", len(rounds), waits=True)

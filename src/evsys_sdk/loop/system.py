@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ..config.base import Strict
+from ..config.specs import InferenceSpec
 from ..config.typed_file import load_settings
 from .names import check_name
 
@@ -44,8 +45,13 @@ class DecideSpec(Strict):
     """Learn when rewards fell by more than this since the last round, with confidence."""
     max_wait_days: float | None = Field(default=None, gt=0)
     """Learn when the oldest new trace has waited for so long."""
-    max_contradiction: float = Field(default=0.5, ge=0, le=1)
-    """Do not learn when more than this share of questions that were asked before now has another answer."""
+    min_lessons: int = Field(default=8, ge=0)
+    """Do not learn from fewer good answers than this to questions that are new or that others failed at."""
+    max_contradiction: float = Field(default=0.15, ge=0, le=1)
+    """Do not learn when more than this share of the good answers to a known kind of question is another one than the
+    settled one, while that is still liked."""
+    opinion: InferenceSpec | None = None
+    """A model that is asked after the rules said yes; it can only turn the yes into a no, or add words."""
 
 
 class DeploySpec(Strict):

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import EvsysError, show
 from ..log import get_logger
-from . import openai, openai_answers
+from . import external, openai, openai_answers
 from .answer import Refusal
 from .routes import ROOT, ROUTES, Unknown
 from .service import Service
@@ -58,7 +58,7 @@ class App:
     def _admit(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         if not self._key:
             self._check_caller(headers)
-        elif path != _OPEN:
+        elif path != _OPEN and not path.startswith(external.PREFIX):
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
             if not hmac.compare_digest(given, self._key):
                 raise Refusal(

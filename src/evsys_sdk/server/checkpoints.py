@@ -3,6 +3,7 @@
     <state_dir>/runs/<run>/run.json                     the model: base model, rank, seed
     <state_dir>/runs/<run>/weights/<name>.json          weights and optimizer, saved under a name
     <state_dir>/runs/<run>/sampler_weights/<name>.json  weights to sample from
+    <state_dir>/runs/<run>/external_weights/<name>.json weights for programs that do not speak the protocol
     <state_dir>/runs/<run>/engine/                      what the backend wrote
 
 A name exists once its file does, which is written last; so a server that is killed leaves no half checkpoint behind.
@@ -27,8 +28,8 @@ from ..files import write_json
 from ..log import get_logger
 from .answer import Refusal
 
-WEIGHTS, SAMPLER = "weights", "sampler_weights"
-_TYPES: Final = {WEIGHTS: "training", SAMPLER: "sampler"}
+WEIGHTS, SAMPLER, EXTERNAL = "weights", "sampler_weights", "external_weights"
+_TYPES: Final = {WEIGHTS: "training", SAMPLER: "sampler", EXTERNAL: "external"}
 _RUN: Final = re.compile(r"[A-Za-z0-9_-]{1,80}:train:[0-9]{1,9}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
@@ -49,13 +50,13 @@ class Place:
 
     @classmethod
     def of(cls, run_id: str, checkpoint_id: str) -> Place:
-        """From a run and `weights/<name>` or `sampler_weights/<name>`."""
+        """From a run and `weights/<name>`, `sampler_weights/<name>` or `external_weights/<name>`."""
         kind, _, name = checkpoint_id.partition("/")
         if not _RUN.fullmatch(run_id) or kind not in _TYPES or not _NAME.fullmatch(name):
             raise Refusal(
                 400,
                 f"{show(f'tinker://{run_id}/{checkpoint_id}')} is no path of saved weights. They look like "
-                "tinker://<run>/weights/<name> or tinker://<run>/sampler_weights/<name>.",
+                "tinker://<run>/weights/<name>, with sampler_weights or external_weights for weights.",
             )
         return cls(run_id, kind, name)
 

@@ -115,7 +115,7 @@ class OptimStep(Numbered):
 
 
 class Saved(Numbered):
-    """What both ways of saving share."""
+    """What all ways of saving share."""
 
     path: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)
     ttl_seconds: int | None = Field(default=None, ge=3600, le=_LONGEST_TTL_S)
@@ -132,6 +132,12 @@ class SaveForSampler(Saved):
     """Store weights, or keep them in memory for one sampling session."""
 
     sampling_session_seq_id: Number | None = None
+
+
+class SaveExternal(Saved):
+    """Store weights as files for other programs."""
+
+    age_encryption_recipients: Annotated[list[Text], Field(max_length=64)] | None = None
 
 
 class LoadWeights(Numbered):

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..errors import show
-from . import listing, openai, requests, sampling
+from . import external, listing, openai, requests, sampling
 from .answer import Refusal, answer_json
 from .checkpoints import Place
 from .memory import Reading
@@ -194,6 +194,14 @@ def _delete(service: Service, request: Request, body: bytes) -> Result:
     return {}
 
 
+def _addresses(service: Service, request: Request, body: bytes) -> Result:
+    return external.addresses(service.checkpoints, service.signer, _place(request), str(request.base_url))
+
+
+def _download(service: Service, request: Request, body: bytes) -> Result:
+    return external.download(service.checkpoints, service.signer, request)
+
+
 def _place(request: Request) -> Place:
     return Place.of(request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}")
 
@@ -224,6 +232,7 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("GET", "healthz", _in_memory(lambda service, _: listing.health(service))),
     ("POST", "save_weights", _in_turn(requests.SaveWeights, Service.save_weights)),
     ("POST", "save_weights_for_sampler", _in_turn(requests.SaveForSampler, Service.save_for_sampler)),
+    ("POST", "save_weights_external", _in_turn(requests.SaveExternal, Service.save_external)),
     ("POST", "load_weights", _in_turn(requests.LoadWeights, Service.load_weights)),
     ("POST", "client/config", _in_memory(lambda service, _: listing.client_config(service))),
     ("POST", "client/dynamic_config", _in_memory(lambda service, _: {})),
@@ -240,6 +249,8 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("GET", "training_runs/{run_id}/checkpoints", _in_files(_checkpoints_of_run)),
     ("PUT", "training_runs/{run_id}/checkpoints/{kind}/{name}/ttl", _in_files(_set_ttl)),
     ("DELETE", "training_runs/{run_id}/checkpoints/{kind}/{name}", _in_files(_delete)),
+    ("GET", "training_runs/{run_id}/checkpoints/{kind}/{name}/external_weights_urls", _in_files(_addresses)),
+    ("GET", "external_weights/{permission}/{run_id}/{name}/{file:path}", _in_files(_download)),
     ("GET", "checkpoints", _in_files(_checkpoints)),
     ("GET", "sessions", _in_memory(lambda service, _: listing.sessions(service))),
     ("GET", "sessions/{session_id}", _in_memory(lambda service, r: listing.session(service, **r.path_params))),

@@ -22,8 +22,16 @@ _FETCH_S: Final = 3.0
 """After the last operation has ended, clients have this long to fetch results."""
 
 
-def serve(settings: ServeSettings, announce: Callable[[str], None], catalog: Catalog | None = None) -> None:
-    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect."""
+def serve(
+    settings: ServeSettings,
+    announce: Callable[[str], None],
+    catalog: Catalog | None = None,
+    wrap: Callable[[Any], Any] = lambda app: app,
+) -> None:
+    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect.
+
+    `wrap` gets the application and gives the one that is served: who wants to listen stands before it.
+    """
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
     from .protobuf import messages
@@ -32,12 +40,14 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], catalog: Cat
     messages()  # what is missing should show before a client connects
     listening = _listen(settings)
     try:
-        asyncio.run(_serve(Service.start(settings, catalog), listening, announce))
+        asyncio.run(_serve(Service.start(settings, catalog), listening, announce, wrap))
     finally:
         listening.close()
 
 
-async def _serve(service: Any, listening: socket.socket, announce: Callable[[str], None]) -> None:
+async def _serve(
+    service: Any, listening: socket.socket, announce: Callable[[str], None], wrap: Callable[[Any], Any]
+) -> None:
     import uvicorn
 
     from .app import App
@@ -45,7 +55,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
 
     loop = asyncio.get_running_loop()
     config: Any = uvicorn.Config(
-        App(service),
+        wrap(App(service)),
         http=limited(service.settings),
         ws="none",
         lifespan="off",

@@ -21,8 +21,9 @@ from ..log import get_logger
 from . import requests
 from .answer import Refusal, answer_failure, answer_json
 from .catalog import Catalog, EmptyCatalog
-from .checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
+from .checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
 from .engine import Engine
+from .external import Signer
 from .fair_share import FairShare
 from .futures import Futures
 from .memory import Memory
@@ -50,6 +51,7 @@ class Service:
     offered: OfferedModels = field(init=False)
     catalog: Catalog = field(default_factory=EmptyCatalog)
     """Names that OpenAI's API answers to beside models and saved weights."""
+    signer: Signer = field(default_factory=Signer)
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -178,6 +180,24 @@ class Service:
             return {"request_id": model.submit(request.seq_id, lambda: self._snapshot(model, request))}
         name = request.path or f"{request.seq_id:06d}"
         place = Place(model.model_id, SAMPLER, name)
+
+        def start() -> Operation[Response]:
+            self._check_free(place, overwrite=False)
+            return model.client.sampler(f"{request.seq_id:06d}-{name}").then(
+                lambda sampler: self._named(place, sampler.ref, model, request, overwrite=False)
+            )
+
+        return {"request_id": model.submit(request.seq_id, start)}
+
+    def save_external(self, request: requests.SaveExternal) -> dict[str, Any]:
+        """Weights as files, which other programs fetch by signed addresses."""
+        model = self.sessions.model(request.model_id)
+        if request.age_encryption_recipients and not model.turns.seen(request.seq_id):
+            raise model.refuse(
+                request.seq_id, EvsysError("age_encryption_recipients: files are not encrypted here. Leave it out.")
+            )
+        name = request.path or f"{request.seq_id:06d}"
+        place = Place(model.model_id, EXTERNAL, name)
 
         def start() -> Operation[Response]:
             self._check_free(place, overwrite=False)

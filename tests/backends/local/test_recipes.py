@@ -57,7 +57,7 @@ def find_metrics(path: Path) -> Path:
 
 def test_the_quickstart_learns(tmp_path: Path, llama: str) -> None:
     config = on_local(
-        "examples/quickstart/config.yaml", llama, tmp_path, num_epochs=1, eval_every=None, learning_rate=5e-3
+        "examples/01_quickstart/config.yaml", llama, tmp_path, num_epochs=1, eval_every=None, learning_rate=5e-3
     )
     result = Experiment(config).run()
     [run] = result.runs
@@ -116,7 +116,13 @@ def test_a_run_that_broke_off_resumes_on_the_same_losses(
 ) -> None:
     def run(folder: Path, *, resume: bool = False) -> Any:
         config = on_local(
-            "examples/quickstart/config.yaml", llama, folder, max_steps=6, save_every=2, eval_every=None, batch_size=4
+            "examples/01_quickstart/config.yaml",
+            llama,
+            folder,
+            max_steps=6,
+            save_every=2,
+            eval_every=None,
+            batch_size=4,
         )
         return Experiment(config).run(resume=resume)
 
@@ -139,9 +145,9 @@ def test_a_run_that_broke_off_resumes_on_the_same_losses(
     assert resumed.runs[0].metrics["eval/exact_match"] == straight.runs[0].metrics["eval/exact_match"]
 
 
-@pytest.mark.parametrize("example", ["local_sft_smollm2", "local_rl_smollm2"])
+@pytest.mark.parametrize("example", ["17_local_sft", "18_local_rl"])
 def test_the_examples_can_be_rehearsed(example: str, tmp_path: Path) -> None:
-    config = load_yaml(f"examples/{example}/experiment.yaml")
+    config = load_yaml(f"examples/{example}/config.yaml")
     result = Experiment(rehearsal(config.model_copy(update={"output_dir": str(tmp_path), "callbacks": []}))).run()
     assert [run.status for run in result.runs] == ["completed"] * 3, [run.error for run in result.runs]
 
@@ -149,7 +155,7 @@ def test_the_examples_can_be_rehearsed(example: str, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def smollm2() -> str:
     """The folder of SmolLM2-135M-Instruct, which is converted once and kept."""
-    prepare = ROOT / "examples" / "local_sft_smollm2" / "prepare.py"
+    prepare = ROOT / "examples" / "17_local_sft" / "prepare.py"
     folder = Path(str(runpy.run_path(str(prepare))["cached_model"]()))
     if not folder.exists() and "SMOLLM2_WHEEL" in os.environ:
         subprocess.run([sys.executable, str(prepare), "--cached"], check=True)
@@ -163,7 +169,7 @@ def smollm2() -> str:
 
 def short_form(example: str, model: str, tmp_path: Path, steps: int) -> tuple[Any, Path]:
     """One seed of an example, and fewer steps."""
-    config = load_yaml(f"examples/{example}/experiment.yaml")
+    config = load_yaml(f"examples/{example}/config.yaml")
     assert config.run is not None
     params = {**config.run.algorithm.params, "max_steps": steps}
     changed = {
@@ -179,14 +185,14 @@ def short_form(example: str, model: str, tmp_path: Path, steps: int) -> tuple[An
 
 @pytest.mark.slow
 def test_smollm2_learns_to_route(smollm2: str, tmp_path: Path) -> None:
-    run, _ = short_form("local_sft_smollm2", smollm2, tmp_path, steps=30)
+    run, _ = short_form("17_local_sft", smollm2, tmp_path, steps=30)
     assert run.metrics["baseline/test/routing/base/pass@1"] < 0.2
     assert run.metrics["test/routing/pass@1"] > 0.8
 
 
 @pytest.mark.slow
 def test_smollm2_learns_to_answer_with_one_word(smollm2: str, tmp_path: Path) -> None:
-    run, path = short_form("local_rl_smollm2", smollm2, tmp_path, steps=8)
+    run, path = short_form("18_local_rl", smollm2, tmp_path, steps=8)
     rewards = losses(find_metrics(path), "reward/mean")
     assert sum(rewards[-2:]) / 2 > rewards[0] + 0.3
     assert run.metrics["test/one_word/mean_reward"] > run.metrics["baseline/test/one_word/base/mean_reward"] + 0.3

@@ -142,12 +142,12 @@ def both(llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def queries() -> list[str]:
-    rows = (ROOT / "examples/quickstart/data/train.jsonl").read_text("utf-8").splitlines()
+    rows = (ROOT / "examples/01_quickstart/data/train.jsonl").read_text("utf-8").splitlines()
     return [json.loads(row)["query"] for row in rows]
 
 
 def test_sft_tells_the_same_story(both: Callable[..., tuple[Told, Told]]) -> None:
-    mock, local = both(story("examples/quickstart/config.yaml"), queries())
+    mock, local = both(story("examples/01_quickstart/config.yaml"), queries())
     same_story(mock, local)
     assert mock.visits == local.visits
     assert len(mock.visits) == 80
@@ -156,7 +156,7 @@ def test_sft_tells_the_same_story(both: Callable[..., tuple[Told, Told]]) -> Non
 
 
 def test_sft_and_dpo_tell_the_same_story(both: Callable[..., tuple[Told, Told]]) -> None:
-    mock, local = both(story("examples/preference/config.yaml"), queries())
+    mock, local = both(story("examples/09_preference/config.yaml"), queries())
     same_story(mock, local)
     assert mock.visits == local.visits
     for one in (mock, local):
@@ -165,7 +165,7 @@ def test_sft_and_dpo_tell_the_same_story(both: Callable[..., tuple[Told, Told]])
 
 
 def test_sdft_tells_the_same_story(both: Callable[..., tuple[Told, Told]]) -> None:
-    config = story("examples/sdft/config.yaml")
+    config = story("examples/10_sdft/config.yaml")
     config["runs"] = [run for run in config["runs"] if run["name"] == "sdft"]
     mock, local = both(config, queries())
     same_story(mock, local)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.dashboard
 from axe_playwright_python.sync_playwright import Axe  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
+from evsys_sdk.record.events import Kind  # noqa: E402
 from tests.history.recorded import BEGAN, write_experiment  # noqa: E402
 
 from .conftest import Tab  # noqa: E402
@@ -66,6 +67,22 @@ def test_nothing_is_wider_than_a_telephone(open_tab: Callable[..., Tab], project
         if width > 360:
             wide[place] = width
     assert wide == {}
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_what_an_audit_flags_is_marked_in_the_list_on_every_screen(
+    open_tab: Callable[..., Tab], tmp_path: Path, width: int
+) -> None:
+    audited = {"id": "a1", "time": BEGAN, "kind": Kind.AUDITED, "flags": ["contamination"]}
+    long_name = "a-change-with-a-name-that-is-much-wider-than-any-telephone"
+    write_experiment(tmp_path / "outputs", long_name, events=[audited], tags=["routing", "tiny", "nightly"])
+    page = open_tab(tmp_path, viewport={"width": width, "height": 740}).open("/")
+    mark = page.get_by_text("flagged", exact=True)
+    expect(mark).to_be_visible()
+    box = mark.bounding_box()
+    seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
+    for x in (box["x"] + 2, box["x"] + box["width"] - 2):  # not covered and not cut off
+        assert page.evaluate(seen, [x, box["y"] + box["height"] / 2]) == "flagged"
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ export function CampaignPage() {
       {!query.data ? (
         query.error ? <Failure error={query.error} retry={() => void query.refetch()} /> : <Bones lines={10} />
       ) : !all.length ? (
-        <Empty title="No experiments yet" command="evsys run examples/quickstart/config.yaml" />
+        <Empty title="No experiments yet" command="evsys run examples/01_quickstart/config.yaml" />
       ) : (
         <>
           <Running all={all} />

@@ -139,7 +139,7 @@ function Filters(props: {
 function Nothing({ filtered, clear }: { filtered: boolean; clear: () => void }) {
   if (!filtered) {
     return (
-      <Empty title="No experiments yet" command="evsys run examples/quickstart/config.yaml">
+      <Empty title="No experiments yet" command="evsys run examples/01_quickstart/config.yaml">
         Whatever runs in this project shows up here by itself. A first one takes seconds:
       </Empty>
     );
@@ -198,11 +198,9 @@ const Line = memo(function Line({ one, current, picked, onPick }: { one: Experim
           {one.hypothesis || one.name}
         </a>
         {one.hypothesis && <span className="name quiet small clip">{one.name}</span>}
+        {one.invalidated && <span className="tag mark" title={one.invalidated}>do not trust</span>}
+        {one.flags.length > 0 && <span className="tag mark" title={`its last audit flags: ${one.flags.join(", ")}`}>flagged</span>}
         <Tags tags={one.tags.slice(0, 3)} />
-        {one.invalidated && <span className="tag" style={{ color: "var(--invalid)" }} title={one.invalidated}>do not trust</span>}
-        {one.flags.length > 0 && (
-          <span className="tag" style={{ color: "var(--invalid)" }} title={`its last audit flags: ${one.flags.join(", ")}`}>flagged</span>
-        )}
       </span>
       <span role="cell" className="best clip" title={one.best_run}>
         {one.best_run || <span className="quiet">–</span>}

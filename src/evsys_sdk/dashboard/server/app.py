@@ -31,6 +31,7 @@ from .routes_sdk import add_sdk_routes
 from .routing import GuardedRouter, guarded_routes, identity_of
 from .security import Guard
 from .stored import StoredRecords
+from .stored_lines import Lines
 from .writer import Busy, Writer
 
 
@@ -49,13 +50,13 @@ def local_app(source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, na
 
 def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
     """What `evsys dashboard serve` serves: what clients sent, by project."""
-    writer, ingest, signal = Writer(engine), Ingest(), Signal()
+    writer, ingest, lines, signal = Writer(engine), Ingest(), Lines(), Signal()
     gate = KeyGate(engine, writer)
     writer.after_commit.append(signal.ring)
     writer.after_rollback.append(ingest.forget)
 
     def source(request: Request) -> StoredRecords:
-        return StoredRecords(engine, writer, identity_of(request).project)
+        return StoredRecords(engine, writer, lines, identity_of(request).project)
 
     def describe(request: Request) -> Session:
         table = schema.project

@@ -6,12 +6,13 @@ known, and what the server acknowledged is there after any crash.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import DataError as DatabaseDataError
 from sqlalchemy.exc import IntegrityError
 
@@ -22,6 +23,24 @@ from .store import RunRef, UnknownRun
 from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
+
+# Made once, because every batch needs them, and making a statement takes longer than running it.
+_SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
+_CURSOR = select(schema.stream.c.next_seq, schema.stream.c.experiment_id).where(*_SAME_STREAM)
+_MOVE_CURSOR = (
+    update(schema.stream)
+    .where(*_SAME_STREAM)
+    .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
+)
+_OPEN = (
+    select(*(column for column in schema.request.c if column.name not in ("project_id", "state", "answer")))
+    .where(schema.request.c.project_id == bindparam("of"), schema.request.c.experiment_id == bindparam("about"))
+    .where(schema.request.c.state == "open")
+    .order_by(schema.request.c.time)
+)
+
+type _Arrived = tuple[int, bytes, Record]
+"""Number in its stream, as it was sent, and what it says."""
 
 
 class GapError(EvsysError):
@@ -74,12 +93,7 @@ class Ingest:
         store.touch(connection, project, sorted(work.touched))
 
     def _take_lines(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> None:
-        decoded: list[tuple[int, bytes, Record]] = []
-        for seq, line in enumerate(lines, first):
-            try:
-                decoded.append((seq, line, wire.decode(line)))
-            except DataError as error:
-                self._put_aside(work, stream, seq, line, str(error))
+        decoded = self._decode(work, stream, first, lines)
         try:
             with work.connection.begin_nested():
                 self._store_all(work, stream, decoded)
@@ -93,15 +107,42 @@ class Ingest:
                     self.forget()
                     self._put_aside(work, stream, seq, line, f"the database cannot store it: {error.orig}")
 
-    def _store_all(self, work: _Work, stream: str, records: Sequence[tuple[int, bytes, Record]]) -> None:
-        for seq, line, record in records:
+    def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
+        try:
+            return list(zip(range(first, first + len(lines)), lines, wire.decode_all(lines), strict=True))
+        except DataError:  # one of them is none
+            decoded: list[_Arrived] = []
+        for seq, line in enumerate(lines, first):
             try:
-                self._store(work, record)
-            except UnknownRun as error:  # it may come by another stream
-                self._put_aside(work, stream, seq, line, str(error), waits_for=error.run_id)
+                decoded.append((seq, line, wire.decode(line)))
             except DataError as error:
                 self._put_aside(work, stream, seq, line, str(error))
+        return decoded
+
+    def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
+        for (run, _), alike in itertools.groupby(records, _likeness):
+            together = list(alike)
+            if run and self._store_steps(work, run, [cast("wire.Step", record) for _, _, record in together]):
+                continue
+            for seq, line, record in together:
+                try:
+                    self._store(work, record)
+                except UnknownRun as error:  # it may come by another stream
+                    self._put_aside(work, stream, seq, line, str(error), waits_for=error.run_id)
+                except DataError as error:
+                    self._put_aside(work, stream, seq, line, str(error))
         self._points.flush(work.connection)
+
+    def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.Step]) -> bool:
+        """Store many steps of one run at once; False where they have to be looked at one by one."""
+        found = wire.columns_of([step.line for step in steps])
+        known = self._runs.get((work.project, run_id))
+        if found is None or known is None:
+            return False
+        numbers, columns = found
+        self._points.add_columns(work.connection, known.no, numbers, [step.at for step in steps], columns)
+        work.touch(known.experiment_id)
+        return True
 
     def _store(self, work: _Work, record: Record) -> None:
         connection, project = work.connection, work.project
@@ -188,22 +229,23 @@ class Ingest:
         store.upsert(work.connection, schema.quarantine, [values], ("project_id", "stream_id", "seq"))
 
     def _cursor(self, connection: Connection, project: str, stream: str) -> Any:
-        table = schema.stream
-        query = select(table.c.next_seq, table.c.experiment_id).where(
-            table.c.project_id == project, table.c.id == stream
-        )
-        row = connection.execute(query).first()
+        same = {"of": project, "named": stream}
+        row = connection.execute(_CURSOR, same).first()
         if row is None:
             values = {"project_id": project, "id": stream, "next_seq": 0, "updated": time.time()}
-            connection.execute(insert(table).values(**values))
-            return connection.execute(query).one()
+            connection.execute(insert(schema.stream).values(**values))
+            return connection.execute(_CURSOR, same).one()
         return row
 
     def _move_cursor(self, work: _Work, stream: str, next_seq: int) -> None:
-        table = schema.stream
-        same = (table.c.project_id == work.project, table.c.id == stream)
         values = {"next_seq": next_seq, "experiment_id": work.experiment, "updated": time.time()}
-        work.connection.execute(update(table).where(*same).values(**values))
+        work.connection.execute(_MOVE_CURSOR, {"of": work.project, "named": stream, **values})
+
+
+def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
+    """What consecutive steps must share to be stored together: a run, and the names of their metrics."""
+    record = arrived[2]
+    return (record.run, tuple(record.line)) if isinstance(record, wire.Step) else ("", ())
 
 
 @dataclass(slots=True)
@@ -227,9 +269,4 @@ def open_requests(connection: Connection, project: str, experiment: str | None) 
     """What is asked of an experiment and was not taken up yet."""
     if experiment is None:
         return []
-    table = schema.request
-    columns = (table.c.id, table.c.kind, table.c.subject, table.c.reason, table.c.author, table.c.time)
-    query = select(*columns, table.c.experiment_id).where(
-        table.c.project_id == project, table.c.experiment_id == experiment, table.c.state == "open"
-    )
-    return [dict(row) for row in connection.execute(query.order_by(table.c.time)).mappings()]
+    return [dict(row) for row in connection.execute(_OPEN, {"of": project, "about": experiment}).mappings()]

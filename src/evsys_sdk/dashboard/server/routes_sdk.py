@@ -99,7 +99,7 @@ def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest
         check_id(stream, "the stream's id")
         project = identity_of(request).project
         body = await request.body()
-        lines = body.rstrip(b"\n").split(b"\n") if body else []
+        lines = body.removesuffix(b"\n").split(b"\n") if body else []
 
         def take(connection: Connection) -> Any:
             return ingest.take(connection, project, stream, seq, lines)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_postgres
 from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
@@ -22,6 +22,17 @@ from .wire import LARGEST_NUMBER, Object, check_ids, number, whole
 
 _LONGEST_TEXT = 1_000_000
 _SEARCHED = ("name", "hypothesis", "description", "sentence", "conclusion_text", "tags")
+_COUNT_UP = (  # made once, because every batch needs it, and making a statement takes longer than running it
+    update(schema.project)
+    .where(schema.project.c.id == bindparam("of"))
+    .values(version=schema.project.c.version + 1)
+    .returning(schema.project.c.version)
+)
+_MARK_CHANGED = (
+    update(schema.experiment)
+    .where(schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("changed"))
+    .values(version=bindparam("now"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +216,9 @@ def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
 
 def touch(connection: Connection, project: str, experiments: Sequence[str]) -> int:
     """Give experiments that changed a new version, which is what pages are told; returns it."""
-    table = schema.project
-    bump = update(table).where(table.c.id == project).values(version=table.c.version + 1).returning(table.c.version)
-    version = int(connection.execute(bump).scalar_one())
+    version = int(connection.execute(_COUNT_UP, {"of": project}).scalar_one())
     if experiments:
-        changed = (schema.experiment.c.project_id == project, schema.experiment.c.id.in_(experiments))
-        connection.execute(update(schema.experiment).where(*changed).values(version=version))
+        connection.execute(_MARK_CHANGED, [{"of": project, "changed": id, "now": version} for id in experiments])
     return version
 
 

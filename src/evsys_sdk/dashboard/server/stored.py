@@ -16,7 +16,6 @@ from ...record.events import Kind
 from ...record.values import number
 from ..connection import new_id
 from ..cursors import read_cursor, write_cursor
-from ..curves import default_metric
 from ..shapes import (
     Anchor,
     ControlRequest,
@@ -26,7 +25,6 @@ from ..shapes import (
     Events,
     Experiment,
     Experiments,
-    Live,
     NewControlRequest,
     NewNote,
     Note,
@@ -49,18 +47,13 @@ from ..source import (
 )
 from . import schema, store
 from .stored_data import data_entries, data_rows
+from .stored_lines import IDENTITY, Lines
 from .stored_rollouts import list_rollouts, read_rollout
-from .stored_rows import arm_of, count_words, event_of, list_words, note_of, read_object, read_texts
+from .stored_rows import arm_of, count_words, event_of, list_words, note_of, read_object
 from .writer import Writer
 
-_QUIET_S = 900.0
-"""Longest silence after which a running experiment is still taken to be alive."""
-_RECENT = 40
-_SHOWN = [
-    column
-    for column in schema.experiment.c
-    if column.name not in ("config", "conclusion", "commands", "conclusion_text", "words", "description", "varied")
-]
+_MOST_RUNNING = 40
+"""Running experiments of the overview."""
 _KEYS: dict[str, ColumnElement[Any]] = {
     "newest": -func.coalesce(schema.experiment.c.started, schema.experiment.c.received),
     "oldest": func.coalesce(schema.experiment.c.started, schema.experiment.c.received),
@@ -77,8 +70,8 @@ _KEYS: dict[str, ColumnElement[Any]] = {
 class StoredRecords:
     """One project; safe to ask from several threads."""
 
-    def __init__(self, engine: Engine, writer: Writer, project: str) -> None:
-        self._engine, self._writer, self.project = engine, writer, project
+    def __init__(self, engine: Engine, writer: Writer, lines: Lines, project: str) -> None:
+        self._engine, self._writer, self._lines, self.project = engine, writer, lines, project
         self._mine = schema.experiment.c.project_id == project
 
     # -- lists ---------------------------------------------------------------------------------------------------------
@@ -88,9 +81,8 @@ class StoredRecords:
         columns = (table.c.status, table.c.verdict, table.c.tags, table.c.models, table.c.algorithms, table.c.spend)
         with self._engine.connect() as connection:
             rows = connection.execute(select(*columns).where(self._mine)).all()
-            running = self._experiments(
-                connection, select(*_SHOWN).where(self._mine, table.c.status == "running").limit(_RECENT)
-            )
+            is_running = select(*IDENTITY).where(self._mine, table.c.status == "running").limit(_MOST_RUNNING)
+            running = self._read_lines(connection, is_running)
             version = self._version(connection)
         spend: dict[str, float] = {}
         for row in rows:
@@ -113,7 +105,7 @@ class StoredRecords:
             raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
         table, key = schema.experiment, _KEYS[query.sort]
         conditions = [self._mine, *_conditions(query)]
-        page = select(*_SHOWN, key.label("place")).where(*conditions)
+        page = select(*IDENTITY, key.label("place")).where(*conditions)
         if query.cursor:
             kind = str if query.sort == "name" else (int, float)
             place, id = read_cursor(query.cursor, kind, str)
@@ -123,14 +115,14 @@ class StoredRecords:
             rows = connection.execute(page).mappings().all()
             total = int(connection.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one())
             shown = rows[: query.limit]
-            found = self._shown(connection, shown)
+            found = self._lines.read(connection, self.project, shown)
         more = len(rows) > query.limit and shown
         following = write_cursor(shown[-1]["place"], shown[-1]["id"]) if more else None
         return Experiments(items=found, next=following, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
         with self._engine.connect() as connection:
-            return self._experiments(connection, select(*_SHOWN).where(self._mine, schema.experiment.c.id.in_(ids)))
+            return self._read_lines(connection, select(*IDENTITY).where(self._mine, schema.experiment.c.id.in_(ids)))
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
@@ -140,7 +132,7 @@ class StoredRecords:
             arms = self._arms(connection, id)
             events = self._events(connection, id, (Kind.NOTE, Kind.STARTED))
             requests = self._requests(connection, id)
-            [experiment] = self._shown(connection, [row])
+            [experiment] = self._lines.read(connection, self.project, [row])
         started = next((event for event in events if event.kind == Kind.STARTED), None)
         return ExperimentData(
             experiment=experiment,
@@ -291,70 +283,8 @@ class StoredRecords:
             raise NotFound("experiment", id)
         return found
 
-    def _experiments(self, connection: Connection, query: Any) -> list[Experiment]:
-        return self._shown(connection, connection.execute(query).mappings().all())
-
-    def _shown(self, connection: Connection, rows: Sequence[RowMapping]) -> list[Experiment]:
-        """Lines of the list, with what the client did not say itself."""
-        ids = [str(row["id"]) for row in rows]
-        run = schema.run
-        counted = (
-            run.c.experiment_id,
-            func.count(),
-            func.count(run.c.run.distinct()),
-            func.sum(case((and_(run.c.status == "completed", run.c.unscored == ""), 1), else_=0)),
-            func.sum(case((or_(run.c.status == "failed", run.c.unscored != ""), 1), else_=0)),
-        )
-        mine = (run.c.project_id == self.project, run.c.experiment_id.in_(ids))
-        counts = {
-            row[0]: row[1:] for row in connection.execute(select(*counted).where(*mine).group_by(run.c.experiment_id))
-        }
-        alive = self._alive(connection, [str(row["id"]) for row in rows if row["status"] == "running"])
-        return [self._experiment(connection, row, counts.get(row["id"], (0, 0, 0, 0)), alive) for row in rows]
-
-    def _alive(self, connection: Connection, ids: Sequence[str]) -> set[str]:
-        """The running experiments that somebody reported about not long ago."""
-        table = schema.stream
-        mine = (table.c.project_id == self.project, table.c.experiment_id.in_(ids))
-        heard = select(table.c.experiment_id).where(*mine, table.c.updated > time.time() - _QUIET_S)
-        return {str(id) for id in connection.execute(heard).scalars()} if ids else set()
-
-    def _experiment(self, connection: Connection, row: RowMapping, counts: Any, alive: set[str]) -> Experiment:
-        running = row["status"] == "running" and (row["id"] in alive or time.time() - row["received"] < _QUIET_S)
-        status = "killed" if row["status"] == "running" and not running else str(row["status"])
-        told = {name: row[name] for name in ("n_arms", "n_runs", "n_done", "n_failures")}
-        counted = dict(zip(told, (int(count or 0) for count in counts), strict=True))
-        plain = ("id", "name", "verdict", "hypothesis", "sentence", "metric", "best_run", "best_score", "best_low")
-        plain += ("best_high", "parent_id", "started", "ended", "invalidated", "n_notes", "version")
-        spend = {name: value for name, raw in read_object(row["spend"]).items() if (value := number(raw)) is not None}
-        values: Object = {name: row[name] for name in plain}
-        values |= {name: counted[name] if value is None else value for name, value in told.items()}
-        values |= {name: read_texts(row[name]) for name in ("tags", "models", "algorithms", "backends", "flags")}
-        live = self._live(connection, str(row["id"])) if running else None
-        mode = "min" if row["mode"] == "min" else "max"
-        return Experiment(**values, status=status, mode=mode, spend=spend, live=live)
-
-    def _live(self, connection: Connection, id: str) -> Live:
-        run, latest, key, point = schema.run, schema.metric_latest, schema.metric_key, schema.metric_point
-        mine = (run.c.project_id == self.project, run.c.experiment_id == id, run.c.status == "started")
-        arms = connection.execute(select(run.c.no, run.c.step, run.c.total_steps).where(*mine)).all()
-        furthest = max(arms, key=lambda arm: arm[1] if arm[1] is not None else -1, default=None)
-        if furthest is None:
-            awaits = self._awaits_approval(connection, id)
-            return Live(arms_running=0, step=None, total_steps=None, metric="", recent=[], awaits_approval=awaits)
-        logged = select(key.c.id, key.c.name).join(latest, latest.c.key_id == key.c.id)
-        keys = {str(name): no for no, name in connection.execute(logged.where(latest.c.run_no == furthest[0])).all()}
-        metric = default_metric(sorted(keys))
-        same = (point.c.run_no == furthest[0], point.c.key_id == keys.get(metric, -1), point.c.value.is_not(None))
-        recent = select(point.c.value).where(*same).order_by(point.c.step.desc()).limit(_RECENT)
-        values = [float(value) for value in connection.execute(recent).scalars()][::-1]
-        return Live(arms_running=len(arms), step=furthest[1], total_steps=furthest[2], metric=metric, recent=values)
-
-    def _awaits_approval(self, connection: Connection, id: str) -> bool:
-        table, words = schema.event, (Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED)
-        mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(words))
-        last = select(table.c.kind).where(*mine).order_by(table.c.no.desc()).limit(1)
-        return connection.execute(last).scalar() == Kind.APPROVAL_AWAITED
+    def _read_lines(self, connection: Connection, query: Any) -> list[Experiment]:
+        return self._lines.read(connection, self.project, connection.execute(query).mappings().all())
 
     def _arms(self, connection: Connection, id: str) -> list[ArmData]:
         run, latest, key = schema.run, schema.metric_latest, schema.metric_key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -18,6 +18,7 @@ _ODD = {"NaN", "Infinity", "-Infinity"}
 
 type Whole = Annotated[int, msgspec.Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 type Object = dict[str, Any]
+type Columns = dict[str, Sequence[float]]
 
 
 class _Record(msgspec.Struct, tag_field="kind", frozen=True):
@@ -150,6 +151,36 @@ def decode(line: bytes) -> Record:
     return record
 
 
+def decode_all(lines: Sequence[bytes]) -> list[Record]:
+    """Many records; DataError when one of them cannot be stored, and then `decode` finds out which."""
+    try:
+        return [decode(line) if b"\\u0000" in line else _decode(line) for line in lines]
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(str(error)) from None
+
+
+def columns_of(lines: Sequence[Object]) -> tuple[Sequence[int], Columns] | None:
+    """Steps and metrics of lines that have the same names, column by column; None where one needs a closer look.
+
+    Nearly all metrics come this way, so nothing here is done for each of them by itself.
+    """
+    if len(lines[0]) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in lines[0]):
+        return None
+    columns: dict[str, list[Any]] = {name: [line[name] for line in lines] for name in lines[0]}
+    steps = columns.pop("step", [])
+    if set(map(type, steps)) != {int} or min(steps) < -LARGEST_NUMBER or max(steps) > LARGEST_NUMBER:
+        return None
+    for name, values in columns.items():
+        kinds = set(map(type, values))
+        try:
+            columns[name] = values if kinds == {float} else list(map(float, values))
+        except (TypeError, ValueError, OverflowError):
+            return None
+        if not kinds <= {float, int} or not all(map(math.isfinite, columns[name])):
+            return None
+    return steps, cast("Columns", columns)
+
+
 def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | None]]]:
     """Step, and (name, value, NaN or infinity) of each metric of a recorded line."""
     step = line.get("step")
@@ -160,9 +191,6 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
         raise DataError(f"a line of metrics has {len(line)} entries; at most {MOST_METRICS} are taken.")
     found: list[tuple[str, float | None, str | None]] = []
     for name, value in line.items():
-        if type(value) is float and math.isfinite(value) and len(name) <= LONGEST_NAME:  # nearly all of them
-            found.append((name, value, None))
-            continue
         if name in ("step", "_nonfinite"):
             continue
         if len(name) > LONGEST_NAME:

@@ -13,7 +13,7 @@ from .evidence import Evidence
 from .looks import Looks
 from .measured import saturated
 from .rules import Ruling
-from .summary import counted, listed, number
+from .summary import BOUNDED, counted, listed, number
 
 _SEEDS_TO_START_WITH = 3
 _CORRELATED = 0.05
@@ -95,7 +95,8 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     if report.dropped_tasks:
         yield f"Left out for all arms, because some have no score: {counted(report.dropped_tasks, 'task')}."
     if failed := sum(report.failed_samples.values()):
-        yield f"Failed on our side, and in no score: {counted(failed, 'sample')}."
+        bounded = f" {BOUNDED}" if report.lowest else ""
+        yield f"Failed on our side, and in no score: {counted(failed, 'sample')}.{bounded}"
     yield from _about_clusters(analysis)
     seeds = {run.n_seeds for run in report.runs.values()}
     if len(seeds) > 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -134,7 +134,7 @@ def answer(
     widest = _widest(question, baseline)
     comparisons = _comparisons(candidates, differences, reference, preferred, widest)
     if report.lowest:
-        comparisons = _bounded(comparisons, candidates, baseline, report, reference, preferred, widest)
+        comparisons = _bounded(comparisons, baseline, report, reference, preferred, widest)
     return Analysis(
         question,
         baseline,
@@ -283,30 +283,64 @@ def _comparisons(
 
 def _bounded(
     comparisons: Sequence[Comparison],
-    names: Sequence[str],
     baseline: Baseline | None,
     report: Measured,
     reference: Reference,
     preferred: str | None,
     widest: tuple[float, float],
 ) -> tuple[Comparison, ...]:
-    """The intervals once more, with what is missing counted against the runs, and then against the baseline."""
-    ends: list[list[float]] = []
-    for own, other, side in ((report.lowest, report.highest, -1), (report.highest, report.lowest, 1)):
-        base = scores_of(Measured(runs=other, base_model=report.base_model, by_task=True), baseline)
-        if base is not None and base.values.shape[1] != next(iter(own.values())).values.shape[1]:
-            base = None  # the model before training has no score for some task
-        found = None if base is None else compare(base, [own[name] for name in names], lent=_noise_lent(report))
-        if found is None:
-            ends.append([widest[0] if side < 0 else widest[1]] * len(names))
-            continue
-        widths = [reference.critical(preferred=name == preferred) for name in names] * found.stderr
-        ends.append(np.clip(found.estimates + side * widths, *widest).tolist())
+    """The comparisons with intervals that hold whatever the missing samples were.
+
+    Both are drawn again with what is missing counted against the runs, and against the baseline; how it really was lies
+    between, so that the interval from the lowest end to the highest holds at least as often as each of them.
+    """
+    names = [one.run for one in comparisons]
+    extremes = [
+        _extreme(names, baseline, report, own, other, reference, preferred)
+        for own, other in ((report.lowest, report.highest), (report.highest, report.lowest))
+    ]
     return tuple(
-        replace(
-            one,
-            worst_low=min(low, low if one.low is None else one.low),
-            best_high=max(high, high if one.high is None else one.high),
-        )
-        for one, low, high in zip(comparisons, *ends, strict=True)
+        _widened(one, [None if found is None else found[at] for found in extremes], widest)
+        for at, one in enumerate(comparisons)
+    )
+
+
+def _extreme(
+    names: Sequence[str],
+    baseline: Baseline | None,
+    report: Measured,
+    own: Mapping[str, RunScores],
+    other: Mapping[str, RunScores],
+    reference: Reference,
+    preferred: str | None,
+) -> list[Comparison] | None:
+    """The comparisons with what is missing filled in, one way for the runs and one for the baseline."""
+    base = scores_of(Measured(runs=other, base_model=report.base_model, by_task=True), baseline)
+    if base is None or base.values.shape[1] != next(iter(own.values())).values.shape[1]:
+        return None  # the model before training has no score for some task
+    found = compare(base, [own[name] for name in names], lent=_noise_lent(report))
+    return None if found is None else list(_comparisons(names, found, reference, preferred, (-math.inf, math.inf)))
+
+
+def _widened(one: Comparison, extremes: Sequence[Comparison | None], widest: tuple[float, float]) -> Comparison:
+    """One comparison over everything that is missing; as wide as can be where an extreme cannot be drawn."""
+    drawn = [one, *(each for each in extremes if each is not None)]
+    unknown = [] if len(drawn) > len(extremes) else [widest]
+
+    def ends(kind: str) -> tuple[float, float]:
+        pairs = [*((getattr(each, f"{kind}low"), getattr(each, f"{kind}high")) for each in drawn), *unknown]
+        return max(min(low for low, _ in pairs), widest[0]), min(max(high for _, high in pairs), widest[1])
+
+    low, high = ends("")
+    plain_low, plain_high = ends("plain_")
+    one_way = not unknown and len({each.difference > 0 for each in drawn}) == 1
+    return replace(
+        one,
+        low=low,
+        high=high,
+        plain_low=plain_low,
+        plain_high=plain_high,
+        p=max(each.p or 0.0 for each in drawn) if one_way else 1.0,
+        scored_low=one.low,
+        scored_high=one.high,
     )

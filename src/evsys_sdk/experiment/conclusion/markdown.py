@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from .model import Conclusion, RunSummary
-from .summary import counted, number
+from .summary import BOUNDED, counted, number
 
 _MOST_SEEDS_SHOWN = 5
 
@@ -125,9 +125,9 @@ def _comparisons(conclusion: Conclusion) -> str:
     if not conclusion.comparisons:
         return ""
     several = conclusion.n_compared > 1
-    bounded = any(one.worst_low is not None for one in conclusion.comparisons)
+    bounded = any(one.scored_low is not None for one in conclusion.comparisons)
     header = ["run", "difference", "95 % interval", "p", *(["without the luck of being chosen"] if several else [])]
-    header += ["whatever the failed samples were"] if bounded else []
+    header += ["what was scored alone"] if bounded else []
     rows = [
         [
             one.run,
@@ -135,11 +135,12 @@ def _comparisons(conclusion: Conclusion) -> str:
             _interval(one.low, one.high),
             "-" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
             *([number(one.adjusted, signed=True)] if several else []),
-            *([_interval(one.worst_low, one.best_high)] if bounded else []),
+            *([_interval(one.scored_low, one.scored_high)] if bounded else []),
         ]
         for one in conclusion.comparisons
     ]
     corrected = f" Intervals and p are corrected for {conclusion.n_compared} compared runs." if several else ""
+    corrected += f" {BOUNDED}" if bounded else ""
     level = conclusion.hypothesis is not None and conclusion.hypothesis.get("level") is not None
     what = f"{conclusion.baseline} is what is compared with" if level else f"`{conclusion.baseline}` is the baseline"
     return "\n\n".join(

@@ -69,20 +69,19 @@ class Comparison(_Readable):
     run: str
     difference: float
     low: float | None
-    """95 % interval that holds for all compared runs together."""
+    """95 % interval that holds for all compared runs together, however the samples without a score would have been."""
     high: float | None
     plain_low: float | None
     """95 % interval of this comparison alone."""
     plain_high: float | None
     p: float | None
-    """How often luck alone would make some run differ this much."""
+    """How often luck alone would make some run differ this much; of what is missing, the least favourable counts."""
     adjusted: float
     """The difference without the flattery of having been chosen from several runs."""
     df: float | None
-    worst_low: float | None = None
-    """Lower end if every sample that failed were wrong in this run and right in the baseline; None: none failed."""
-    best_high: float | None = None
-    """Upper end if it were the other way round."""
+    scored_low: float | None = None
+    """The interval of what was scored alone, as if nothing were missing; None where nothing is."""
+    scored_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ class Conclusion:
     identity: dict[str, str] = field(default_factory=dict[str, str])
     """Model, verifier, code, as far as the record names them."""
     deviations: list[str] = field(default_factory=list[str])
-    schema_version: int = 2
+    schema_version: int = 3
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the same record always gives the same bytes."""

@@ -17,7 +17,7 @@ from .evidence import Evidence
 from .measured import saturated
 from .model import Comparison, Verdict
 from .question import TRAIN_FIT, Baseline
-from .summary import counted, listed, number
+from .summary import count_missing, listed, number
 from .trend import TrendFound
 
 
@@ -189,14 +189,15 @@ def oriented(low: float | None, high: float | None, sign: int) -> tuple[float, f
 
 
 def _clears(comparison: Comparison, sign: int, limit: float) -> bool:
-    bounds = oriented(comparison.low, comparison.high, sign)
+    """Whether what was scored lies beyond the limit; whether what is missing could change that is asked later."""
+    bounds = oriented(comparison.scored_low, comparison.scored_high, sign)
+    bounds = bounds or oriented(comparison.low, comparison.high, sign)
     return bounds is not None and bounds[0] > limit
 
 
 def _excludes(comparison: Comparison, sign: int, limit: float) -> bool:
     bounds = oriented(comparison.low, comparison.high, sign)
-    widest = oriented(comparison.worst_low, comparison.best_high, sign)
-    return bounds is not None and bounds[1] < limit and (widest is None or widest[1] < limit)
+    return bounds is not None and bounds[1] < limit
 
 
 def _lacking(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> list[str]:
@@ -212,13 +213,12 @@ def _lacking(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) 
     if baseline is not None and baseline.kind == "run" and not complete(evidence, [baseline.name]):
         found.append(f"not all seeds of the baseline `{baseline.name}` ended with a score: the best may be missing")
     comparison = analysis.comparison(judged)
-    worst = None if comparison is None else oriented(comparison.worst_low, comparison.best_high, analysis.question.sign)
-    if worst is not None and worst[0] <= claim.threshold:
-        failed = sum(analysis.report.failed_samples.values()) or analysis.report.dropped_tasks
+    seen = comparison is not None and _clears(comparison, analysis.question.sign, claim.threshold)
+    worst = None if comparison is None else oriented(comparison.low, comparison.high, analysis.question.sign)
+    if seen and worst is not None and worst[0] <= claim.threshold:
         found.append(
-            f"{counted(failed, 'sample' if sum(analysis.report.failed_samples.values()) else 'task')} without a score "
-            f"might have changed it: with `{judged}` wrong and the baseline right there, the interval begins at "
-            f"{number(worst[0], signed=True)}"
+            f"{count_missing(analysis.report)} without a score might have changed it: with `{judged}` wrong and the "
+            f"baseline right there, the interval begins at {number(worst[0], signed=True)}"
         )
     unknown = [name for name, used in over_limits(evidence, claim, judged).items() if used is None]
     if unknown:

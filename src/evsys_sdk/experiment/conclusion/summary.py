@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..hypothesis import Claim
 from .comparison import Analysis
+from .measured import Measured
 from .model import Comparison, Trend
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ _LEAD = {
     "promising_unconfirmed": "Promising, unconfirmed",
     "invalid": "Invalid",
 }
+
+
+BOUNDED = "Intervals reach from all of what is missing wrong to all of it right, which makes them wide."
+"""Said wherever samples without a score stand behind an interval."""
 
 
 def in_one_sentence(
@@ -35,7 +40,23 @@ def in_one_sentence(
     if seen is None:
         return f"{lead}: {ruling.reasons[0]}."
     reason = f"; {ruling.reasons[0]}" if ruling.reasons else ""
-    return f"{lead}: {seen}{_claimed(claim)}{reason}."
+    return f"{lead}: {seen}{_claimed(claim)}{reason}{_why_wide(analysis, ruling)}."
+
+
+def _why_wide(analysis: Analysis, ruling: Ruling) -> str:
+    """Why the interval says less than the scores would; nothing where nothing is missing."""
+    one = analysis.comparison(ruling.judged)
+    if one is None or one.scored_low is None or one.scored_high is None or one.low is None or one.high is None:
+        return ""
+    if number(one.high - one.low) == number(one.scored_high - one.scored_low):
+        return ""
+    return f"; the interval is wide because {count_missing(analysis.report)} without a score may be right or wrong"
+
+
+def count_missing(report: Measured) -> str:
+    """`3 samples`; tasks where nobody counted samples."""
+    samples = sum(report.failed_samples.values())
+    return counted(samples, "sample") if samples else counted(report.dropped_tasks, "task")
 
 
 def _seen(claim: Claim, analysis: Analysis, ruling: Ruling, trend: Trend | None) -> str | None:

@@ -177,7 +177,7 @@ def _summary(
 ) -> RunSummary:
     report = analysis.report
     scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
-    low, high = _interval(scores, noise, analysis.question)
+    low, high = _bounded_interval(run.name, analysis, noise)
     variance = scores.seed_variance if scores is not None else None
     usd, tokens = [arm.usd for arm in run.arms], [arm.tokens for arm in run.arms]
     return RunSummary(
@@ -209,6 +209,14 @@ def _model_summary(name: str, scores: RunScores, question: Question) -> RunSumma
     low, high = _interval(scores, None, question)
     n_tasks = scores.values.shape[1]
     return RunSummary(name, scores.mean, low, high, None, 0, n_tasks, 0, None, 0, 0, None, None, is_baseline=True)
+
+
+def _bounded_interval(name: str, analysis: Analysis, noise: SeedNoise | None) -> tuple[float | None, float | None]:
+    """Of the score of a run; where samples are missing, from all of them wrong to all of them right."""
+    tables = [table for table in (analysis.report.runs, analysis.report.lowest, analysis.report.highest) if table]
+    found = [_interval(table.get(name), noise, analysis.question) for table in tables]
+    lows, highs = [low for low, _ in found if low is not None], [high for _, high in found if high is not None]
+    return min(lows, default=None), max(highs, default=None)
 
 
 def _interval(

@@ -1,30 +1,34 @@
 """Traces -> lines of the store: the id first, the reward worked out, secrets and personal things gone.
 
-Long files are read by two processes at a time; what comes out is the same, in the same order.
+Some thousand lines are made and looked through at once. Pieces of a long file are read by two processes; what comes out
+is the same, in the same order.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic_core import to_json
 
-from ...redact import is_suspicious, redact
-from .personal import Pseudonyms, is_perhaps_personal
-from .reading import Counts, NumberedLines, TraceFile, numbered_lines
+from ...redact import redact
+from .personal import Pseudonyms
+from .reading import Counts, Piece, Record, TraceFile
+from .screening import find_perhaps_personal, find_suspicious
 from .trace import Feedback, RewardRule, Trace, work_out_reward
 
 _AT_ONCE: Final = 4000
+_BYTES_AT_ONCE: Final = 4_000_000
 _AHEAD: Final = 4
 """Pieces of a long file that are read before the first of them is written."""
 _FIRST_SAID: Final = "conversation"
 """From this field on a line holds what people wrote; the numbers before it are no telephone numbers."""
+_FIRST_SAID_AT: Final = f'"{_FIRST_SAID}":'.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +45,48 @@ class Conversion:
 class Batch:
     """Some lines, and what was seen while they were made."""
 
-    lines: list[tuple[bytes, bytes, bool]]
-    """Id, line, and whether it has a reward."""
-    counts: Counts
+    ids: list[bytes] = field(default_factory=list[bytes])
+    lines: list[bytes] = field(default_factory=list[bytes])
+    rewarded: list[bool] = field(default_factory=list[bool])
+    """Of each line, whether it has a reward."""
+    counts: Counts = field(default_factory=Counts)
     redacted: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def convert_file(file: TraceFile, conversion: Conversion) -> Iterator[Batch]:
     """All lines of a file, some thousand at a time."""
     if not file.is_long or (os.cpu_count() or 1) < 2:
-        yield from _convert_in_turn(file, conversion)
+        yield from _convert(file, conversion)
         return
     from multiprocessing import get_context
 
-    trouble = Counts()
-    pieces = itertools.batched(numbered_lines(file.path, trouble.spoil), _AT_ONCE)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        running: deque[Future[Batch]] = deque()
-        for piece in pieces:
-            running.append(pool.submit(convert_lines, file, conversion, piece))
+        running: deque[Future[list[Batch]]] = deque()
+        for piece in file.pieces():
+            running.append(pool.submit(convert_piece, file, conversion, piece))
             if len(running) >= _AHEAD:
-                yield running.popleft().result()
+                yield from running.popleft().result()
         while running:
-            yield running.popleft().result()
-    yield Batch([], trouble)
+            yield from running.popleft().result()
 
 
-def convert_lines(file: TraceFile, conversion: Conversion, lines: NumberedLines) -> Batch:
+def convert_piece(file: TraceFile, conversion: Conversion, piece: Piece) -> list[Batch]:
     """Some lines of a file; in a process of its own."""
-    cleaner, counts = _Cleaner(conversion), Counts()
-    made = [cleaner.convert(trace, file.format) for trace in file.traces(counts, conversion.scores, lines)]
-    return Batch(made, counts, cleaner.redacted())
+    return list(_convert(file, conversion, piece))
 
 
-def _convert_in_turn(file: TraceFile, conversion: Conversion) -> Iterator[Batch]:
+def _convert(file: TraceFile, conversion: Conversion, piece: Piece | None = None) -> Iterator[Batch]:
     cleaner, counts = _Cleaner(conversion), Counts()
-    made = (cleaner.convert(trace, file.format) for trace in file.traces(counts, conversion.scores))
-    for piece in itertools.batched(made, _AT_ONCE):
-        yield Batch(list(piece), Counts())
-    yield Batch([], counts, cleaner.redacted())
+    yield from cleaner.convert(file.traces(counts, conversion.scores, piece), file.format)
+    yield Batch(counts=counts, redacted=cleaner.redacted())
+
+
+def convert_records(records: Iterable[Record], format: str, conversion: Conversion) -> list[Batch]:
+    """Records that came over the network; what is wrong with one is told by its number."""
+    cleaner, counts = _Cleaner(conversion), Counts()
+    traces = TraceFile(Path("record"), format).read(enumerate(records, 1), counts, conversion.scores)
+    made = list(cleaner.convert(traces, format))
+    return [*made, Batch(counts=counts, redacted=cleaner.redacted())]
 
 
 class _Cleaner:
@@ -88,11 +95,32 @@ class _Cleaner:
         self._personal = None if conversion.salt is None else Pseudonyms(conversion.salt)
         self._secrets = 0
 
-    def convert(self, trace: Trace, source: str) -> tuple[bytes, bytes, bool]:
-        id = trace.id_in(source)
+    def convert(self, traces: Iterable[Trace], source: str) -> Iterator[Batch]:
+        """Lines of traces, as many at once as can well be held."""
+        batch, made, size = Batch(), list[dict[str, Any]](), 0
+        for trace in traces:
+            line = self._make(trace, source)
+            encoded = _encode(line)
+            made.append(line)
+            batch.ids.append(line["id"].encode())
+            batch.lines.append(encoded)
+            batch.rewarded.append(line["reward"] is not None)
+            size += len(encoded)
+            if len(made) >= _AT_ONCE or size >= _BYTES_AT_ONCE:
+                self._clean(made, batch.lines)
+                yield batch
+                batch, made, size = Batch(), [], 0
+        self._clean(made, batch.lines)
+        yield batch
+
+    def redacted(self) -> dict[str, int]:
+        counts = dict(self._personal.counts) if self._personal else {}
+        return {**counts, **({"SECRET": self._secrets} if self._secrets else {})}
+
+    def _make(self, trace: Trace, source: str) -> dict[str, Any]:
         reward, feedback = work_out_reward(trace.feedback, self._rules) if trace.feedback else (None, [])
-        line = {
-            "id": id,
+        return {
+            "id": trace.id_in(source),
             "time": trace.time,
             "source": source,
             "model": trace.model,
@@ -102,23 +130,20 @@ class _Cleaner:
             "feedback": feedback,
             "messages": trace.messages,
         }
-        return id.encode(), self._clean(line), reward is not None
 
-    def redacted(self) -> dict[str, int]:
-        counts = dict(self._personal.counts) if self._personal else {}
-        return {**counts, **({"SECRET": self._secrets} if self._secrets else {})}
-
-    def _clean(self, line: dict[str, Any]) -> bytes:
-        encoded = to_json(line, inf_nan_mode="null")
-        text = encoded.decode("utf-8", "replace")
-        if self._personal is not None and is_perhaps_personal(text[text.find(f'"{_FIRST_SAID}":') :]):
-            masked = {key: self._personal.mask(line[key]) for key in ("messages", "feedback", _FIRST_SAID)}
-            line = {**line, **masked}
-            encoded = to_json(line, inf_nan_mode="null")
-            text = encoded.decode("utf-8", "replace")
-        if is_suspicious(text):
-            hidden = {key: redact(value) for key, value in line.items()}
-            if hidden != line:
+    def _clean(self, made: list[dict[str, Any]], lines: list[bytes]) -> None:
+        """Take what is personal and what is secret out of lines, of which most have neither."""
+        if self._personal is not None:
+            for at in find_perhaps_personal([line[line.find(_FIRST_SAID_AT) :] for line in lines]):
+                mask, line = self._personal.mask, made[at]
+                made[at] = {**line, **{key: mask(line[key]) for key in ("messages", "feedback", _FIRST_SAID)}}
+                lines[at] = _encode(made[at])
+        for at in find_suspicious(lines):
+            hidden = {key: redact(value) for key, value in made[at].items()}
+            if hidden != made[at]:
                 self._secrets += 1
-                encoded = to_json(hidden, inf_nan_mode="null")
-        return encoded + b"\n"
+                lines[at] = _encode(hidden)
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    return to_json(line, inf_nan_mode="null") + b"\n"

@@ -31,10 +31,12 @@ _LOOKED_AT: Final = 50
 _REASONS: Final = 20
 
 _LONG: Final = 32_000_000
+_PIECE: Final = 4_000_000
+"""Bytes of a long file that one process reads at a time."""
 
 type Record = Mapping[str, Any]
 type NumberedLines = Iterable[tuple[int, bytes]]
-type NumberedRecords = Iterator[tuple[int, Record]]
+type NumberedRecords = Iterable[tuple[int, Record]]
 
 
 @dataclass(slots=True)
@@ -67,6 +69,16 @@ class Counts:
         self.bad += 1
         if len(self.reasons) < _REASONS:
             self.reasons.setdefault(reason, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some whole lines of a file."""
+
+    start: int
+    length: int
+    number: int
+    """Of its first line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +118,34 @@ class TraceFile:
         plain = self.path.suffix not in (".csv", ".json", ".gz") and not hasattr(FORMATS[self.format], "read_session")
         return plain and self.path.stat().st_size > _LONG
 
+    def pieces(self) -> Iterator[Piece]:
+        """The file in pieces of whole lines, of which each can be read by itself."""
+        start, number = 0, 1
+        with self.path.open("rb") as file:
+            length = 0
+            while block := file.read(_PIECE):
+                end = block.rfind(b"\n") + 1
+                if not end:  # in the middle of a very long line
+                    length += len(block)
+                    continue
+                lines = block.count(b"\n", 0, end)
+                yield Piece(start, length + end, number)
+                start, number, length = start + length + end, number + lines, len(block) - end
+        if length:
+            yield Piece(start, length, number)
+
     def traces(
-        self, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None, lines: NumberedLines | None = None
+        self, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None, piece: Piece | None = None
     ) -> Iterator[Trace]:
-        """The traces of the file, or of some of its lines, one at a time."""
+        """The traces of the file, or of a piece of it, one at a time."""
+        return self.read(_records(self.path, counts.spoil, piece), counts, scores)
+
+    def read(
+        self, records: NumberedRecords, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None
+    ) -> Iterator[Trace]:
+        """The traces in some records, which need not be in a file."""
         reader = FORMATS[self.format]
         counts.formats[str(self.path)] = self.format
-        records = _records(self.path, counts.spoil) if lines is None else _parse(lines, self.path, counts.spoil)
         read = self._sessions if hasattr(reader, "read_session") else self._single
         for trace in read(reader, records, counts):
             if scores and (about := scores.get(trace.conversation)):
@@ -161,7 +194,7 @@ class TraceFile:
             counts.spoil(str(self.path), f"its shape is not that of {self.format} ({type(error).__name__})")
 
 
-def _records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
+def _records(path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None) -> Iterator[tuple[int, Record]]:
     """The objects in a file with their numbers: lines of JSONL, a list, several objects one after another, or CSV."""
     try:
         if path.suffix == ".csv":
@@ -169,19 +202,24 @@ def _records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[in
         elif path.suffix == ".json":
             yield from _json_records(path, spoil)
         else:
-            yield from _parse(numbered_lines(path, spoil), path, spoil)
+            yield from _parse(_numbered_lines(path, spoil, piece), path, spoil)
     except (OSError, EOFError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: it cannot be read ({reason}). Check the path.") from error
 
 
-def numbered_lines(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(
+    path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None
+) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers; one that is too long is passed over without being held in memory."""
     import gzip
 
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        number = 0
-        while line := file.readline(_LONGEST_RECORD):
+        number, end = 0, None
+        if piece is not None:
+            file.seek(piece.start)
+            number, end = piece.number - 1, piece.start + piece.length
+        while (end is None or file.tell() < end) and (line := file.readline(_LONGEST_RECORD)):
             number += 1
             if len(line) < _LONGEST_RECORD or line.endswith(b"\n"):
                 yield number, line

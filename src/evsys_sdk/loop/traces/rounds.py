@@ -5,7 +5,8 @@
 
 Each round takes the traces that no earlier one took. The latest of them are held out, with everything else that their
 conversations and their questions occur in. What was held out once is never trained on. A dataset holds all that may be
-trained on so far; a benchmark the tasks of its round alone, so that it is always newer than what was learned.
+trained on so far, without answers that were right once and fail now; a benchmark the tasks of its round alone, so that
+it is always newer than what was learned.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from ...errors import DataError
 from ...record.jsonl_file import JsonlFile, read_records
 from ...record.layout import lock_beside
 from ...record.lock import exclusive
+from ..questions import follow_settled, sort_by_kind
 from .store import TraceStore
 
 _ROUNDS = "rounds.jsonl"
+_OUTDATED = "an answer that is no longer found good"
 _FEWEST = 2
 """Traces that a hold-out must have to be one."""
 
@@ -64,27 +67,56 @@ def seal_round(
     min_reward: float | None = None,
     verifier: str = "exact_match",
     without: Collection[int] = (),
+    aside: Collection[str] = (),
 ) -> Round:
-    """Cut the new traces into rows to train on and tasks to be judged by; rows `without` those of some rounds."""
+    """Cut the new traces into rows to train on and tasks to be judged by; rows `without` those of some rounds.
+
+    New traces whose ids are in `aside` become neither.
+    """
     store = TraceStore(name)
     with exclusive(lock_beside(store.folder / _ROUNDS), f"the rounds of '{name}'"):
         before = read_rounds(name)
-        used = {id for one in before for key in ("trained", "held_out") for id in one[key]}
-        fresh = sorted((one for one in store.read() if one["id"] not in used), key=_when)
+        used, aside = taken_in(before), set(aside)
+        untaken = [one for one in store.read() if one["id"] not in used]
+        fresh = sorted((one for one in untaken if one["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
         held = [one for one in fresh if _when(one)[0] >= cut]
         kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
         tasks, poor = _make_tasks(held, min_reward, verifier)
-        earlier = {id for one in before if one["number"] not in without for id in one["trained"]}
-        rows = list(_make_rows(_in_order(store, earlier, kept), min_reward))
-        left_out |= poor | {"to be trained on without a good answer": len(earlier) + len(kept) - len(rows)}
+        trained = trained_in(before, without)
+        earlier = [one for one in store.read() if one["id"] in trained] if trained else []
+        outdated = _find_outdated(fresh, earlier)
+        current = [one for one in earlier if one["id"] not in outdated]
+        rows = list(_make_rows(sorted([*current, *kept], key=_when), min_reward))
+        left_out |= poor | {"to be trained on without a good answer": len(current) + len(kept) - len(rows)}
+        left_out |= {_OUTDATED: len(outdated), "people disagree about it": len(untaken) - len(fresh)}
         dataset, benchmark = _add(store.folder / f"round-{len(before) + 1}", name, rows, tasks)
         found = {reason: count for reason, count in left_out.items() if count}
-        made = Round(len(before) + 1, dataset, benchmark, cut, len(fresh), len(rows), len(tasks), found)
+        made = Round(len(before) + 1, dataset, benchmark, cut, len(untaken), len(rows), len(tasks), found)
         with JsonlFile(store.folder / _ROUNDS) as file:
             ids = {"trained": [one["id"] for one in kept], "held_out": [one["id"] for one in held]}
-            file.append({**made.to_dict(), "time": time.time(), **ids})
+            ids["aside"] = sorted({one["id"] for one in untaken} - {*ids["trained"], *ids["held_out"]})
+            file.append({**made.to_dict(), "time": time.time(), **ids, "outdated": sorted(outdated)})
     return made
+
+
+def taken_in(rounds: Sequence[dict[str, Any]]) -> set[str]:
+    """The ids of all traces that some round has taken, whatever became of them."""
+    return {id for one in rounds for key in ("trained", "held_out", "aside") for id in one.get(key, ())}
+
+
+def trained_in(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) -> set[str]:
+    """The ids of what may be trained on of all rounds but some: what a later one found outdated is not."""
+    counted = [one for one in rounds if one["number"] not in without]
+    outdated = {id for one in counted for id in one.get("outdated", ())}
+    return {id for one in counted for id in one["trained"]} - outdated
+
+
+def _find_outdated(fresh: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> set[str]:
+    """Earlier answers that were right and fail now: beside the new ones they would teach both and so neither."""
+    new, known = sort_by_kind(fresh, earlier)
+    over = {(one.kind, one.answer) for one in follow_settled(new, known) if one.is_over and one.others}
+    return {trace["id"] for trace, one in zip(earlier, known, strict=True) if (one.kind, one.answer) in over}
 
 
 def _when(trace: dict[str, Any]) -> tuple[float, str]:
@@ -127,11 +159,6 @@ def _question(trace: dict[str, Any]) -> str:
     """The first thing that the user said, without case and blanks."""
     said = next((one["content"] for one in trace["messages"] if one["role"] == "user"), "")
     return re.sub(r"\W+", " ", said).strip().lower()
-
-
-def _in_order(store: TraceStore, earlier: set[str], kept: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    old = [one for one in store.read() if one["id"] in earlier] if earlier else []
-    return sorted([*old, *kept], key=_when)
 
 
 def _is_good(trace: dict[str, Any], min_reward: float | None) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from ...record.jsonl_file import JsonlFile, complete_lines
 from ...record.layout import lock_beside
 from ...record.lock import exclusive
 from ..names import check_name
-from .converting import Batch, Conversion, convert_file
-from .reading import AUTO, Counts, TraceFile
+from .converting import Batch, Conversion, convert_file, convert_records
+from .reading import AUTO, Counts, Record, TraceFile
 from .trace import RewardRule
 
 _ID = slice(7, 39)
@@ -108,18 +109,14 @@ def import_traces(
 ) -> ImportReport:
     """Add the traces of some files to a store; what is there already is not added again."""
     store, opened = TraceStore(name), [TraceFile.open(path, format) for path in files]
-    counts = Counts()
     scores = {trace: found for one in opened for trace, found in one.scores().items()}
     store.folder.mkdir(parents=True, exist_ok=True)
     with exclusive(lock_beside(store.file), str(store.file)), JsonlFile(store.file) as out:
-        writer, redacted = _Writer(store, out), dict[str, int]()
+        writer = _Writer(store, out)
         conversion = Conversion(tuple(rules), None if keep_personal else store.salt(), scores)
         for batch in (batch for one in opened for batch in convert_file(one, conversion)):
             writer.add(batch)
-            counts.add(batch.counts)
-            for kind, count in batch.redacted.items():
-                redacted[kind] = redacted.get(kind, 0) + count
-    report = ImportReport(name, counts, writer.added, writer.duplicates, writer.rewarded, redacted)
+    report, counts = writer.report(name), writer.counts
     seen = counts.records + counts.bad
     if counts.bad > most_bad * seen:
         reason, where = next(iter(counts.reasons.items()))
@@ -131,17 +128,54 @@ def import_traces(
     return report
 
 
+class LiveStore:
+    """A store that records are added to as they come; safe to use from several threads, and beside other processes."""
+
+    def __init__(self, name: str, *, rules: Sequence[RewardRule] = (), keep_personal: bool = False) -> None:
+        self.store = TraceStore(name)
+        self.store.folder.mkdir(parents=True, exist_ok=True)
+        self._conversion = Conversion(tuple(rules), None if keep_personal else self.store.salt(), {})
+        self._lock = threading.Lock()
+        self._known, self._end = set[bytes](), -1
+        """The ids in the file, and how long it was when they were read."""
+
+    def add(self, records: Iterable[Record], format: str) -> ImportReport:
+        """Add the traces of some records; they are in the file when this returns."""
+        batches = convert_records(records, format, self._conversion)
+        with (
+            self._lock,
+            exclusive(lock_beside(self.store.file), str(self.store.file)),
+            JsonlFile(self.store.file) as out,
+        ):
+            if self.store.file.stat().st_size != self._end:  # somebody else added traces
+                self._known = self.store.ids()
+            writer = _Writer(self.store, out, self._known)
+            for batch in batches:
+                writer.add(batch)
+            self._end = self.store.file.stat().st_size
+        return writer.report(self.store.name)
+
+
 class _Writer:
     """Adds lines to a file unless they are there."""
 
-    def __init__(self, store: TraceStore, out: JsonlFile) -> None:
+    def __init__(self, store: TraceStore, out: JsonlFile, known: set[bytes] | None = None) -> None:
         self._out = out
-        self._known = store.ids() if store.file.is_file() else set[bytes]()
+        self._known = store.ids() if known is None else known
         self.added = self.duplicates = self.rewarded = 0
+        self.counts = Counts()
+        self.redacted = dict[str, int]()
+
+    def report(self, name: str) -> ImportReport:
+        """What was done so far."""
+        return ImportReport(name, self.counts, self.added, self.duplicates, self.rewarded, self.redacted)
 
     def add(self, batch: Batch) -> None:
+        self.counts.add(batch.counts)
+        for kind, count in batch.redacted.items():
+            self.redacted[kind] = self.redacted.get(kind, 0) + count
         lines: list[bytes] = []
-        for id, line, rewarded in batch.lines:
+        for id, line, rewarded in zip(batch.ids, batch.lines, batch.rewarded, strict=True):
             if id in self._known:
                 self.duplicates += 1
                 continue

@@ -34,6 +34,8 @@ _BAD = frozenset(
         "dislike",
     )
 )
+_ROLES = {"developer": "system", "human": "user", "ai": "assistant", "function": "tool"}
+_JUDGED = _GOOD | _BAD
 _LATEST = 4102444800.0
 """The year 2100 in seconds; larger numbers are milli-, micro- or nanoseconds."""
 
@@ -111,7 +113,7 @@ def plain_reward(value: Any) -> float | None:
     """What means the same everywhere: true and false, thumbs, and numbers from 0 to 1."""
     if isinstance(value, bool):
         return float(value)
-    if isinstance(value, str) and (word := value.strip().lower()) in _GOOD | _BAD:
+    if isinstance(value, str) and (word := value.strip().lower()) in _JUDGED:
         return float(word in _GOOD)
     found = _number(value)
     return found if found is not None and 0 <= found <= 1 else None
@@ -169,6 +171,8 @@ def as_object(value: Any) -> Mapping[str, Any]:
     """`value` if it is an object; one that is written as JSON is read."""
     if value.__class__ is dict:  # nearly always, and the question below takes ten times as long
         return value
+    if value is None:
+        return {}
     if isinstance(value, str) and value[:1] == "{":
         value = parse_embedded(value)
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
@@ -176,6 +180,8 @@ def as_object(value: Any) -> Mapping[str, Any]:
 
 def as_list(value: Any) -> list[Any]:
     """`value` if it is a list; one that is written as JSON is read."""
+    if value is None:
+        return []
     if isinstance(value, str) and value[:1] == "[":
         value = parse_embedded(value)
     return cast(list[Any], value) if isinstance(value, list) else []
@@ -225,14 +231,11 @@ def chat_messages(messages: Iterable[Any]) -> list[Message]:
     for raw in messages:
         message = as_object(raw)
         role = message.get("role")
-        role = {"developer": "system", "human": "user", "ai": "assistant", "function": "tool"}.get(
-            cast(str, role), role
-        )
+        role = _ROLES.get(cast(str, role), role)
         if role not in ("system", "user", "assistant", "tool"):
             raise BadRecord(f"a message has the role {role!r}")
         kept: Message = {"role": role, "content": as_text(message.get("content"))}
-        calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
-        if calls:
+        if calls := [as_object(call) for call in as_list(message.get("tool_calls"))]:
             kept["tool_calls"] = [
                 tool_call(call.get("id"), (inner := as_object(call.get("function")) or call).get("name"),
                           inner.get("arguments", inner.get("args", "")))

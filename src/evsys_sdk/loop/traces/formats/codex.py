@@ -31,6 +31,7 @@ def read_session(records: Sequence[Mapping[str, Any]]) -> Iterator[Trace]:
     """The conversation of a rollout."""
     session, model, when = "", "", None
     messages: list[Message] = []
+    usage: dict[str, int] = {}
     for record in records:
         payload = as_object(record.get("payload"))
         item = payload if record.get("type") == "response_item" else None if payload else record
@@ -38,10 +39,19 @@ def read_session(records: Sequence[Mapping[str, Any]]) -> Iterator[Trace]:
             session = str(payload.get("id") or payload.get("session_id") or session)
         model = str(payload.get("model") or model)
         when = when if when is not None else parse_time(record.get("timestamp") or payload.get("timestamp"))
+        if record.get("type") == "token_usage_record":
+            _count(usage, as_object(payload.get("usage")))
         _add(messages, as_object(item))
     if not messages:
         raise BadRecord("it has no conversation")
-    yield Trace(session and f"{session}/{len(records)}", messages, when, session, model)
+    yield Trace(session and f"{session}/{len(records)}", messages, when, session, model, usage=usage)
+
+
+def _count(usage: dict[str, int], told: Mapping[str, Any]) -> None:
+    """Add the tokens of one request."""
+    for name, key in (("input", "input_tokens"), ("output", "output_tokens")):
+        if isinstance(count := told.get(key), int):
+            usage[name] = usage.get(name, 0) + count
 
 
 def _add(messages: list[Message], item: Mapping[str, Any]) -> None:

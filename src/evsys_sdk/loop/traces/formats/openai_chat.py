@@ -32,13 +32,20 @@ def read(record: Mapping[str, Any]) -> Iterator[Trace]:
     yield Trace(
         str(record.get("id") or response.get("id") or record.get("custom_id") or ""),
         chat_messages(said),
-        next((at for name in ("time", "timestamp", "created", "created_at")
-              for place in (record, response) if (at := parse_time(place.get(name))) is not None), None),
+        _time(record, response),
         str(metadata.get("conversation_id") or record.get("conversation_id") or ""),
         str(response.get("model") or request.get("model") or ""),
         list(_feedback(record)),
-        {name: value for name, value in counts.items() if isinstance(value, int)},
-    )  # fmt: skip
+        {name: value for name, value in counts.items() if isinstance(value, int)} if usage else {},
+    )
+
+
+def _time(*places: Mapping[str, Any]) -> float | None:
+    for name in ("time", "timestamp", "created", "created_at"):
+        for place in places:
+            if name in place and (found := parse_time(place[name])) is not None:
+                return found
+    return None
 
 
 def _feedback(record: Mapping[str, Any]) -> Iterator[Feedback]:

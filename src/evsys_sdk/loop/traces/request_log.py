@@ -1,0 +1,168 @@
+"""What our own server is asked and answers, as traces: `evsys serve --traces support`.
+
+It stands before the server's application and listens to chat completions, streamed or not. An answer is never held up:
+what was said is added to the store by a thread of its own, and in a crowd too large for that it is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from ...errors import EvsysError
+from ...log import get_logger
+from .formats import openai_chat
+from .store import LiveStore
+from .trace import as_list, as_object
+
+PATH: Final = "/v1/chat/completions"
+_LONGEST: Final = 4_000_000
+_MOST_WAITING: Final = 10_000
+_AT_ONCE: Final = 500
+
+type Event = MutableMapping[str, Any]
+type Receive = Callable[[], Awaitable[Event]]
+type Send = Callable[[Event], Awaitable[None]]
+type Application = Callable[[Any, Receive, Send], Awaitable[None]]
+
+
+class RequestLog:
+    """Keeps what is said; wrap an application with it, and close it at the end."""
+
+    def __init__(self, store: LiveStore) -> None:
+        self._store = store
+        self._waiting: queue.Queue[tuple[float, bytes, bytes] | None] = queue.Queue(_MOST_WAITING)
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def wrap(self, app: Application) -> Application:
+        """The application, listened to."""
+
+        async def listen(scope: Any, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == PATH:
+                heard = _Exchange(receive, send)
+                await app(scope, heard.receive, heard.send)
+                self._keep(heard)
+            else:
+                await app(scope, receive, send)
+
+        return listen
+
+    def close(self) -> None:
+        """Write what is still waiting."""
+        self._waiting.put(None)
+        self._thread.join()
+        if self.dropped:
+            get_logger(__name__).warning("%d exchanges came too quickly and are not among the traces", self.dropped)
+
+    def _keep(self, heard: _Exchange) -> None:
+        if heard.status != 200 or heard.is_too_long:
+            return
+        try:
+            self._waiting.put_nowait((time.time(), b"".join(heard.asked), b"".join(heard.answered)))
+        except queue.Full:
+            self.dropped += 1
+
+    def _write(self) -> None:
+        is_over = False
+        while not is_over:
+            found = [self._waiting.get()]
+            while len(found) < _AT_ONCE and not self._waiting.empty():
+                found.append(self._waiting.get())
+            is_over = None in found
+            records = [record for one in found if one is not None and (record := _read(*one)) is not None]
+            try:
+                if records:
+                    self._store.add(records, openai_chat.NAME)
+            except EvsysError as error:  # a full disk must not end the server
+                get_logger(__name__).error("%d traces could not be kept: %s", len(records), error)
+
+
+class _Exchange:
+    """One request as it passes, and its answer."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self.asked: list[bytes] = []
+        self.answered: list[bytes] = []
+        self.status, self._size = 0, 0
+
+    @property
+    def is_too_long(self) -> bool:
+        return self._size > _LONGEST
+
+    async def receive(self) -> Event:
+        event = await self._receive()
+        if event["type"] == "http.request":
+            self._hear(self.asked, event.get("body", b""))
+        return event
+
+    async def send(self, event: Event) -> None:
+        if event["type"] == "http.response.start":
+            self.status = event["status"]
+        elif event["type"] == "http.response.body":
+            self._hear(self.answered, event.get("body", b""))
+        await self._send(event)
+
+    def _hear(self, parts: list[bytes], body: bytes) -> None:
+        self._size += len(body)
+        if not self.is_too_long:
+            parts.append(body)
+
+
+def _read(when: float, asked: bytes, answered: bytes) -> dict[str, Any] | None:
+    """A record of the exchange; None where there was no whole answer."""
+    try:
+        request = as_object(from_json(asked))
+        is_stream = bool(request.get("stream"))
+        response = _join(answered) if is_stream else as_object(from_json(answered))
+    except ValueError:
+        return None
+    if not as_list(response.get("choices")):
+        return None
+    kept = {key: request[key] for key in ("messages", "model", "metadata") if key in request}
+    return {"id": response.get("id"), "time": when, "request": kept, "response": response}
+
+
+def _join(stream: bytes) -> dict[str, Any]:
+    """The whole answer of a stream of pieces; of several choices the first. Nothing if the stream was not finished."""
+    found: dict[str, Any] = {}
+    text, calls, ended = "", dict[int, dict[str, Any]](), False
+    for line in stream.split(b"\n"):
+        if not line.startswith(b"data: ") or line == b"data: [DONE]":
+            continue
+        chunk = as_object(from_json(line[6:]))
+        found |= {key: chunk[key] for key in ("id", "model", "created", "usage") if chunk.get(key) is not None}
+        for choice in map(as_object, as_list(chunk.get("choices"))):
+            if choice.get("index") == 0:
+                delta = as_object(choice.get("delta"))
+                text += delta.get("content") or ""
+                ended = ended or choice.get("finish_reason") is not None
+                for call in map(as_object, as_list(delta.get("tool_calls"))):
+                    _grow(calls.setdefault(int(call.get("index") or 0), {"name": "", "arguments": ""}), call)
+    if not ended:
+        return {}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call.get("id"),
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"]},
+            }
+            for _, call in sorted(calls.items())
+        ]
+    return {**found, "choices": [{"index": 0, "message": message}]}
+
+
+def _grow(call: dict[str, Any], piece: Any) -> None:
+    function = as_object(piece.get("function"))
+    call["id"] = piece.get("id") or call.get("id")
+    call["name"] += function.get("name") or ""
+    call["arguments"] += function.get("arguments") or ""

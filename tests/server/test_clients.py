@@ -1,0 +1,108 @@
+"""Programs that evaluate models over OpenAI's API use the server unmodified: Inspect, lm-eval, verifiers' vf-eval.
+
+What each of them saw is compared with what the server says to a plain request at temperature 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .serving import KEY, ServerProcess
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.skipif(find_spec("tinker") is None, reason="needs the extra `server`: run make test-clients"),
+]
+HERE = Path(__file__).parent / "clients"
+QUESTIONS = ("hi", "what is 2+2?", "häßlich 🙂")
+LENGTH = 12
+VERIFIERS = os.environ.get("EVSYS_VERIFIERS_PYTHON", "")
+
+
+def ask(server: ServerProcess, question: str, length: int = LENGTH) -> dict[str, Any]:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": question}], "temperature": 0}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json={**body, "max_tokens": length}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def run(command: list[str], folder: Path, **env: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.skipif(find_spec("inspect_ai") is None, reason="needs inspect_ai: run make test-clients")
+def test_inspects_own_provider_reads_answers_whole_and_streamed(server: ServerProcess, tmp_path: Path) -> None:
+    command = [sys.executable, str(HERE / "inspect_child.py"), str(tmp_path / "logs"), *QUESTIONS]
+    printed = run(command, tmp_path, OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY=KEY)
+    expected = {question: ask(server, question) for question in QUESTIONS}
+    for how, seen in json.loads(printed.splitlines()[-1]).items():
+        assert (seen["status"], seen["errors"]) == ("success", []), how
+        assert seen["said"] == {q: one["choices"][0]["message"]["content"] for q, one in expected.items()}, how
+        assert seen["usage"] == sum(one["usage"]["completion_tokens"] for one in expected.values()), how
+
+
+@pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm-eval: run make test-clients")
+def test_lm_evals_chat_client_scores_a_task(server: ServerProcess, tmp_path: Path) -> None:
+    expected = {question: ask(server, question)["choices"][0]["message"]["content"] for question in QUESTIONS}
+    rows = [{"question": question, "answer": expected[question]} for question in QUESTIONS]
+    rows[-1]["answer"] = "something else"
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = {
+        "task": "probe",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+        "output_type": "generate_until",
+        "test_split": "test",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["\n\n\n\n"], "temperature": 0, "max_gen_toks": LENGTH},
+        "metric_list": [{"metric": "exact_match"}],
+    }
+    (tmp_path / "probe.yaml").write_text(json.dumps(task), encoding="utf-8")
+    model = f"model=tiny,base_url={server.url}/v1/chat/completions,num_concurrent=2,max_retries=1"
+    command = [sys.executable, "-m", "lm_eval", "run", "--model", "local-chat-completions", "--model_args", model]
+    command += ["--tasks", "probe", "--include_path", str(tmp_path), "--apply_chat_template", "--log_samples"]
+    run([*command, "--output_path", str(tmp_path / "out")], tmp_path, OPENAI_API_KEY=KEY)
+    [samples] = (tmp_path / "out").rglob("samples_probe_*.jsonl")
+    seen = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+    assert {one["doc"]["question"]: one["resps"][0][0] for one in seen} == expected
+    assert sorted(one["exact_match"] for one in seen) == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.skipif(not VERIFIERS, reason="needs EVSYS_VERIFIERS_PYTHON, a Python that has verifiers")
+def test_vf_eval_plays_its_episodes_by_streams(server: ServerProcess, tmp_path: Path) -> None:
+    finds_uv = "import os, uv; print(os.path.dirname(uv.find_uv_bin()))"
+    tools = run([VERIFIERS, "-c", finds_uv], tmp_path).strip()
+    main = "from verifiers.v1.cli.eval.main import main; main()"
+    command = [VERIFIERS, "-c", main, "verifiers_tasks", "-m", "tiny", "--no-push", "-r", "2", "-o", str(tmp_path)]
+    command += ["--client.base-url", f"{server.url}/v1", "--client.api-key-var", "PROBE_KEY", "--run.dir", "probe"]
+    command += ["--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess"]
+    command += ["--sampling.temperature", "0", "--sampling.max-tokens", str(LENGTH)]
+    path = os.pathsep.join([tools, os.environ["PATH"]])
+    run(command, tmp_path, PATH=path, PYTHONPATH=str(HERE), PROBE_KEY=KEY, HF_HUB_OFFLINE="1")
+    lines = (tmp_path / "probe/traces.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 4, "two tasks, two episodes each"
+    for number in range(2):
+        said = ask(server, f"{number} + {number} =")["choices"][0]["message"]["content"]
+        of_task = [line for line in lines if f'"{number} + {number} ="' in line]
+        assert len(of_task) == 2
+        assert all(json.dumps(said, ensure_ascii=False)[1:-1] in line for line in of_task)
