@@ -280,6 +280,8 @@ class Used:
     arms: float = 0.0
     """All of the arms' time."""
     scorings: int = 0
+    best: float = 0.0
+    """The highest share of validation tasks that was right."""
 
     @property
     def scored(self) -> float:
@@ -293,7 +295,9 @@ def read_used(experiment: Path) -> Used:
         timing = {line["step"]: line for line in read_records(run.logs.timing)}
         used.steps += len(timing)
         used.trained += sum(line["time/compute_s"] for line in timing.values())
-        used.scorings += sum(1 for _ in read_records(run.scores))
+        scores = list(read_records(run.scores))
+        used.scorings += len(scores)
+        used.best = max([used.best, *(one["metrics"]["pass@1"]["value"] for one in scores if one["split"] == "val")])
         if timing:
             first[run.folder.name] = timing[min(timing)]["time/step_s"]
     for line in read_records(ExperimentFiles(experiment).spend):
@@ -315,7 +319,7 @@ def report(campaign: Campaign, minutes: float) -> None:
     for command, seconds in campaign.spent.items():
         print(f"  {command:16} {seconds:7.1f} s")
     for name, used in found.items():
-        print(f"  {name}: {used.steps} steps, {used.scorings} scorings")
+        print(f"  {name}: {used.steps} steps, {used.scorings} scorings, at best {used.best:.0%} of val right")
     print(f"training steps: {trained / total:.1%} of the time (aim: 85 %)")
     print(f"scoring in the loop, with checkpoints: {scored / total:.1%} (aim: below 15 %)")
     print(f"starting, planning, concluding, exporting: {1 - (trained + scored) / total:.1%}")
