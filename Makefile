@@ -55,11 +55,11 @@ test-fireworks: ## Run the tests with Fireworks' client against a stand-in, in a
 test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
 
-test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, in two environments of their own
+test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, and the hub's client, in two environments
 	python=$$(bash scripts/env.sh clients dev tinker server)/bin/python && \
 		verifiers=$$(bash scripts/env.sh verifiers)/bin/python && \
 		EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_OPENAI_PYTHON=$$python:$$verifiers \
-		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py
+		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py
 
 test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
 	skyrl=$$(bash scripts/env.sh skyrl) && client=$$(bash scripts/env.sh tinker dev tinker server) && \
@@ -124,13 +124,13 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 	uv pip compile -q pyproject.toml tests/dashboard/requirements.in --extra dev --extra dashboard --extra postgres \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-dashboard.txt
-	echo 'mlflow>=3.17,<4' | uv pip compile -q - --universal --python-version 3.12 --upgrade \
-		--no-annotate --custom-compile-command "make constraints" --output-file constraints-mlflow.txt
 	uv pip compile -q pyproject.toml tests/server/clients/requirements.in --extra dev --extra tinker --extra server \
 		--universal --python-version 3.12 --upgrade --no-annotate --custom-compile-command "make constraints" \
 		--output-file constraints-clients.txt
 	uv pip compile -q pyproject.toml tests/server/clients/requirements-verifiers.in --universal --python-version 3.12 \
 		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-verifiers.txt
+	echo 'mlflow>=3.17,<4' | uv pip compile -q - --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints-mlflow.txt
 	{ printf "%s; sys_platform == 'never'\n" asyncpg datasets hf-transfer peft psycopg2-binary torch; echo fastapi; } \
 		| uv pip compile -q tests/skyrl/requirements.in --override - --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" | grep -v "'never'" > constraints-skyrl.txt

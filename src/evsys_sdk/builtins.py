@@ -203,6 +203,8 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "merged_safetensors": Builtin("deploy.deployers.merged_safetensors:MergedSafetensors"),
         "gguf": Builtin("deploy.deployers.gguf:GGUF"),
         "vllm": Builtin("deploy.deployers.vllm:VLLM"),
+        "hf_hub": Builtin("deploy.deployers.hf_hub:HfHub", extra="hf"),
+        "fireworks": Builtin("deploy.deployers.fireworks:Fireworks"),
         "openai_server": Builtin("deploy.deployers.openai_server:OpenAIServer"),
     },
 }

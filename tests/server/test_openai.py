@@ -50,7 +50,7 @@ class Names:
     def names(self) -> Sequence[str]:
         return list(self.offers)
 
-    def find(self, name: str) -> Offer | None:
+    def find(self, name: str, asker: str = "") -> Offer | None:
         return self.offers.get(name)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(), help="Folder to write to.  [default: .evsys/deployments/NAME/NUMBER]")
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the deployer. May be repeated.")
 @click.option("--gated", is_flag=True, help="Only if the gate let these weights pass against what is live.")
+@click.option("--share", type=float, help="Answer this part of the requests first, e.g. 0.05, beside what is live.")
 @click.option("--despite-audit", is_flag=True, help="Ship it although its record does not hold.")
 @json_option
 @import_option
@@ -32,6 +33,7 @@ def deploy(
     out: str | None,
     params: tuple[str, ...],
     gated: bool,
+    share: float | None,
     despite_audit: bool,
     as_json: bool,
 ) -> None:
@@ -52,6 +54,7 @@ def deploy(
         params=read_params(params, "--param"),
         folder=Path(out) if out else None,
         despite_audit=despite_audit,
+        share=share,
     )
     emit(deployment.to_dict(), as_json, lambda: _render(deployment))
 

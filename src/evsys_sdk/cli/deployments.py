@@ -70,6 +70,26 @@ def rollback(name: str, to: str | None, to_nothing: bool, reason: str, as_json: 
     )
 
 
+@deployments.command()
+@click.argument("name")
+@click.option("--policy", required=True, type=click.Path(), metavar="FILE", help="gate.yaml, with its part rollout.")
+@click.option("--traces", "store", required=True, metavar="STORE", help="Imported traces that hold the live scores.")
+@json_option
+def step(name: str, policy: str, store: str, as_json: bool) -> None:
+    """Give what is staged under NAME more requests, or take it back, by its live scores."""
+    from ..deploy.policy import load_policy
+    from ..deploy.rollout import take_step
+    from ..loop.traces.store import TraceStore
+
+    def read_scores(deployment: Deployment, since: float) -> list[float]:
+        answered = (one for one in TraceStore(store).read() if one["model"] == deployment.id)
+        timed = sorted((one["time"] or 0.0, one["reward"]) for one in answered if one["reward"] is not None)
+        return [reward for time, reward in timed if time >= since]
+
+    found = take_step(name, load_policy(policy), read_scores)
+    emit(found.to_dict(), as_json, lambda: click.echo(f"{found.action}: {found.reason}"))
+
+
 def _list(known: Deployments, chosen: list[Deployment]) -> None:
     if not chosen:
         click.echo("Nothing was shipped yet. Ship something with: evsys deploy RUN --to KIND")
@@ -77,7 +97,7 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
     rows = [
         (
             one.id,
-            "live" if known.live.get(one.name) == one.id else "",
+            _state(known, one),
             one.kind,
             f"{one.source.get('experiment')}/{one.source.get('arm')}",
             one.gate[:8] or "-",
@@ -99,6 +119,13 @@ def _show(found: Deployment, *, live: bool, damage: str) -> None:
     for name, value in found.facts.items():
         click.echo(f"  {name:<11} {value}")
     click.echo(f"  files       {len(found.files)}, {damage or 'all as they were shipped'}")
+
+
+def _state(known: Deployments, one: Deployment) -> str:
+    if known.live.get(one.name) == one.id:
+        return "live"
+    staged = known.staged.get(one.name)
+    return f"{staged.share:.0%} of requests" if staged and staged.deployment == one.id else ""
 
 
 def _when(time: float | None) -> str:

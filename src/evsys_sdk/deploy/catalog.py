@@ -10,6 +10,7 @@ from ..record.values import text
 from ..server.catalog import Offer
 from .deployers.openai_server import WEIGHTS, OpenAIServer
 from .deployments import Deployment, Deployments
+from .rollout import is_chosen
 
 
 class DeployedModels:
@@ -25,10 +26,12 @@ class DeployedModels:
         known = self._look()
         return [name for name in known.live if (one := known.live_under(name)) and one.kind == OpenAIServer.name]
 
-    def find(self, name: str) -> Offer | None:
-        """What is live under a name, or a deployment by its id."""
+    def find(self, name: str, asker: str = "") -> Offer | None:
+        """What is live under a name, or a deployment by its id; an asker stays with what it got while shares hold."""
         known = self._look()
         found = known.live_under(name) or next((one for one in known.all if one.id == name), None)
+        if (staged := known.staged.get(name)) is not None and is_chosen(staged, asker):
+            found = known.staged_under(name)
         return _offer(found) if found is not None and found.kind == OpenAIServer.name else None
 
     def base_models(self, backend: str) -> list[str]:

@@ -4,8 +4,9 @@
     class MyPlace:
         def build(self, source: Source, folder: Path) -> Built: ...
 
-`build` fills an empty folder and may hand its content on. It is called once for each deployment; the folder becomes the
-deployment's own when it returns, and goes when it raises.
+`build` fills an empty folder. It is called once for each deployment; the folder becomes the deployment's own when it
+returns, and goes when it raises. A deployer that hands the folder on to somebody else does so in
+`publish(folder, built)`, which is called when the model card lies in the folder too.
 """
 
 from __future__ import annotations
@@ -36,3 +37,10 @@ class Deployer(Protocol):
     """What loads the result, as the model card names it; empty where there is none to name."""
 
     def build(self, source: Source, folder: Path) -> Built: ...
+
+
+@runtime_checkable
+class Publisher(Protocol):
+    """A deployer that hands what it built on to a place elsewhere; what it raises means that nothing is live."""
+
+    def publish(self, folder: Path, built: Built) -> Built: ...

@@ -1,7 +1,8 @@
 """Everything that was shipped, told from the list of promotions: which deployment is live under which name.
 
 A name (`production`, `canary`) has numbered deployments: `production.1`, `production.2`. The last one that was made or
-gone back to is the live one. Nothing else holds that state, so nothing can disagree with it.
+gone back to is the live one; beside it there may be one that answers a share of the requests, on its way to all.
+Nothing else holds that state, so nothing can disagree with it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from ..errors import DataError, closest, show
 from ..record.events import Event, Kind
 from ..record.promotions import broken_promotions, promotions_file, read_promotions
-from ..record.values import Object, text
+from ..record.values import Object, number, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,11 @@ class Deployment:
 
     @classmethod
     def of(cls, event: Event) -> Deployment:
-        number = event.get("number")
+        count = event.get("number")
         return cls(
             event.text("deployment"),
             event.text("name"),
-            number if isinstance(number, int) else 0,
+            count if isinstance(count, int) else 0,
             event.text("deployer"),
             event.text("location"),
             event.part("source"),
@@ -68,6 +69,16 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """A deployment that answers a share of the requests to its name."""
+
+    deployment: str
+    share: float
+    since: float
+    """When it got this share."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rollback:
     """A name that was given back to an earlier deployment, or to none."""
 
@@ -87,6 +98,8 @@ class Deployments:
     rollbacks: list[Rollback]
     live: dict[str, str]
     """Name -> id of the deployment that is live under it."""
+    staged: dict[str, Staged] = field(default_factory=dict[str, Staged])
+    """Name -> what answers a share of its requests."""
 
     @classmethod
     def read(cls, start: Path | None = None) -> Deployments:
@@ -95,16 +108,24 @@ class Deployments:
 
     @classmethod
     def tell(cls, events: Iterable[Event]) -> Deployments:
-        found, rollbacks, live = list[Deployment](), list[Rollback](), dict[str, str]()
+        found, rollbacks = list[Deployment](), list[Rollback]()
+        live, staged = dict[str, str](), dict[str, Staged]()
         for event in events:
             if event.kind == Kind.DEPLOYED:
                 found.append(Deployment.of(event))
-                live[found[-1].name] = found[-1].id
+            if event.kind in (Kind.DEPLOYED, Kind.STAGED):
+                name, id, share = event.text("name"), event.text("deployment"), number(event.get("share"))
+                staged.pop(name, None)
+                if share is None or share >= 1:
+                    live[name] = id
+                else:
+                    staged[name] = Staged(id, share, event.time or 0.0)
             elif event.kind == Kind.ROLLED_BACK:
                 name, to, replaced, reason = (event.text(key) for key in ("name", "deployment", "replaced", "reason"))
                 rollbacks.append(Rollback(name, to, replaced, reason, event.time))
-                live[rollbacks[-1].name] = rollbacks[-1].deployment
-        return cls(found, rollbacks, {name: id for name, id in live.items() if id})
+                live[name] = to
+                staged.pop(name, None)
+        return cls(found, rollbacks, {name: id for name, id in live.items() if id}, staged)
 
     def of(self, name: str) -> list[Deployment]:
         """The deployments of a name, oldest first."""
@@ -114,6 +135,11 @@ class Deployments:
         """What is live under a name."""
         id = self.live.get(name)
         return next((one for one in self.all if one.id == id), None)
+
+    def staged_under(self, name: str) -> Deployment | None:
+        """What answers a share of the requests to a name."""
+        staged = self.staged.get(name)
+        return next((one for one in self.all if staged and one.id == staged.deployment), None)
 
     def find(self, reference: str) -> Deployment:
         """A deployment by its id, or the live one of a name."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..config.base import Strict
 from ..config.typed_file import load_settings
@@ -80,6 +80,24 @@ class Watch(Strict):
     """Live scores that are waited for before anything is decided."""
 
 
+class Rollout(Strict):
+    """How what passed the gate comes to answer all requests: a share of them first, then more, by live scores."""
+
+    stages: list[float] = Field(default=[0.05, 0.25], min_length=1)
+    """Shares of the requests, growing, each above 0 and below 1; behind the last it answers all of them."""
+    min_scores: int = Field(default=30, ge=5)
+    """Live scores of a stage that are waited for; where they do not decide, twice as many are, and so on."""
+    margin: float = Field(default=0.05, gt=0)
+    """Live scores may be lower than those of what is live by less than this."""
+
+    @field_validator("stages")
+    @classmethod
+    def _grow(cls, stages: list[float]) -> list[float]:
+        if any(not 0 < share < 1 for share in stages) or sorted(set(stages)) != stages:
+            raise ValueError("stages must grow, each above 0 and below 1, e.g. [0.05, 0.25]")
+        return stages
+
+
 class GatePolicy(Strict):
     """What weights must show before they replace others."""
 
@@ -93,6 +111,8 @@ class GatePolicy(Strict):
     """What must hold of the record."""
     error: float = Field(default=0.025, gt=0, lt=0.5)
     """How often luck alone may let weights pass that are no better, over all candidates judged on one set of tasks."""
+    rollout: Rollout = Rollout()
+    """How requests move over to it, in `evsys deployments step`."""
     watch: Watch = Watch()
     """What happens after it went live, in `evsys loop`."""
 

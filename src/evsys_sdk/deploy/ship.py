@@ -22,10 +22,11 @@ from ..paths import workspace_dir
 from ..record.events import Kind
 from ..record.promotions import PromotionLog, promoting
 from ..registry import get_deployer
-from .deployer import Built, Deployer
+from .deployer import Built, Deployer, Publisher
 from .deployments import Deployment, Deployments, check_promotions
 from .gate import find_pass
 from .model_card import write_card
+from .rollout import check_share
 from .source import Source, hash_file
 
 CARD = "README.md"
@@ -53,10 +54,12 @@ def ship(
     folder: Path | None = None,
     gated: bool = False,
     despite_audit: bool = False,
+    share: float | None = None,
 ) -> Deployment:
     """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
 
-    With `gated`, only weights that passed the gate against what is live at this moment.
+    With `gated`, only weights that passed the gate against what is live at this moment. With `share`, they answer only
+    that part of the requests, beside what is live.
     """
     given = dict(params or {})
     deployer: Deployer = build_extension(get_deployer(kind), given, what=f"deployer '{kind}'", path="--param")
@@ -70,6 +73,8 @@ def ship(
         )
     with promoting():
         gate = find_pass(source, name) if gated else ""
+        if share is not None:
+            check_share(source, kind, name, share)
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
         built = _build(deployer, source, place, audit)
@@ -86,19 +91,27 @@ def ship(
                 files={file.relative_to(place).as_posix(): hash_file(file) for file in _files(place)},
                 facts=built.facts,
                 gate=gate,
+                **({} if share is None else {"share": share}),
                 audit={"clean": audit.clean, "flags": [check.name for check in audit.flags]},
             )
     return Deployments.read().find(f"{name}.{number}")
 
 
 def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bool = False) -> Deployment | None:
-    """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then."""
+    """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then.
+
+    Where something answers a share of the requests, it is what is taken back.
+    """
     check_promotions()
     with promoting():
         known = Deployments.read()
         live = known.live_under(name)
         if live is None:
             raise DataError(f"nothing is live under {show(name)}, so there is nothing to take back.")
+        if (staged := known.staged_under(name)) is not None and to is None:
+            with PromotionLog.open() as log:
+                log.append(Kind.ROLLED_BACK, name=name, deployment=live.id, replaced=staged.id, reason=reason)
+            return live
         target = known.find(to) if to else known.before(live)
         if target is None and not nothing:
             raise DataError(
@@ -144,6 +157,8 @@ def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) 
         built = deployer.build(source, staged)
         card = write_card(source, audit, kind=deployer.name, library=deployer.library or "evsys")
         write_text(staged / CARD, card)
+        if isinstance(deployer, Publisher):
+            built = deployer.publish(staged, built)
         staged.rename(place)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)

@@ -44,6 +44,7 @@ class Kind(StrEnum):
     ARM_RETRIED = "arm_retried"
     ARM_RECALLED = "arm_recalled"
     SEARCH_DECISION = "search_decision"
+    LOOKED = "looked"
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
     DIAGNOSED = "diagnosed"
@@ -64,6 +65,7 @@ class Kind(StrEnum):
     REJECTED = "request_rejected"
     GATED = "gated"
     DEPLOYED = "deployed"
+    STAGED = "staged"
     ROLLED_BACK = "rolled_back"
 
 

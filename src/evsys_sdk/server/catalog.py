@@ -30,7 +30,9 @@ class Catalog(Protocol):
     """Knows names; may read files, so it is asked on a thread."""
 
     def names(self) -> Sequence[str]: ...
-    def find(self, name: str) -> Offer | None: ...
+    def find(self, name: str, asker: str = "") -> Offer | None:
+        """What is meant by a name; `asker` is whoever asks, where a name is shared by two."""
+        ...
 
 
 class EmptyCatalog:
@@ -39,5 +41,5 @@ class EmptyCatalog:
     def names(self) -> Sequence[str]:
         return ()
 
-    def find(self, name: str) -> Offer | None:
+    def find(self, name: str, asker: str = "") -> Offer | None:
         return None

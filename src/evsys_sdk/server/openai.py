@@ -40,7 +40,7 @@ async def model(service: Service, request: Request, body: bytes) -> Response:
 async def chat_completions(service: Service, request: Request, body: bytes) -> Response:
     """`POST /v1/chat/completions`."""
     asked = read(ChatRequest, body)
-    offered = await service.offered.open(asked.model)
+    offered = await service.offered.open(asked.model, asked.asker)
     with_tools = bool(asked.tools) and asked.tool_choice != "none"
     prompt = _render(offered, asked, with_tools=with_tools)
     drawing = Drawing.of(
@@ -58,7 +58,7 @@ async def chat_completions(service: Service, request: Request, body: bytes) -> R
 async def completions(service: Service, request: Request, body: bytes) -> Response:
     """`POST /v1/completions`."""
     asked = read(CompletionRequest, body)
-    offered = await service.offered.open(asked.model)
+    offered = await service.offered.open(asked.model, asked.asker)
     drawings = [
         Drawing.of(
             service, offered, prompt, longest=asked.longest, client=_client(request), is_chat=False, stops=asked.stops,

@@ -51,9 +51,9 @@ class OfferedModels:
         names = dict.fromkeys([*self.engine.settings.models, *deployed, *saved])
         return [{"id": name, "object": "model", "created": 0, "owned_by": "evsys"} for name in names]
 
-    async def open(self, name: str) -> OfferedModel:
+    async def open(self, name: str, asker: str = "") -> OfferedModel:
         """The model of a name; refused as OpenAI's clients expect it where there is none."""
-        offer = await asyncio.to_thread(self._find, name)
+        offer = await asyncio.to_thread(self._find, name, asker)
         key = (offer.base_model, offer.ref, offer.renderer or "")
         try:
             if key not in self._open:
@@ -76,14 +76,14 @@ class OfferedModels:
             offer.system_prompt,
         )
 
-    def _find(self, name: str) -> Offer:
+    def _find(self, name: str, asker: str) -> Offer:
         settings = self.engine.settings
         if name in settings.models:
             return Offer(name, settings.backend, "")
         if name.startswith("tinker://"):
             record = self.checkpoints.get(name)
             return Offer(record.base_model, settings.backend, record.ref)
-        offer = self.catalog.find(name)
+        offer = self.catalog.find(name, asker)
         if offer is None:
             guess = closest(name, [*settings.models, *self.catalog.names()])
             hint = f" Did you mean {guess!r}?" if guess else ""

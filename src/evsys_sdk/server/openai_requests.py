@@ -12,8 +12,8 @@ type Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 _IGNORED = frozenset(
     (
-        "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-        "reasoning_effort", "verbosity", "prompt_cache_retention", "reasoning", "best_of",
+        "store", "metadata", "service_tier", "prompt_cache_key", "parallel_tool_calls", "reasoning_effort", "verbosity",
+        "prompt_cache_retention", "reasoning", "best_of",
     )
 )  # fmt: skip
 """Fields without effect on what this server answers."""
@@ -50,6 +50,13 @@ class _Request(BaseModel):
     frequency_penalty: float | None = 0.0
     presence_penalty: float | None = 0.0
     logit_bias: dict[str, float] | None = None
+    user: Any = None
+    safety_identifier: Any = None
+
+    @property
+    def asker(self) -> str:
+        """For whom it is asked, where the client says so."""
+        return str(self.safety_identifier or self.user or "")[:200]
 
     @property
     def stops(self) -> list[str]:

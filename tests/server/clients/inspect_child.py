@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main(log_dir: str, questions: list[str]) -> dict[str, Any]:
-    from inspect_ai import Task, eval  # noqa: A004
+    from inspect_ai import Task, eval
     from inspect_ai.dataset import Sample
     from inspect_ai.model import GenerateConfig, get_model
     from inspect_ai.scorer import includes

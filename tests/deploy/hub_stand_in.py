@@ -1,0 +1,122 @@
+"""A stand-in for the Hugging Face hub: makes repositories and takes commits, as the hub's own client sends them.
+
+It wants every file inside the commit, as the hub does for small ones; how large ones travel is between that client and
+the hub's storage.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+TOKEN = "hf_" + "a1B2" * 6
+
+
+class Hub:
+    """On a free port of this machine, on threads of this process."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, dict[str, bytes]] = {}
+        """Repository -> its files now."""
+        self.private: dict[str, bool] = {}
+        self.commits: list[str] = []
+        self.breaks_at = ""
+        """Part of a path whose requests are answered with status 500."""
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def answer(self, method: str, path: str, body: bytes, key: str) -> tuple[int, Any]:
+        if self.breaks_at and self.breaks_at in path:
+            return 500, {"error": "the stand-in breaks here"}
+        if key != f"Bearer {TOKEN}":
+            return 401, {"error": "Invalid credentials"}
+        parts = path.strip("/").split("/")
+        match [method, *parts]:
+            case ["POST", "api", "repos", "create"]:
+                asked = json.loads(body)
+                name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+                if name in self.repos:
+                    return 409, {"error": "You already created this model repo", "url": f"{self.url}/{name}"}
+                self.repos[name], self.private[name] = (
+                    {},
+                    bool(asked.get("private")) or asked.get("visibility") == "private",
+                )
+                return 200, {"url": f"{self.url}/{name}", "name": name}
+            case ["POST", "api", "validate-yaml"]:
+                return 200, {"errors": [], "warnings": []}
+            case ["GET", "api", "models", owner, name, *_]:
+                return self._describe(f"{owner}/{name}", tree="tree" in parts)
+            case ["POST", "api", "models", owner, name, "preupload", _]:
+                paths = [one["path"] for one in json.loads(body)["files"]]
+                told = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+                return 200, {"files": told, "commitOid": "0" * 40}
+            case ["POST", "api", "models", owner, name, "commit", _]:
+                return self._commit(f"{owner}/{name}", [json.loads(line) for line in body.splitlines() if line])
+            case _:
+                return 404, {"error": f"{method} {path} is not known to the stand-in"}
+
+    def _describe(self, repo: str, *, tree: bool) -> tuple[int, Any]:
+        if repo not in self.repos:
+            return 404, {"error": "Repository not found"}
+        files = [
+            {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+            for path, data in self.repos[repo].items()
+        ]
+        if tree:
+            return 200, files
+        return 200, {"id": repo, "sha": "0" * 40, "siblings": [{"rfilename": one["path"]} for one in files]}
+
+    def _commit(self, repo: str, lines: list[dict[str, Any]]) -> tuple[int, Any]:
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                self.repos[repo][value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "deletedFile":
+                del self.repos[repo][value["path"]]
+        oid = hashlib.sha1(f"{len(self.commits)}".encode()).hexdigest()
+        self.commits.append(lines[0]["value"]["summary"])
+        return 200, {
+            "success": True,
+            "commitOid": oid,
+            "commitUrl": f"{self.url}/{repo}/commit/{oid}",
+            "hookOutput": "",
+        }
+
+
+def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            path = urlsplit(self.path).path.replace(".git/", "/")
+            status, answer = hub.answer(self.command, path, body, self.headers.get("authorization", ""))
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = _serve
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    return Handler
