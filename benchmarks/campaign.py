@@ -161,25 +161,25 @@ def main() -> None:
         (folder / ".evsys").mkdir(parents=True, exist_ok=True)
         write_data(folder)
         campaign = Campaign(folder)
-        work(campaign, str(arguments.model.resolve()), arguments.minutes)
+        run_campaign(campaign, str(arguments.model.resolve()), arguments.minutes)
         report(campaign, arguments.minutes)
 
 
-def work(campaign: Campaign, model: str, minutes: float) -> None:
+def run_campaign(campaign: Campaign, model: str, minutes: float) -> None:
     """The campaign: search, errors, next stage, export."""
-    search = sized(campaign, search_config(model), minutes * SEARCH)
+    search = size_to_time(campaign, make_search(model), minutes * SEARCH)
     campaign.evsys("run", search, "--quiet")
     wrong = campaign.evsys("errors", "search")
     best = wrong["arm"]
-    write_rows(campaign.folder / "data" / "more.jsonl", more_like(wrong, 600))
+    write_rows(campaign.folder / "data" / "more.jsonl", draw_more(wrong, 600))
     left = (campaign.left_s(minutes) - RESERVE_S) / 60
-    rate = best_rate(campaign.folder / "outputs" / "search" / best)
-    stage = sized(campaign, stage_config(model, f"outputs/search/{best}/best", rate), left)
+    rate = read_rate(campaign.folder / "outputs" / "search" / best)
+    stage = size_to_time(campaign, make_stage(model, f"outputs/search/{best}/best", rate), left)
     campaign.evsys("run", stage, "--quiet")
     campaign.evsys("export", "stage", "--output", "exported")
 
 
-def sized(campaign: Campaign, config: dict[str, Any], minutes: float) -> str:
+def size_to_time(campaign: Campaign, config: dict[str, Any], minutes: float) -> str:
     """The config with as many steps and as few scorings as `plan` says fit; returns its file."""
     config["budget"] = {"wall_s": minutes * 60}  # should the machine be slower than it was when it was planned
     file = campaign.folder / f"{config['name']}.yaml"
@@ -196,8 +196,8 @@ def sized(campaign: Campaign, config: dict[str, Any], minutes: float) -> str:
     return file.name
 
 
-def search_config(model: str) -> dict[str, Any]:
-    config = stage_config(model, None, RATES[0])
+def make_search(model: str) -> dict[str, Any]:
+    config = make_stage(model, None, RATES[0])
     run = config.pop("run")
     matrix = {"axes": {"algorithm.params.learning_rate": RATES}}
     return {
@@ -209,7 +209,7 @@ def search_config(model: str) -> dict[str, Any]:
     }
 
 
-def stage_config(model: str, start: str | None, rate: float) -> dict[str, Any]:
+def make_stage(model: str, start: str | None, rate: float) -> dict[str, Any]:
     """One run of as many steps as anybody could want; `plan` says how many there is time for."""
     tasks = [*TRANSFORMS, {"kind": "chat_to_harbor_task", "params": {"fn_name": "exact_match"}}]
     scored = {"max_tokens": 48, "transforms": tasks}
@@ -236,7 +236,7 @@ def stage_config(model: str, start: str | None, rate: float) -> dict[str, Any]:
     }
 
 
-def best_rate(run_dir: Path) -> float:
+def read_rate(run_dir: Path) -> float:
     return json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["algorithm"]["params"]["learning_rate"]
 
 
@@ -244,17 +244,17 @@ def write_data(folder: Path) -> None:
     draw = random.Random(7)
     (folder / "data").mkdir(exist_ok=True)
     for name, count, phrasings in (("train", 1200, slice(0, 3)), ("val", 32, slice(3, 4)), ("test", 64, slice(4, 5))):
-        write_rows(folder / "data" / f"{name}.jsonl", rows(draw, list(CALLS), count, phrasings))
+        write_rows(folder / "data" / f"{name}.jsonl", draw_rows(draw, list(CALLS), count, phrasings))
 
 
-def more_like(wrong: Any, count: int) -> Iterator[dict[str, str]]:
+def draw_more(wrong: Any, count: int) -> Iterator[dict[str, str]]:
     """Fresh rows; the calls that went wrong come twice as often."""
     text = json.dumps(wrong)
     kinds = [call for call in CALLS for _ in range(2 if call.split("(")[0] + "(" in text else 1)]
-    return rows(random.Random(8), kinds, count, slice(0, 3))
+    return draw_rows(random.Random(8), kinds, count, slice(0, 3))
 
 
-def rows(draw: random.Random, calls: list[str], count: int, phrasings: slice) -> Iterator[dict[str, str]]:
+def draw_rows(draw: random.Random, calls: list[str], count: int, phrasings: slice) -> Iterator[dict[str, str]]:
     for _ in range(count):
         call = draw.choice(calls)
         name, other = draw.sample(NAMES, 2)
@@ -280,6 +280,8 @@ class Used:
     arms: float = 0.0
     """All of the arms' time."""
     scorings: int = 0
+    best: float = 0.0
+    """The highest share of validation tasks that was right."""
 
     @property
     def scored(self) -> float:
@@ -293,7 +295,9 @@ def read_used(experiment: Path) -> Used:
         timing = {line["step"]: line for line in read_records(run.logs.timing)}
         used.steps += len(timing)
         used.trained += sum(line["time/compute_s"] for line in timing.values())
-        used.scorings += sum(1 for _ in read_records(run.scores))
+        scores = list(read_records(run.scores))
+        used.scorings += len(scores)
+        used.best = max([used.best, *(one["metrics"]["pass@1"]["value"] for one in scores if one["split"] == "val")])
         if timing:
             first[run.folder.name] = timing[min(timing)]["time/step_s"]
     for line in read_records(ExperimentFiles(experiment).spend):
@@ -315,7 +319,7 @@ def report(campaign: Campaign, minutes: float) -> None:
     for command, seconds in campaign.spent.items():
         print(f"  {command:16} {seconds:7.1f} s")
     for name, used in found.items():
-        print(f"  {name}: {used.steps} steps, {used.scorings} scorings")
+        print(f"  {name}: {used.steps} steps, {used.scorings} scorings, at best {used.best:.0%} of val right")
     print(f"training steps: {trained / total:.1%} of the time (aim: 85 %)")
     print(f"scoring in the loop, with checkpoints: {scored / total:.1%} (aim: below 15 %)")
     print(f"starting, planning, concluding, exporting: {1 - (trained + scored) / total:.1%}")

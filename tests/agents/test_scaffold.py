@@ -20,6 +20,7 @@ from evsys_sdk.scaffold.project import init_project
 TREE = [
     ".evsys/.gitignore",
     ".gitignore",
+    ".python-version",
     "AGENTS.md",
     "CLAUDE.md",
     "README.md",

@@ -192,6 +192,7 @@ def test_credentials_of_the_environment_are_sent(
     logger.on_run_start(info(tmp_path), RunControl())
     logger.close()
     assert tracker.headers["authorization"] == "Bearer a-token"
+    assert tracker.headers["content-type"] == "application/json", "a real server refuses a body without it"
 
 
 def test_a_loss_that_is_no_number_is_sent_as_a_word(tracker: Tracker, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from evsys_sdk import ExperimentConfig
 from evsys_sdk.cli.main import main
 from evsys_sdk.experiment.preflight import check_config, models
 
+from .conftest import save_tiny
+
 pytest.importorskip("torch", reason="needs the extra local; run make test-local")
 pytestmark = pytest.mark.local
 
@@ -74,6 +76,14 @@ def test_a_run_that_cannot_fit_is_refused_from_the_config_of_its_model(
     assert said.startswith("run.model.name: training ")
     assert "for adapter and optimizer" in said
     assert "lower lora_rank" in said
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused_at_its_model(config: Config, tmp_path: Path) -> None:
+    plain = config(["a", "b"])
+    plain["run"]["model"]["name"] = save_tiny(tmp_path / "plain", template=None)
+    [said] = problems(plain)
+    assert said.startswith("run.model.name: ")
+    assert "chat template" in said
 
 
 def test_what_fits_into_a_time_is_found_out_by_timing_a_step(

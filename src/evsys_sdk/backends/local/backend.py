@@ -108,17 +108,14 @@ class LocalBackend:
 
         A run that cannot fit into `room` bytes of main memory is refused.
         """
-        import torch
-
-        from .base.loading import pick_dtype
         from .preview import preview_model
 
-        needs = None
-        if room is not None:
-            cpu = torch.device("cpu")
-            dtype = pick_dtype("float32" if self.config.exact else self.config.dtype, cpu)
-            needs = self._wanted(model, cpu, dtype)
-        return preview_model(model.name, needs=needs, fixed=self._fixed, room=room or 0)
+        dtype = "float32" if self.config.exact else self.config.dtype
+
+        def want(device: Any, dtype: Any) -> Any:
+            return self._wanted(model, device, dtype)
+
+        return preview_model(model.name, want=want, dtype=dtype, fixed=self._fixed, room=room)
 
     def _settings(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
         """What the config asks for, as far as there is memory for it."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .base import families
-from .base.loading import context_length_of
+from .base.loading import context_length_of, pick_dtype
 from .estimate import Needs, Sizes
 from .fitting import refuse_if_hopeless
 
@@ -27,10 +29,13 @@ class Preview:
     context_length: int
 
 
-def preview_model(model: str, *, needs: Needs | None, fixed: Collection[str], room: int) -> Preview | None:
+def preview_model(
+    model: str, *, want: Callable[[Any, Any], Needs], dtype: str, fixed: Collection[str], room: int | None
+) -> Preview | None:
     """Look at the files of a model on this machine; None where they are not here, or say too little.
 
-    With `needs`, a run that would not fit into `room` bytes even with everything as small as it goes is refused.
+    A run that would not fit into `room` bytes of main memory, even with everything as small as it goes, is refused.
+    What it wants depends on where it is and how it is stored.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -39,7 +44,9 @@ def preview_model(model: str, *, needs: Needs | None, fixed: Collection[str], ro
     if config is None or tokenizer is None:
         return None
     families.check_family(model, config)
-    if needs is not None and (sizes := _read(lambda: Sizes.of(config))) is not None:
+    if room is not None and (sizes := _read(lambda: Sizes.of(config))) is not None:
+        cpu = torch.device("cpu")
+        needs = want(cpu, pick_dtype(dtype, cpu))
         refuse_if_hopeless(sizes, needs, fixed=fixed, model=Path(model).name, room=room)
     return Preview(tokenizer, context_length_of(config.get_text_config(), model, warns=False))
 

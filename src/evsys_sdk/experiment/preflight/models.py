@@ -18,6 +18,7 @@ from ...backends.client import ModelSpec
 from ...config import ModelConfig, RunConfig
 from ...config.prices import backend_of
 from ...errors import EvsysError, Problem, closest, problems_of
+from ...inference.renderer import Renderer, get_renderer
 from ...inference.renderers.chat_template import CHAT_TEMPLATE
 from ...inference.renderers.cookbook import cookbook_renderers, known_names
 from ...paths import in_project
@@ -77,14 +78,16 @@ def look_at_model(run: RunConfig, algorithm: Algorithm, report: Report, place: s
         own = run.backend.params.get("context_length") if run.backend.kind == "mock" else None
         return StillClient(run.model.name, own if isinstance(own, int) else 4096)
     found: Any = None
+    renderer: Renderer | None = None
     if kind == "local" and find_spec("transformers") is not None and find_spec("torch") is not None:
         with report.at(f"{place}.model.name", "Choose another model."), suppress(ValidationError):
-            found = _preview(run, algorithm)
-    if found is None:
+            if (found := _preview(run, algorithm)) is not None:
+                renderer = get_renderer(found.tokenizer, run.model.renderer_name)
+    if found is None or renderer is None:
         return StillClient(run.model.name)
     limit = run.backend.params.get("max_context")
     longest = min(found.context_length, limit) if isinstance(limit, int) else found.context_length
-    return StillClient(run.model.name, longest, found.tokenizer, run.model.renderer_name, kind)
+    return StillClient(run.model.name, longest, found.tokenizer, renderer, kind)
 
 
 def _preview(run: RunConfig, algorithm: Algorithm) -> Any:

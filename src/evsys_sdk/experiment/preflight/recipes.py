@@ -19,7 +19,7 @@ from ...backends.client import Capabilities, ForwardBackwardOutput
 from ...backends.future import Operation
 from ...backends.mock.tokenizer import VOCABULARY, ByteTokenizer
 from ...errors import ConfigError, EvsysError, Problem, problems_of
-from ...inference.renderer import get_renderer
+from ...inference.renderer import Renderer, get_renderer
 from ...log import get_logger
 from ...protocols import Row, traits_of
 from ...rollouts.harbor.task_folder import refuse_containers
@@ -45,7 +45,8 @@ class StillClient:
     context_length: int | None = None
     """In tokens of `tokenizer`; None where it is not known, and everything fits."""
     tokenizer: Any = field(default_factory=ByteTokenizer)
-    renderer_name: str | None = None
+    renderer: Renderer | None = None
+    """How it writes conversations; by default as the tokenizer's own template does."""
     backend: str = "mock"
 
     @property
@@ -111,7 +112,7 @@ def _is_ours(algorithm: BaseAlgorithm, method: str) -> bool:
 
 
 def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, folder: Path) -> EvsysError | None:
-    renderer = get_renderer(client.tokenizer, client.renderer_name)
+    renderer = client.renderer or get_renderer(client.tokenizer)
     standing = cast("Any", client)
     services = RunServices(Observers([]), RunControl(), _score_nothing, _load_nothing, standing, renderer, 0)
     algorithm.bind(client=standing, renderer=renderer, rows=rows, seed=0, run_dir=folder, services=services)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -56,7 +56,7 @@ class Clock:
         self._computed += time.perf_counter() - self._began
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> Generator[None]:
         """A turn, within what is counted."""
         with self._turns as waited:
             self._computed -= waited
