@@ -11,7 +11,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-clients test-agents unit lint format types docs site bench constraints clean core dev
+.PHONY: help page screenshots quickstart test test-slow test-local test-harbor test-ray test-tinker test-dashboard test-fireworks test-cookbook test-skyrl test-clients test-agents test-mlflow unit lint format types docs site bench constraints clean core dev
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ test-agents: ## Run whole sessions of real coding agents against a stand-in mode
 	python=$$(bash scripts/env.sh agents dev)/bin/python && { $$python scripts/fetch_agents.py || true; } && \
 		EVSYS_TEST_AGENTS=1 $$python -m pytest -q -m agents tests/agents
 
+test-mlflow: dev ## Run the MLflow observer against a real MLflow server, in an environment of its own
+	mlflow=$$(bash scripts/env.sh mlflow) && \
+		EVSYS_MLFLOW_PYTHON=$$mlflow/bin/python $(BIN)/python -m pytest -q -m slow tests/observers/test_mlflow_server.py
+
 # SmolLM2 is fetched and converted once; where that is not possible, the tests that need it say so and are skipped.
 test-local: ## Run the tests of the local backend with torch and SmolLM2, in an environment of their own
 	python=$$(bash scripts/env.sh local dev local)/bin/python && \
@@ -125,6 +129,8 @@ constraints: ## Pin the newest versions of what `make test` installs (needs uv)
 		--output-file constraints-clients.txt
 	uv pip compile -q pyproject.toml tests/server/clients/requirements-verifiers.in --universal --python-version 3.12 \
 		--upgrade --no-annotate --custom-compile-command "make constraints" --output-file constraints-verifiers.txt
+	echo 'mlflow>=3.17,<4' | uv pip compile -q - --universal --python-version 3.12 --upgrade \
+		--no-annotate --custom-compile-command "make constraints" --output-file constraints-mlflow.txt
 	{ printf "%s; sys_platform == 'never'\n" asyncpg datasets hf-transfer peft psycopg2-binary torch; echo fastapi; } \
 		| uv pip compile -q tests/skyrl/requirements.in --override - --universal --python-version 3.12 --upgrade \
 		--no-annotate --custom-compile-command "make constraints" | grep -v "'never'" > constraints-skyrl.txt

@@ -11,7 +11,7 @@ a request into a call with its arguments; validation and test ask in phrasings t
 The figures come from the record. Training steps are the seconds in which the engine computed them (`time/compute_s`);
 what is left of the arms' time without their start is scoring, with checkpoints and bookkeeping; the rest of the clock
 are processes that start, plan, conclude and export. Aims: at least 85 % in training steps, scoring below 15 %. Needs
-the extra `local`; examples/local_sft_smollm2/prepare.py makes the folder of the model.
+the extra `local`; examples/17_local_sft/prepare.py makes the folder of the model.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from evsys_sdk.config import Metadata
+from evsys_sdk.config.experiment import plan_looks
 from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, LentNoise, RunEvidence, Score, Scoring
+from evsys_sdk.experiment.conclusion.interim import judge_interim
 from evsys_sdk.experiment.conclusion.model import Comparison, Conclusion
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
 from evsys_sdk.experiment.hypothesis import hypothesis_sha256
@@ -159,7 +161,7 @@ class Cell:
     """`false`: how often it is wrongly supported; `power`: how often rightly; `printed`: at the printed effect."""
     at_least: float | None = None
     attempts: str = ""
-    """`fresh`: five attempts; `seeds`: one attempt that gets seeds from 2 to 10."""
+    """`fresh`: five attempts; `seeds`: one that gets seeds from 2 to 10; `decided`: `until: decided` with 10 seeds."""
 
 
 @dataclass
@@ -171,12 +173,16 @@ class Tally:
     right: int = 0
     covered: int = 0
     detectable: list[float] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    """That `until: decided` trained each run with."""
 
     def add(self, conclusion: Conclusion, truth: float) -> None:
         self.worlds += 1
         self.supported += conclusion.verdict == "supported"
         self.right += conclusion.verdict == "supported" and conclusion.judged == "run01"
         self.covered += all(_holds(one, truth if one.run == "run01" else 0.0) for one in conclusion.comparisons)
+        if conclusion.sequential is not None:
+            self.seeds.append(conclusion.sequential.seeds)
         if conclusion.smallest_detectable is not None:
             self.detectable.append(conclusion.smallest_detectable)
 
@@ -244,6 +250,26 @@ def attempts() -> Iterator[Cell]:
     yield Cell("seeds 2..10 until supported", World(2), attempts="seeds")
     yield Cell("seeds 2..10 until supported, sd .25", World(2, seed_sd=0.25), attempts="seeds")
     yield Cell("seeds 2..10 until supported, 7 arms", World(7), attempts="seeds")
+    for name, world in {
+        "2 arms": World(2),
+        "2 arms, sd .25": World(2, seed_sd=0.25),
+        "2 arms, 30 tasks": World(2, tasks=30),
+        "2 arms, erratic baseline": World(2, erratic=5.0),
+        "2 arms, erratic candidate": World(2, erratic_run=5.0),
+        "7 arms": World(7),
+        "7 arms, erratic baseline": World(7, erratic=5.0),
+        "7 arms, val": World(7, validated=True),
+    }.items():
+        yield Cell(f"until decided: {name}", world, attempts="decided")
+    for name, world in {
+        "2 arms": World(2),
+        "2 arms, sd .25": World(2, seed_sd=0.25),
+        "2 arms, 30 tasks": World(2, tasks=30),
+        "7 arms": World(7),
+    }.items():
+        gains = replace(world, gain=TWELVE_POINTS)
+        yield Cell(f"power: until decided, {name}", gains, "power", attempts="decided")
+        yield Cell(f"power: 10 seeds at once, {name}", replace(gains, seeds=10), "power")
     yield Cell("power: seeds 2..10, sd .25", World(2, seed_sd=0.25, gain=TWELVE_POINTS), "power", attempts="seeds")
 
 
@@ -280,11 +306,12 @@ def _attempt(cell: Cell, world: World, random: np.random.Generator) -> Conclusio
                 break
         return found
     whole = replace(world, seeds=10).draw(random)
-    looks = tuple(range(2, 11))
+    planned = cell.attempts == "decided"
+    looks = plan_looks(10) if planned else range(2, 11)
     for seeds in looks:
         runs = [replace(run, arms=run.arms[:seeds]) for run in whole.runs]
-        found = conclude_from(replace(whole, runs=runs, interim=looks))
-        if found.verdict == "supported":
+        found = conclude_from(replace(whole, runs=runs, interim=tuple(looks)))
+        if judge_interim(found).ends if planned else found.verdict == "supported":
             break
     return found
 

@@ -49,10 +49,11 @@ def report(cell: Cell, tally: Tally, code: str) -> str:
         fine, aim = share >= cell.at_least, f"at least {cell.at_least:g}"
     detectable = f"{np.median(tally.detectable):.3f}" if tally.detectable else "-"
     what = {"false": "false", "power": "found", "printed": "found"}[cell.asks]
+    seeds = f"seeds {np.mean(tally.seeds):4.1f} of 10  " if tally.seeds else ""
     missed = "" if fine else "  MISSED"
     return (
         f"{cell.name:<52} {what} {share:5.1f} ({error:.1f})  coverage {coverage:5.1f}  sees {detectable:>6}  "
-        f"at {code:<8} {aim}{missed}"
+        f"{seeds}at {code:<8} {aim}{missed}"
     ).rstrip()
 
 

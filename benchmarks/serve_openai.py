@@ -300,10 +300,10 @@ def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
 def find_model(name: str, folder: Path) -> Path:
     """The folder of a model: SmolLM2, made where it is not there yet; or random weights of some shape."""
     if name == "smollm2":
-        sys.path.insert(0, str(ROOT / "examples/local_sft_smollm2"))
+        sys.path.insert(0, str(ROOT / "examples/17_local_sft"))
         from prepare import cached_model
 
-        prepare = ROOT / "examples/local_sft_smollm2/prepare.py"
+        prepare = ROOT / "examples/17_local_sft/prepare.py"
         subprocess.run([sys.executable, str(prepare), "--cached"], check=True, stdout=sys.stderr)
         return cached_model()
     if not name.startswith("shape:"):

@@ -16,7 +16,12 @@ if [ -d .evsys ] && [ -x "$evsys" ]; then
         }
     }
     echo "What the experiments of this project have shown (evsys context):"
-    is_fresh 2>/dev/null || "$evsys" context --budget-tokens 1500 --markdown >"$kept" 2>/dev/null || rm -f "$kept"
-    cat "$kept" 2>/dev/null
+    if is_fresh 2>/dev/null; then
+        cat "$kept"
+    else
+        said=$("$evsys" context --budget-tokens 1500 --markdown 2>/dev/null)
+        printf '%s\n' "$said"
+        [ -n "$said" ] && { printf '%s\n' "$said" >"$kept"; } 2>/dev/null
+    fi
 fi
 exit 0

@@ -311,7 +311,10 @@ class TestAttempts:
         early = conclude_from(replace(given, interim=(3, 6, 9)))
         last = conclude_from(replace(given, interim=(1, 2, 3)))
         once = conclude_from(given)
-        assert (early.error_rate or 1) < 0.001 < (last.error_rate or 0) < (once.error_rate or 0)
+        assert early.sequential is not None
+        assert last.sequential is not None
+        assert early.sequential.error < 0.001 < last.sequential.error < (once.error_rate or 0)
+        assert early.error_rate == last.error_rate == once.error_rate  # of all looks together
 
     def test_seeds_of_earlier_experiments_make_intervals_narrower(self) -> None:
         drawn = [RunScores(np.array(table)) for table in runs(seeds=6, tasks=200, seed=99, b=0.0, c=0.0).values()]

@@ -1,8 +1,8 @@
 """Every format is read from files of its producer, and damage is counted, never skipped silently or fatal.
 
 The OpenTelemetry files were written by its own exporters (`fixtures/make_otel.py`), the trajectory by Harbor 0.25's
-models, `claude-2.1.325.jsonl` and `codex-0.166.0.jsonl` by the programs themselves (`fixtures/make_sessions.py`). The two
-session files without a version are written by hand, to have in few lines what sessions rarely have.
+models, `claude-2.1.325.jsonl` and `codex-0.166.0.jsonl` by the programs themselves (`fixtures/make_sessions.py`). The
+two session files without a version are written by hand, to have in few lines what sessions rarely have.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from evsys_sdk.deploy.deployments import Deployments
 from evsys_sdk.deploy.policy import Watch
 from evsys_sdk.errors import DataError
 from evsys_sdk.loop.loop import Loop, Step
+from evsys_sdk.loop.page import describe_loop, read_loops
 from evsys_sdk.loop.system import load_system
 from evsys_sdk.loop.watch import watch_live
 from evsys_sdk.record.events import Kind
@@ -82,6 +83,11 @@ def test_three_rounds_ship_refuse_and_roll_back(project: Path) -> None:
     assert broken_promotions() == []
     rows = (project / ".evsys" / "traces" / "support" / "round-3" / "train.jsonl").read_text("utf-8")
     assert '"yes"' not in rows  # what the gate refused is not learned from again
+    page = describe_loop(Loop(load_system("system.yaml")))
+    assert [one["verdict"] for one in page["rounds"]] == ["pass", "refuse", "pass"]
+    assert [check["name"] for check in page["rounds"][1]["checks"] if check["state"] != "ok"] != []
+    assert [(one["replaced"], one["instead"]) for one in page["rollbacks"]] == [("production.2", "production.1")]
+    assert [one["id"] for one in page["deployments"] if one["live"]] == ["production.1"]
 
 
 @pytest.mark.slow
@@ -194,6 +200,21 @@ def test_the_page_of_a_loop(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["loop", "system.yaml", "--status", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert (page["live"], page["rounds"][0]["stage"], page["rounds"][0]["tasks"]) == (None, "experiment", 36)
+    assert page["state"] == "round 1: experiment waits to be approved"
+    assert page["rounds"][0]["decision"].startswith("yes: 100% of the questions are unlike")
+    assert [step["stage"] for step in page["steps"]] == ["collect", "decide", "scaffold", "approve"]
+    assert all(step["time"] > 1.7e9 for step in page["steps"])
+    assert main(["loop", "system.yaml", "--approve"]) == 0
+    capsys.readouterr()
+    assert main(["loop", "system.yaml", "--status"]) == 0
+    told = capsys.readouterr().out
+    assert "  now        round 1: experiment is next\n" in told
+    assert "  approved   experiment\n" in told
+    [same] = read_loops()
+    assert same == describe_loop(Loop(load_system("system.yaml")))
+    Path("gate.yaml").unlink()
+    [broken] = read_loops()
+    assert "gate.yaml" in broken["problem"]
 
 
 def test_what_is_wrong_is_said_before_anything_is_done(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import { ComparePage } from "./pages/Compare";
 import { DataPage, DataRowsPage } from "./pages/Data";
 import { ExperimentPage } from "./pages/Experiment";
 import { ExperimentsPage } from "./pages/Experiments";
+import { LoopsPage } from "./pages/Loops";
 import { ArmPage } from "./pages/Arm";
 import { SignIn, useSession } from "./session";
 import { switchTheme, useTheme } from "./theme";
@@ -48,6 +49,7 @@ function Page({ session }: { session: Session }) {
   if (place === "campaign") return <CampaignPage />;
   if (place === "data" && second) return <DataRowsPage key={second} kind={first === "benchmark" ? "benchmark" : "dataset"} id={second} />;
   if (place === "data") return <DataPage />;
+  if (place === "loops") return <LoopsPage />;
   return (
     <main id="main">
       <Empty title="There is no such page">
@@ -62,6 +64,7 @@ const PLACES = [
   { place: "campaign", word: "Campaign" },
   { place: "compare", word: "Compare" },
   { place: "data", word: "Data" },
+  { place: "loops", word: "Loops" },
 ];
 
 function Top({ session }: { session: Session }) {

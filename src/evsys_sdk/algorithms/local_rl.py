@@ -9,6 +9,7 @@ for each attempt, so it takes several times as long; it is here as a check, and 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..errors import ConfigError, Problem
@@ -93,20 +94,27 @@ class LocalRL(TrlAlgorithm):
         return Dataset.from_list([{"prompt": opening(recipe.tasks[index]), "task": index} for index in order])
 
     def _reward(self, verify: Any) -> Any:
-        tasks = self.recipe.tasks
+        """What TRL asks for rewards; the attempts are recorded as those of every other recipe."""
+        tasks, observers, group = self.recipe.tasks, self.recipe.services.observers, self.cfg.group_size
 
-        async def score(completion: Any, number: int, sample: int) -> float:
+        async def attempt(completion: Any, tokens: Any, number: int, sample: int) -> Rollout:
             answer = {"role": "assistant", "content": completion[0]["content"]}
+            turn = Turn(answer, completion_tokens=[int(token) for token in tokens], output_tokens=len(tokens))
             conversation = [*opening(tasks[number]), answer]
-            attempt = Rollout(tasks[number].task_id, sample, "ok", None, [Turn(answer)], conversation)
-            return (await verify(tasks[number], attempt, NoEnvironment())).reward
+            made = Rollout(tasks[number].task_id, sample, "ok", None, [turn], conversation)
+            found = await verify(tasks[number], made, NoEnvironment())
+            return replace(made, reward=found.reward, info=dict(found.info))
 
-        def reward(completions: Any, task: Any, **_: Any) -> list[float]:
-            async def all_of_them() -> list[float]:
-                numbered = enumerate(zip(completions, task, strict=True))
-                return list(await asyncio.gather(*(score(one, of, sample) for sample, (one, of) in numbered)))
+        def reward(
+            completions: Any, completion_ids: Any, task: Any, trainer_state: Any, **_: Any
+        ) -> list[float | None]:
+            async def attempt_all() -> list[Rollout]:
+                each = enumerate(zip(completions, completion_ids, task, strict=True))
+                return await asyncio.gather(*(attempt(*one, sample % group) for sample, one in each))
 
-            return run_blocking(all_of_them)
+            rollouts = run_blocking(attempt_all)
+            observers.on_rollouts(trainer_state.global_step + 1, rollouts)
+            return [rollout.reward for rollout in rollouts]
 
         return reward
 

@@ -45,6 +45,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
         return
     from ..dashboard.local import LocalRecords
     from ..history.roots import experiment_roots
+    from ..loop.page import read_loops
     from ..paths import project_root
 
     _need_server()
@@ -60,7 +61,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     gate = LocalGate()
     sock = listen(host, port)
     port = sock.getsockname()[1]
-    app = local_app(source, gate, allowed_hosts(host, port), name=project.name)
+    app = local_app(source, gate, allowed_hosts(host, port), name=project.name, loops=read_loops)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def announce() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import emit, import_option, json_option, table
+from .output import emit, import_option, json_option
 
 if TYPE_CHECKING:
     from ..loop.loop import Loop
@@ -56,29 +56,40 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
 
 
 def _show(running: Loop, as_json: bool) -> None:
-    from ..deploy.deployments import Deployments
+    from ..loop.page import describe_loop
 
-    rounds = running.rounds()
-    live = Deployments.read().live_under(running.system.deploy.name)
-    answer = {
-        "system": running.system.name,
-        "live": live.id if live else None,
-        "stopped": running.stop_file.exists(),
-        "rounds": [one.to_dict() for one in rounds],
-    }
+    page = describe_loop(running)
 
     def render() -> None:
-        click.echo(f"{running.system.name}: {live.id + ' is live' if live else 'nothing is live'}")
-        rows = [
-            (
-                one.number,
-                one.made["taken"],
-                one.outcome or f"next: {one.stage}",
-                one.deployment.id if one.deployment else "",
-                one.reason[:90],
-            )
-            for one in rounds
-        ]
-        click.echo(table(("round", "traces", "outcome", "deployment", "reason"), rows) if rows else "No round yet.")
+        click.echo(f"{page['system']}: {page['live'] + ' is live' if page['live'] else 'nothing is live'}")
+        click.echo(f"  now        {page['state']}")
+        if page["limits"]:
+            limits = ", ".join(f"{name} {value:g}" for name, value in page["limits"].items())
+            click.echo(f"  limits     {limits}; {page['usd']:.2f} USD spent")
+        for one in page["rollbacks"]:
+            click.echo(f"  rollback   {one['replaced']} -> {one['instead'] or 'nothing'}: {one['reason']}")
+        for one in page["rounds"]:
+            _show_round(one)
+        if not page["rounds"]:
+            click.echo("No round yet.")
 
-    emit(answer, as_json, render)
+    emit(page, as_json, render)
+
+
+def _show_round(one: dict[str, Any]) -> None:
+    click.echo(f"round {one['round']}: {one['outcome'] or 'next: ' + one['stage']}")
+    told = {
+        "traces": f"{one['traces']}; {one['rows']} rows to learn from, {one['tasks']} tasks held out",
+        "decision": one["decision"],
+        "experiment": one["experiment_id"] or one["experiment"],
+        "gate": one["verdict"],
+        "deployment": one["deployment"],
+        "approved": ", ".join(one["approvals"]),
+        "reason": one["reason"],
+    }
+    for name, value in told.items():
+        if value:
+            click.echo(f"  {name:<10} {value}")
+    for check in one["checks"]:
+        mark = "+" if check["state"] == "ok" else "-"
+        click.echo(f"    {mark} {check['name']:<14} {check['reason']}")

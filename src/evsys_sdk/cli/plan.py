@@ -91,6 +91,14 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
     if found.detectable is None:
         return
     seeds = _count(found.seeds, "seed")
+    for effect, expected in found.expected_seeds.items():
+        share = expected / found.seeds
+        usd = f", {plan.total.usd * share:,.2f} usd" if plan.total.usd else ""
+        what = f"With an effect of {effect}" if float(effect) else "Without any effect"
+        yield (
+            f"{what}, it takes {expected:.1f} of {seeds} a run on average: "
+            f"about {_count(round(plan.n_arms * share), 'arm')}, {plan.total.tokens * share:,.0f} tokens{usd}."
+        )
     yield f"With {seeds} a run, an effect of {found.detectable:.3f} is seen in 80 % of experiments like this one."
     if found.claimed is not None and found.claimed < found.detectable:
         yield _needed(plan, found, found.claimed)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from .base import MisplacedValue, Name, Strict
 from .matrix import MatrixSpec, expand_matrix
-from .metadata import Metadata
+from .metadata import Hypothesis, Metadata
 from .prices import Price
 from .run import RunConfig, refuse_repeated_names
 from .search import SearchSpec, search_problem, space_of
 from .space import drawn, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
+
+_FEWEST_SEEDS, _MOST_LOOKS = 3, 5
 
 
 def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
@@ -70,6 +72,13 @@ class Budget(Limits):
     """Whether somebody must approve the experiment before anything is spent: `evsys approve`, or on a dashboard."""
 
 
+def plan_looks(seeds: int) -> list[int]:
+    """When to look at so many seeds: not before a third of them are there, and five times at most."""
+    first = max(2, -(-seeds // 3))
+    times = min(_MOST_LOOKS, seeds - first + 1)
+    return [first + (seeds - first) * at // max(times - 1, 1) for at in range(times)]
+
+
 class ExperimentConfig(Strict):
     """One experiment: hypothesis, data, recipe and evaluation. Set exactly one of `run`, `runs` and `matrix`."""
 
@@ -98,7 +107,11 @@ class ExperimentConfig(Strict):
     search: SearchSpec | None = None
     """Which of the runs are trained and how far; by default all of them to the end."""
     n_repeats: int = Field(default=1, ge=1, le=1000)
-    """How many seeds each run is trained with."""
+    """How many seeds each run is trained with; with `until: decided`, at most."""
+    until: Literal["all", "decided"] = "all"
+    """`decided`: train the seeds look by look, and stop as soon as the claim is decided or cannot be any more."""
+    looks: list[int] | None = Field(default=None, min_length=1)
+    """With `until: decided`: the claim is judged after so many seeds of each run; by default up to five times."""
     base_seed: int | None = Field(default=None, ge=0, lt=2**62)
     """First seed of the repeats; by default each run's own `seed`."""
     max_concurrent_arms: int | None = Field(default=None, ge=1)
@@ -132,7 +145,36 @@ class ExperimentConfig(Strict):
         refuse_repeated_names([run.name for run in self.runs or ()], "runs")
         if problem := search_problem(self.search, self.metadata, self.n_repeats):
             raise problem
+        for problem in self._until_problems():
+            raise problem
         return self
+
+    def _until_problems(self) -> Iterator[MisplacedValue]:
+        """Why seeds cannot be trained look by look."""
+        claim = self.metadata.hypothesis
+        if self.until == "all":
+            if self.looks is not None:
+                yield MisplacedValue("only `until: decided` looks before the end. Set it, or remove 'looks'.", "looks")
+            return
+        if claim is None:
+            yield MisplacedValue("there is no claim to decide. Add metadata.hypothesis, or remove 'until'.", "until")
+        if self.search is not None:
+            yield MisplacedValue("a search decides about arms itself. Remove 'until', or the search.", "until")
+        if self.n_repeats < _FEWEST_SEEDS:
+            message = f"stopping early needs seeds that can be saved. Set n_repeats to {_FEWEST_SEEDS} or more."
+            yield MisplacedValue(message, "n_repeats")
+        if isinstance(claim, Hypothesis) and claim.baseline_repeats is not None:
+            message = "with `until: decided` all runs have the same number of seeds at each look. Remove it."
+            yield MisplacedValue(message, "metadata", "hypothesis", "baseline_repeats")
+        looks = self.looks or [2, self.n_repeats]
+        if looks[0] < 2 or looks[-1] != self.n_repeats or sorted(set(looks)) != looks:
+            message = f"looks grow from 2 seeds or more to n_repeats, which is {self.n_repeats}"
+            yield MisplacedValue(f"{message}. Write e.g. looks: {plan_looks(self.n_repeats)}.", "looks")
+
+    @property
+    def planned_looks(self) -> list[int]:
+        """After how many seeds of each run the claim is judged; empty where that happens once, at the end."""
+        return [] if self.until == "all" else self.looks or plan_looks(self.n_repeats)
 
     def expanded(self) -> ExperimentConfig:
         """The same experiment with its matrix or search space written out as `runs`, and only those that are drawn."""

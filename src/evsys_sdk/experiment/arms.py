@@ -43,6 +43,12 @@ def expand_arms(config: ExperimentConfig) -> list[Arm]:
     return [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(_repeats(run, config))]
 
 
+def first_arms(config: ExperimentConfig) -> list[Arm]:
+    """Those that are trained in any case: all, or the seeds up to the first look."""
+    looks = config.planned_looks
+    return [arm for arm in expand_arms(config) if not looks or arm.repeat < looks[0]]
+
+
 def _repeats(run: RunConfig, config: ExperimentConfig) -> int:
     """As many as all runs have; a claim may ask for more of its baseline, which is in every comparison."""
     claim = config.metadata.hypothesis

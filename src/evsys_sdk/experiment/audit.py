@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Metadata
+from ..config import ExperimentConfig, Metadata
 from ..data.reference import slug
 from ..data.types import HarborTask
 from ..errors import EvsysError
@@ -68,6 +68,8 @@ def audit_experiment(
         auditor.check_identities,
         auditor.check_contamination,
     ]
+    if auditor.record.start.get("looks") or auditor.record.looks:
+        of_record.append(auditor.check_looks)
     beyond: list[Callable[[], Check]] = []
     if not quick:
         beyond += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
@@ -150,6 +152,23 @@ class _Auditor:
         if not completed or self.record.search_decisions:
             return set()
         return {text(part(one).get("arm")) for one in items(self.record.start.get("arms"))} - {""}
+
+    def check_looks(self) -> Check:
+        """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
+        planned = list(items(self.record.start.get("looks")))
+        now = ExperimentConfig.model_validate(self._config()).planned_looks
+        found = [] if planned == now else [f"config.json looks at {now} seeds, and {planned} had been planned"]
+        started: set[str] = set()
+        ended: Any = None
+        for event in self.events:
+            if event.kind == Kind.LOOKED:
+                ended = event.get("look") if event.get("ends") is True else None
+            elif event.kind == Kind.ARM_STARTED:
+                name = event.text("arm")
+                if ended is not None and name not in started:
+                    found.append(f"{name} was started after look {ended} had ended the experiment")
+                started.add(name)
+        return _judge("looks", found, said=f"{len(self.record.looks)} looks")
 
     def check_seals(self) -> Check:
         """The files of each arm are as they were when it ended."""

@@ -33,7 +33,7 @@ from ..settings import import_project_code, imported_by_name
 from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
 from ..spend.ledger import SpendLedger, open_ledger
 from .approval import wait_for_approval
-from .arms import Arm, expand_arms
+from .arms import Arm, expand_arms, first_arms
 from .experiment_end import tell_experiment_end
 from .hypothesis import hypothesis_sha256, normalised
 from .interrupts import Interrupt, stop_on_interrupt
@@ -69,6 +69,7 @@ class Experiment:
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
         self._watch = watch or _watch_nothing
+        self._n_asked_for = 0
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -157,7 +158,11 @@ class Experiment:
             hypothesis=normalised(metadata),
             hypothesis_sha256=hypothesis_sha256(metadata),
             sdk_version=__version__,
-            arms=[{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in self.arms],
+            arms=[
+                {"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed}
+                for arm in first_arms(self.config)
+            ],
+            **({"looks": self.config.planned_looks} if self.config.planned_looks else {}),
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             imports=imported_by_name(),
@@ -195,6 +200,7 @@ class Experiment:
                 interrupt.tell = scheduler.interrupt
                 with ledger.running():
                     arms = scheduler.run()
+                self._n_asked_for = scheduler.n_asked_for
             finally:
                 launcher.close()
         if (reason := self._budget_stop(ledger)) is not None:
@@ -216,7 +222,7 @@ class Experiment:
     def _status(self, arms: Sequence[ArmResult], ledger: SpendLedger, interrupt: Interrupt) -> ExperimentStatus:
         if interrupt.asked:
             return "interrupted"
-        if all(arm.is_as_planned for arm in arms) and len(arms) >= len(self.arms):
+        if all(arm.is_as_planned for arm in arms) and len(arms) >= self._n_asked_for:
             return "completed"  # the last step may well have used the budget up
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"

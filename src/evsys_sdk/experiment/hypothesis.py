@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -71,7 +71,7 @@ class Claim:
         given = {"usd": self.max_cost_usd, "tokens": self.max_tokens}
         return {name: float(limit) for name, limit in given.items() if limit is not None}
 
-    def rule(self, metric: str, *, validated: bool = False, error: float = 0.025) -> str:
+    def rule(self, metric: str, *, validated: bool = False, error: float = 0.025, looks: Sequence[int] = ()) -> str:
         """What must be seen, in a sentence that can be written down before the first step."""
         side = "above" if self.sign > 0 else "below"
         limit = f"{side} {self.sign * self.threshold:+g}"
@@ -86,6 +86,9 @@ class Claim:
             joint += ", and four fifths of the error rate are spent on the run that validation prefers"
         cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
         luck = f"Among equally noisy runs, luck alone passes in at most {100 * error:.2g} % of cases."
+        if looks:
+            when = ", ".join(map(str, looks[:-1])) + f" and {looks[-1]}"
+            luck += f" It is judged after {when} seeds a run, until it is decided; all looks together spend that."
         return f"Supported if, on {metric}, {what}{cost}{joint}. {luck}"
 
     def position(self, value: Any) -> float | None:

@@ -65,8 +65,9 @@ class ArmScheduler:
 
     def __post_init__(self) -> None:
         # The same decisions are taken again, and need not be written again.
-        if self.folder.resumed and self.config.search is not None:
-            self._notes = {_which(note): note for note in ExperimentRecord(self.folder.path).search_decisions}
+        if self.folder.resumed and (self.config.search is not None or self.config.planned_looks):
+            record = ExperimentRecord(self.folder.path)
+            self._notes = {_which(note): note for note in [*record.search_decisions, *record.looks]}
 
     def run(self) -> list[ArmResult]:
         """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
@@ -88,6 +89,11 @@ class ArmScheduler:
             if not running.is_elsewhere:
                 self.launcher.stop(running.request.arm.name, reason)
 
+    @property
+    def n_asked_for(self) -> int:
+        """Arms that the allocation has asked for so far."""
+        return len({name for name, _ in self._known})
+
     def _stop_all(self, reason: str) -> None:
         """Ask every running arm for a clean stop."""
         for running in self._running:
@@ -104,7 +110,7 @@ class ArmScheduler:
         self._decided = decision
         for note in decision.notes:
             if self._notes.get(_which(note)) != note:  # a failed arm that was tried again may change it
-                self.journal.append(Kind.SEARCH_DECISION, **note)
+                self.journal.append(Kind.LOOKED if "look" in note else Kind.SEARCH_DECISION, **note)
                 self._notes[_which(note)] = note
         for request in decision.requests:
             if request.key not in self._known:
@@ -223,9 +229,9 @@ class ArmScheduler:
         return result if result.status == "completed" or far_enough else None
 
 
-def _which(note: dict[str, Any]) -> tuple[Any, Any]:
-    """Which of its decisions a search speaks of."""
-    return note.get("rung"), note.get("race")
+def _which(note: dict[str, Any]) -> tuple[Any, ...]:
+    """Which of its decisions an allocation speaks of."""
+    return note.get("rung"), note.get("race"), note.get("look")
 
 
 def _timed_out(result: RunResult) -> RunResult:

@@ -7,7 +7,7 @@ be that of a typical fine-tuning experiment in which about half of the tasks are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from ..paths import in_project
 from ..record.folders import conclusions_below
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
-from .statistics.attempts import FIRST_ERROR
+from .statistics.attempts import FIRST_ERROR, look_errors
 from .statistics.power import Prospect
+from .statistics.stopping import expected_seeds
 
 _REPORT_ORDER = ("test", None, "val")
 _SEED_SD = 0.02
@@ -52,6 +53,10 @@ class Sensitivity:
     split_detectable: float | None = None
     basis: str = ""
     """Where the noise comes from, as a sentence."""
+    looks: tuple[int, ...] = ()
+    """With `until: decided`: seeds a run at which the claim is judged."""
+    expected_seeds: dict[str, float] = field(default_factory=dict[str, float])
+    """Seeds a run that are trained on average until it is decided: without any effect, and with that effect."""
 
 
 def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
@@ -66,17 +71,19 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     frozen = claim.kind == "at_least" or (runs == 1 and any(BASE_MODEL in one.models for one in entries))
     candidates = runs if frozen else runs - 1
     metric = claim.metric or "the success metric"
-    rule = claim.rule(metric, validated=validated and candidates > 1, error=FIRST_ERROR)
+    looks = tuple(config.planned_looks)
+    rule = claim.rule(metric, validated=validated and candidates > 1, error=FIRST_ERROR, looks=looks)
     if entry is None or claim.kind == "trend" or candidates < 1 or config.n_repeats < 2:
-        return Sensitivity(rule, config.n_repeats, candidates)
+        return Sensitivity(rule, config.n_repeats, candidates, looks=looks)
     benchmark = load_entry(entry)
     tasks = benchmark.tasks[: entry.n_tasks]
     prospect, basis, clusters = _prospect(config, claim, entry, tasks, benchmark.sha256, candidates, frozen=frozen)
     claimed = {"better": claim.min_effect or None, "not_worse": claim.margin}.get(claim.kind)
     arms = candidates * config.n_repeats + (claim.baseline_repeats or config.n_repeats)
-    split = None if frozen or candidates < 2 else prospect.split(arms)
+    split = None if frozen or candidates < 2 or looks else prospect.split(arms)
     if split == (claim.baseline_repeats or config.n_repeats, config.n_repeats):
         split = None
+    detectable = prospect.detectable(config.n_repeats, claim.baseline_repeats, error=_last_error(looks))
     return Sensitivity(
         rule,
         config.n_repeats,
@@ -84,13 +91,24 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
         tasks=len(tasks),
         clusters=clusters,
         samples=entry.samples,
-        detectable=prospect.detectable(config.n_repeats, claim.baseline_repeats),
+        detectable=detectable,
         claimed=claimed,
         seeds_needed=None if claimed is None else prospect.seeds_needed(claimed),
         split=split,
         split_detectable=None if split is None else prospect.detectable(split[1], split[0]),
         basis=basis,
+        looks=looks,
+        expected_seeds=_expect_seeds(prospect, looks, claimed or detectable),
     )
+
+
+def _last_error(looks: tuple[int, ...]) -> float:
+    """The error rate of the look that decides in the end."""
+    return look_errors(tuple(count / looks[-1] for count in looks), FIRST_ERROR)[-1] if looks else FIRST_ERROR
+
+
+def _expect_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float) -> dict[str, float]:
+    return {f"{size:.3g}": expected_seeds(prospect, looks, size) for size in (0.0, effect)} if looks else {}
 
 
 def _prospect(

@@ -203,6 +203,8 @@ def _decision(event: dict[str, Any]) -> str:
         return f"{told.get('arm')} was taken up again: {told.get('reason')}"
     if event.get("kind") == Kind.SEARCH_DECISION:
         return _search_decision(told)
+    if event.get("kind") == Kind.LOOKED:
+        return f"look {told.get('look')} of {told.get('of')}, {told.get('seeds')} seeds a run: {text(told.get('why'))}"
     return clip(f"stopped by the budget: {', '.join(f'{name} {_short_json(one)}' for name, one in told.items())}", 240)
 
 

@@ -28,7 +28,9 @@ def scaffold(
     metadata.setdefault("hypothesis", hypothesis)
     given: Any = metadata.get("benchmark") or []
     entries = cast(list[dict[str, Any]], given if isinstance(given, list) else [given])
-    holdout = {"name": HOLDOUT, "id": made["benchmark"], "split": "test", "metrics": ["pass@1"]}
+    holdout: dict[str, Any] = {"name": HOLDOUT, "id": made["benchmark"], "split": "test", "metrics": ["pass@1"]}
+    if system.traces.max_tokens is not None:
+        holdout["max_tokens"] = system.traces.max_tokens
     # The model before training is what is live, so this is how candidate and live weights answer the same tasks.
     metadata["benchmark"] = [{"models": ["base"], **entry} for entry in [*entries, holdout]]
     run: dict[str, Any] = data["run"]

@@ -70,15 +70,16 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
         volume = _judge_volume(len(new), rules.min_new)
         if volume.votes is False:
             return LearnDecision(False, [volume, contradiction], len(fresh))
+    strange = _find_strange(new, known)
     why = [
         volume,
         _judge_failures(new, rules.failure_rate),
-        _judge_novelty(new, known, rules.novelty),
+        _judge_novelty(new, strange, rules.novelty),
         _judge_drift(new, known, rules.drift),
     ]
     if any(one.votes for one in why):
         bar = max(0.5, _mean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
-        why.append(_judge_lessons(new, known, rules.min_lessons, bar, system.traces.min_reward))
+        why.append(_judge_lessons(new, strange, rules.min_lessons, bar, system.traces.min_reward))
     why.append(contradiction)
     learn = any(one.votes is True for one in why) and not any(one.votes is False for one in why)
     if rules.max_wait_days is not None:
@@ -117,10 +118,9 @@ def _judge_failures(new: Sequence[Asked], most: float) -> Reason:
     return Reason("failures", True if rewards and low > most else None, told, share)
 
 
-def _judge_novelty(new: Sequence[Asked], known: Sequence[Asked], most: float) -> Reason:
-    seen = _seen(known)
-    strange = sum(is_new(one.question, seen) for one in new)
-    share, low = strange / len(new), _lower_end(strange, len(new))
+def _judge_novelty(new: Sequence[Asked], strange: set[str], most: float) -> Reason:
+    count = sum(one.question in strange for one in new)
+    share, low = count / len(new), _lower_end(count, len(new))
     told = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
     return Reason("novelty", True if low > most else None, told, share)
 
@@ -137,10 +137,9 @@ def _judge_drift(new: Sequence[Asked], known: Sequence[Asked], most: float) -> R
 
 
 def _judge_lessons(
-    new: Sequence[Asked], known: Sequence[Asked], fewest: int, bar: float, least_reward: float | None
+    new: Sequence[Asked], strange: set[str], fewest: int, bar: float, least_reward: float | None
 ) -> Reason:
     """Good answers that say something else than those below a bar, or answer what was never asked before."""
-    seen = _seen(known)
     asked, failed = Counter(one.kind for one in new), dict[str, Counter[str]]()
     for one in new:
         if one.reward is not None and one.reward < bar:
@@ -150,7 +149,7 @@ def _judge_lessons(
         if one.answer and (least_reward is None if one.reward is None else one.reward >= max(bar, least_reward or 0)):
             others = failed.get(one.kind, Counter[str]())
             elsewise = others.total() - others[one.answer]
-            count += is_new(one.question, seen) or elsewise >= max(2, _MET_AGAIN * asked[one.kind])
+            count += one.question in strange or elsewise >= max(2, _MET_AGAIN * asked[one.kind])
     told = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
     return Reason("lessons", False if count < fewest else None, told, float(count))
 
@@ -181,8 +180,10 @@ def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float
     return Reason("waiting", True if days > most_days else None, told, days)
 
 
-def _seen(known: Sequence[Asked]) -> set[tuple[str, str]]:
-    return {pair for one in known for pair in pairs_of(one.question)}
+def _find_strange(new: Sequence[Asked], known: Sequence[Asked]) -> set[str]:
+    """The questions that are unlike those that were trained on."""
+    seen = {pair for one in known for pair in pairs_of(one.question)}
+    return {one.question for one in new if is_new(one.question, seen)}
 
 
 def _lower_end(count: int, total: int) -> float:

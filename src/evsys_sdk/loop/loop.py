@@ -9,7 +9,8 @@ leaves either nothing or all of what it does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from .traces.rounds import read_rounds, seal_round
 from .traces.store import TraceStore, import_traces
 from .traces.trace import RewardRule
 from .watch import watch_live
+
+SYSTEM = "system.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,10 @@ class Loop:
     def stop_file(self) -> Path:
         return self.folder / "stop"
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step]:
         """Do what there is to do, and say each step; ends when there is something to wait for."""
         with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
+            self._introduce()
             yield from self._collect()
             while True:
                 step = self._next()
@@ -83,15 +87,24 @@ class Loop:
 
     def approve(self) -> str:
         """Let the step that waits for a person go on; says which."""
-        waiting = next((one for one in reversed(self.rounds()) if self._asks(one)), None)
+        waiting = self.waiting(self.rounds())
         if waiting is None:
             raise DataError(f"nothing in the loop of '{self.system.name}' waits to be approved.")
-        write_text(self._approval(waiting), "approved\n")
+        write_text(self._approval_of(waiting.stage, waiting.number), "approved\n")
         return f"{waiting.stage} of round {waiting.number}"
+
+    def waiting(self, rounds: list[RoundState]) -> RoundState | None:
+        """The round that waits for a person, if one does."""
+        return next((one for one in reversed(rounds) if self._asks(one)), None)
+
+    def approvals(self, number: int) -> list[str]:
+        """The steps of a round that somebody approved."""
+        return [stage for stage in self.system.approve if self._approval_of(stage, number).exists()]
 
     def scaffold_round(self) -> tuple[int, Path]:
         """Begin a round and write its experiment, if the rules say so; its number, and where the config is."""
         with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
+            self._introduce()
             for _ in range(2):
                 rounds = self.rounds()
                 if rounds and rounds[-1].stage == "experiment":
@@ -222,10 +235,16 @@ class Loop:
         return Step("deploy", f"{made.id} is live.", state.number)
 
     def _asks(self, state: RoundState) -> bool:
-        return state.stage in self.system.approve and not self._approval(state).exists()
+        return state.stage in self.system.approve and not self._approval_of(state.stage, state.number).exists()
 
-    def _approval(self, state: RoundState) -> Path:
-        return self.folder / f"approved-{state.stage}-{state.number}"
+    def _approval_of(self, stage: str, number: int) -> Path:
+        return self.folder / f"approved-{stage}-{number}"
+
+    def _introduce(self) -> None:
+        """Keep what the loop is of, so that its page can be told without the file that it was started with."""
+        about = self.system.model_dump(mode="json")
+        if _read_object(self.folder / SYSTEM) != about:
+            write_json(self.folder / SYSTEM, about)
 
     def _round_of(self, deployment: str) -> int:
         return next((one.number for one in self.rounds() if one.deployment and one.deployment.id == deployment), 0)
@@ -239,7 +258,7 @@ class Loop:
         if step.waits and last.get("text") == step.text:
             return
         with JsonlFile(self.journal) as file:
-            file.append(step.to_dict())
+            file.append({**step.to_dict(), "time": time.time()})
 
 
 def refused_rounds(rounds: list[RoundState]) -> set[int]:

@@ -65,10 +65,11 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[Asked]]:
     """The traces of each group with the kinds of their questions; what is usual is told from all groups together."""
     questions = [[question_of(one) for one in group] for group in groups]
     counted = Counter(word for asked in questions for one in asked for word in set(one.split()))
-    usual = _USUAL_SHARE * sum(map(len, questions))
+    fewest = _USUAL_SHARE * sum(map(len, questions))
+    usual = {word for word, count in counted.items() if count > fewest and not word.isdigit()}
 
     def kind(question: str) -> str:
-        return " ".join(word if counted[word] > usual and not word.isdigit() else "_" for word in question.split())
+        return " ".join([word if word in usual else "_" for word in question.split()])
 
     return [
         [Asked(asked, kind(asked), answer_of(one), one["reward"]) for asked, one in zip(texts, group, strict=True)]

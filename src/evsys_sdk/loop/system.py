@@ -30,6 +30,8 @@ class TracesSpec(Strict):
     """Learn from, and expect, only answers with at least this reward; null takes all."""
     verifier: str = "exact_match"
     """How answers to held-out tasks are judged."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer to a held-out task; by default what benchmarks allow."""
 
 
 class DecideSpec(Strict):

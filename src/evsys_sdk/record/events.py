@@ -44,6 +44,7 @@ class Kind(StrEnum):
     ARM_RETRIED = "arm_retried"
     ARM_RECALLED = "arm_recalled"
     SEARCH_DECISION = "search_decision"
+    LOOKED = "looked"
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
     DIAGNOSED = "diagnosed"

@@ -231,14 +231,19 @@ class ExperimentRecord:
 
     @property
     def decisions(self) -> list[Event]:
-        """What search, budget and retries decided, in order."""
-        kinds = (Kind.SEARCH_DECISION, Kind.BUDGET_STOP, Kind.ARM_RETRIED)
+        """What search, looks, budget and retries decided, in order."""
+        kinds = (Kind.SEARCH_DECISION, Kind.LOOKED, Kind.BUDGET_STOP, Kind.ARM_RETRIED)
         return [event for event in self.events if event.kind in kinds]
 
     @property
     def search_decisions(self) -> list[Object]:
         """What a search decided, in order."""
         return [event.payload for event in self.events if event.kind == Kind.SEARCH_DECISION]
+
+    @property
+    def looks(self) -> list[Object]:
+        """What each look before the last seed found, in order."""
+        return [event.payload for event in self.events if event.kind == Kind.LOOKED]
 
     @cached_property
     def conclusion(self) -> Object:

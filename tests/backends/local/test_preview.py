@@ -13,6 +13,7 @@ from evsys_sdk import ExperimentConfig
 from evsys_sdk.cli.main import main
 from evsys_sdk.experiment.preflight import check_config, models
 
+pytest.importorskip("torch", reason="needs the extra local; run make test-local")
 pytestmark = pytest.mark.local
 
 type Config = Callable[..., dict[str, Any]]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,13 @@ def test_rl_in_trl_earns_more(tiny: Callable[[str], str], tmp_path: Path) -> Non
     rewards = [line["reward/mean"] for line in lines if "reward/mean" in line]
     assert len(rewards) == 12
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.1
+    [log] = tmp_path.glob("**/logs/training/rollouts.jsonl")
+    recorded = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    for step, mean in enumerate(rewards, start=1):
+        of_step = [one for one in recorded if one["step"] == step]
+        assert fmean(one["reward"] for one in of_step) == pytest.approx(mean, abs=1e-6), "what TRL has learned from"
+    assert all(one["tokens"] > 0 for one in recorded)
+    assert recorded[0]["messages"][-1]["role"] == "assistant"
 
 
 @pytest.mark.parametrize("normalise", ["token", "sequence", "fixed"])

@@ -64,10 +64,11 @@ def serve() -> Iterator[Callable[[Path], Site]]:
         from evsys_sdk.dashboard.local import LocalRecords
         from evsys_sdk.dashboard.server.app import local_app
         from evsys_sdk.dashboard.server.auth import LocalGate
+        from evsys_sdk.loop.page import read_loops
 
         if root not in running:
             gate, source = LocalGate(), LocalRecords([root / "outputs"], root)
-            server = running_app(lambda hosts: local_app(source, gate, hosts, name="demo"))
+            server = running_app(lambda hosts: local_app(source, gate, hosts, name="demo", loops=read_loops))
             running[root] = (server, Site(server.__enter__().url, gate.token))
         return running[root][1]
 

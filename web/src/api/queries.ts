@@ -129,3 +129,12 @@ export const useDataEntries = (kind: "dataset" | "benchmark") =>
 
 export const useDataRows = (kind: "dataset" | "benchmark", id: string) =>
   usePages<t.DataRows>(["data", kind, id], path(`${kind}s`, id, "rows"), {}, 100);
+
+/** Loops are no experiments, so nothing says when they change: they are asked for again every few seconds. */
+export const useLoops = () =>
+  useQuery({
+    queryKey: ["loops"],
+    queryFn: ({ signal }) => ask<t.Loops>("/loops", {}, signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: 5000,
+  });

@@ -319,6 +319,69 @@ export interface Comparison {
   items: Items | null;
 }
 
+export interface LoopCheck {
+  name: string;
+  state: string;
+  reason: string;
+}
+
+export interface LoopRound {
+  round: number;
+  stage: string;
+  outcome: string | null;
+  reason: string | null;
+  traces: number;
+  rows: number;
+  tasks: number;
+  left_out: Amounts;
+  decision: string;
+  experiment: string | null;
+  experiment_id: string | null;
+  verdict: string | null;
+  checks: LoopCheck[];
+  deployment: string | null;
+  approvals: string[];
+  usd: number;
+}
+
+export interface LoopDeployment {
+  id: string;
+  time: number | null;
+  live: boolean;
+}
+
+export interface LoopRollback {
+  replaced: string;
+  instead: string | null;
+  reason: string;
+}
+
+export interface LoopStep {
+  stage: string;
+  round: number;
+  text: string;
+  waits: boolean;
+  time: number | null;
+}
+
+export interface LoopPage {
+  system: string;
+  state: string;
+  live: string | null;
+  stopped: boolean;
+  usd: number;
+  limits: Amounts;
+  rounds: LoopRound[];
+  deployments: LoopDeployment[];
+  rollbacks: LoopRollback[];
+  steps: LoopStep[];
+  problem: string;
+}
+
+export interface Loops {
+  items: LoopPage[];
+}
+
 export interface DataEntry {
   id: string;
   kind: "dataset" | "benchmark";

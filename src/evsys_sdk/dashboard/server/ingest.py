@@ -24,7 +24,7 @@ from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
 
-# Made once, because every batch needs them, and making a statement takes longer than running it.
+# Made once, because every batch or every run needs them, and making a statement takes longer than running it.
 _SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
 _CURSOR = select(schema.stream.c.next_seq, schema.stream.c.experiment_id).where(*_SAME_STREAM)
 _MOVE_CURSOR = (
@@ -32,6 +32,8 @@ _MOVE_CURSOR = (
     .where(*_SAME_STREAM)
     .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
 )
+_WAITS_FOR = (schema.quarantine.c.project_id == bindparam("of"), schema.quarantine.c.waits_for == bindparam("about"))
+_WAITING = select(schema.quarantine.c.line).where(*_WAITS_FOR).order_by(schema.quarantine.c.seq)
 _OPEN = (
     select(*(column for column in schema.request.c if column.name not in ("project_id", "state", "answer")))
     .where(schema.request.c.project_id == bindparam("of"), schema.request.c.experiment_id == bindparam("about"))
@@ -197,14 +199,13 @@ class Ingest:
 
     def _take_up_waiting(self, work: _Work, run_id: str) -> None:
         """Store what arrived about a run before the run itself did."""
-        table = schema.quarantine
-        mine = (table.c.project_id == work.project, table.c.waits_for == run_id)
-        waiting = work.connection.execute(select(table.c.line).where(*mine).order_by(table.c.seq)).scalars().all()
+        mine = {"of": work.project, "about": run_id}
+        waiting = work.connection.execute(_WAITING, mine).scalars().all()
         if not waiting:
             return
         for line in waiting:
             self._store(work, wire.decode(str(line).encode()))
-        work.connection.execute(delete(table).where(*mine))
+        work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
 
     def _run(self, work: _Work, id: str) -> RunRef:
         known = self._runs.get((work.project, id))

@@ -22,7 +22,19 @@ from .wire import LARGEST_NUMBER, Object, check_ids, number, whole
 
 _LONGEST_TEXT = 1_000_000
 _SEARCHED = ("name", "hypothesis", "description", "sentence", "conclusion_text", "tags")
-_COUNT_UP = (  # made once, because every batch needs it, and making a statement takes longer than running it
+# Made once, because every batch or every run needs them, and making a statement takes longer than running it.
+_FIND_EXPERIMENT = select(schema.experiment.c.id).where(
+    schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("named")
+)
+_FIND_RUN = select(schema.run.c.no, schema.run.c.experiment_id).where(
+    schema.run.c.project_id == bindparam("of"), schema.run.c.id == bindparam("named")
+)
+_ARMS_NAMED = select(schema.run.c.arm).where(
+    schema.run.c.project_id == bindparam("of"),
+    schema.run.c.experiment_id == bindparam("within"),
+    schema.run.c.name == bindparam("named"),
+)
+_COUNT_UP = (
     update(schema.project)
     .where(schema.project.c.id == bindparam("of"))
     .values(version=schema.project.c.version + 1)
@@ -62,7 +74,7 @@ def put_experiment(connection: Connection, project: str, id: str, fields: Mappin
 def ensure_experiment(connection: Connection, project: str, id: str) -> None:
     """Make sure that what is reported about an experiment has one to belong to."""
     check_ids(id)
-    if connection.execute(select(schema.experiment.c.id).where(*_same_experiment(project, id))).first() is None:
+    if connection.execute(_FIND_EXPERIMENT, {"of": project, "named": id}).first() is None:
         put_experiment(connection, project, id, {})
 
 
@@ -92,9 +104,7 @@ def put_run(connection: Connection, project: str, id: str, experiment: str | Non
 
 def find_run(connection: Connection, project: str, id: str) -> RunRef | None:
     """A run that was reported before."""
-    table = schema.run
-    query = select(table.c.no, table.c.experiment_id).where(table.c.project_id == project, table.c.id == id)
-    row = connection.execute(query).first()
+    row = connection.execute(_FIND_RUN, {"of": project, "named": id}).first()
     return RunRef(int(row[0]), str(row[1])) if row else None
 
 
@@ -294,9 +304,7 @@ def _fitting(kind: str, name: str, value: int | float) -> int | float:
 
 def _free_arm(connection: Connection, project: str, experiment: str, name: str) -> str:
     """`name`, or `name#2` where an arm of the experiment has it already."""
-    table = schema.run
-    mine = (table.c.project_id == project, table.c.experiment_id == experiment)
-    taken = set(connection.execute(select(table.c.arm).where(*mine, table.c.name == name)).scalars())
+    taken = set(connection.execute(_ARMS_NAMED, {"of": project, "within": experiment, "named": name}).scalars())
     tried = 1
     while (arm := name if tried == 1 else f"{name}#{tried}") in taken:
         tried += 1

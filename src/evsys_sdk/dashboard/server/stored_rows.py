@@ -66,7 +66,7 @@ def read_object(value: Any) -> Object:
 
 def read_objects(value: Any) -> list[Object]:
     """The objects of JSON text that holds a list."""
-    return [cast(Object, one) for one in json.loads(value) if isinstance(one, dict)]
+    return [] if value == "[]" else [cast(Object, one) for one in json.loads(value) if isinstance(one, dict)]
 
 
 def read_texts(value: Any) -> list[str]:

@@ -27,6 +27,7 @@ from .experiment import (
     Series,
     Session,
 )
+from .loops import LoopCheck, LoopDeployment, LoopPage, LoopRollback, LoopRound, Loops, LoopStep
 from .record import (
     Anchor,
     ArmDetail,
@@ -72,6 +73,13 @@ __all__ = [
     "Items",
     "Lineage",
     "Live",
+    "LoopCheck",
+    "LoopDeployment",
+    "LoopPage",
+    "LoopRollback",
+    "LoopRound",
+    "LoopStep",
+    "Loops",
     "MetricDifference",
     "NewControlRequest",
     "NewNote",

@@ -12,6 +12,7 @@ from .comparison import Analysis
 from .evidence import Evidence
 from .looks import Looks
 from .measured import saturated
+from .model import Sequential
 from .rules import Ruling
 from .summary import BOUNDED, counted, listed, number
 
@@ -28,11 +29,19 @@ def threats(evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: 
 
 
 def next_steps(
-    evidence: Evidence, claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: Sequence[str]
+    evidence: Evidence,
+    claim: Claim | None,
+    analysis: Analysis,
+    ruling: Ruling,
+    extremes: Sequence[str],
+    sequential: Sequential | None = None,
 ) -> list[str]:
     """What would settle it, the most useful first."""
     steps = [*ruling.remedies, *_repairs(evidence, analysis)]
-    if ruling.verdict != "invalid":
+    if sequential is not None and sequential.outcome == "futile":
+        most = counted(sequential.looks[-1], "seed")
+        steps.append(f"Give this claim up, or make a bigger change: {most} a run would hardly have supported it.")
+    elif ruling.verdict != "invalid":
         steps += _onward(claim, analysis, ruling, extremes)
     return list(dict.fromkeys(steps))
 

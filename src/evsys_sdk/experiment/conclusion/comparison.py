@@ -45,6 +45,8 @@ class Analysis:
     """The candidate that validation likes best; most of the error rate is spent on it."""
     eliminated: int = 0
     """Runs that a search compared and stopped; they have no score and count in the correction."""
+    last_look: tuple[int, float] | None = None
+    """Seeds a run and error rate of the last look, where the experiment was to end as soon as it is decided."""
 
     @property
     def n_compared(self) -> int:
@@ -65,6 +67,8 @@ class Analysis:
     @property
     def detectable(self) -> float | None:
         """The smallest effect of a typical run that this experiment would have seen in 80 % of repetitions."""
+        if self.last_look is not None and (prospect := self.prospect) is not None:
+            return prospect.detectable(self.last_look[0], error=self.last_look[1])
         if self.differences is None or self.reference is None or self.critical is None:
             return None
         return detectable_effect(self.differences, self.reference, self.critical)
@@ -79,7 +83,7 @@ def analyse(evidence: Evidence, question: Question, baseline: Baseline | None) -
     """Compare every scored run with the baseline."""
     report = measure(evidence, question, question.report)
     selection = report if question.shared else measure(evidence, question, question.selection)
-    return answer(
+    found = answer(
         question,
         baseline,
         report,
@@ -88,17 +92,33 @@ def analyse(evidence: Evidence, question: Question, baseline: Baseline | None) -
         sound=complete(evidence, [run.name for run in evidence.runs]),
         error=error_rate(evidence, report),
     )
+    levels = look_levels(evidence)
+    return replace(found, last_look=(max(evidence.interim), levels[-1])) if levels else found
 
 
 def error_rate(evidence: Evidence, report: Measured) -> float:
     """How often luck alone may pass here: less for a later attempt, and for a look before the last seed."""
-    error = ERROR if evidence.attempt is None else attempt_error(evidence.attempt)
-    if len(evidence.interim) < 2:
-        return error
-    seeds = max((run.n_seeds for run in report.runs.values()), default=0)
+    levels = look_levels(evidence)
+    return levels[find_look(evidence, report)] if levels else attempt_level(evidence)
+
+
+def attempt_level(evidence: Evidence) -> float:
+    """How often luck alone may pass in all looks of this attempt together."""
+    return ERROR if evidence.attempt is None else attempt_error(evidence.attempt)
+
+
+def look_levels(evidence: Evidence) -> Sequence[float]:
+    """How often luck alone may pass at each of the planned looks; empty where there is one."""
     looks = sorted(evidence.interim)
-    at = next((place for place, count in enumerate(looks) if count >= seeds), len(looks) - 1)
-    return look_errors(tuple(count / looks[-1] for count in looks), error)[at]
+    if len(looks) < 2:
+        return ()
+    return look_errors(tuple(count / looks[-1] for count in looks), attempt_level(evidence))
+
+
+def find_look(evidence: Evidence, report: Measured) -> int:
+    """Which of the planned looks has been reached; what was broken off between two of them is judged as the earlier."""
+    seeds = max((run.n_seeds for run in report.runs.values()), default=0)
+    return max(0, sum(count <= seeds for count in evidence.interim) - 1)
 
 
 def complete(evidence: Evidence, names: Sequence[str]) -> list[str]:

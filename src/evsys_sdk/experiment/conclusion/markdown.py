@@ -37,7 +37,24 @@ def _claim(conclusion: Conclusion) -> str:
     when = "registered before the first step" if conclusion.registered else "**not registered before the first step**"
     rule = f" {conclusion.rule}" if conclusion.rule else ""
     attempt = f" This is attempt {conclusion.attempt} at the claim." if conclusion.attempt else ""
-    return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}.{rule}{attempt}"
+    return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}.{rule}{attempt}{_looks(conclusion)}"
+
+
+def _looks(conclusion: Conclusion) -> str:
+    """Which look ended it, and what that saved."""
+    found = conclusion.sequential
+    if found is None:
+        return ""
+    place = f"look {found.look} of {len(found.looks)}, with {counted(found.seeds, 'seed')} a run"
+    ends = {"decided": f"Decided at {place}", "futile": f"Given up at {place}: more seeds would hardly support it"}
+    said = ends.get(found.outcome, f"{found.outcome[:1].upper()}{found.outcome[1:]} ({place})")
+    level = f"; this look was tested at {100 * found.error:.2g} %"
+    left = found.arms_planned - found.arms
+    if left <= 0:
+        return f" {said}{level}."
+    tokens = f", about {found.tokens_saved:,.0f} tokens" if found.tokens_saved else ""
+    usd = f" and {found.usd_saved:,.2f} usd" if found.usd_saved else ""
+    return f" {said}{level}. Saved: {left} of {counted(found.arms_planned, 'arm')}{tokens}{usd}."
 
 
 def _runs(conclusion: Conclusion) -> str:

@@ -126,6 +126,28 @@ class Trend(_Readable):
 
 
 @dataclass(frozen=True, slots=True)
+class Sequential(_Readable):
+    """How far an experiment went that was to end as soon as its claim is decided."""
+
+    looks: list[int]
+    """Seeds of each run at which the claim was planned to be judged."""
+    look: int
+    """Which of them was the last one, counted from 1."""
+    seeds: int
+    outcome: str
+    """`decided`, `futile`, `seeds are missing`, `all seeds were needed`, or `broken off`."""
+    error: float
+    """At which this look was tested by itself."""
+    arms: int
+    arms_planned: int
+    tokens_saved: float | None = None
+    """What the arms that were not trained would have taken; None where that is not known."""
+    usd_saved: float | None = None
+    chance: float | None = None
+    """Of being supported at the last look, as it looked then; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Conclusion:
     """What an experiment showed, and how far that can be believed."""
 
@@ -182,6 +204,8 @@ class Conclusion:
     identity: dict[str, str] = field(default_factory=dict[str, str])
     """Model, verifier, code, as far as the record names them."""
     deviations: list[str] = field(default_factory=list[str])
+    sequential: Sequential | None = None
+    """None where all seeds were to be trained before the claim is judged."""
     schema_version: int = 3
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,7 +228,7 @@ class Conclusion:
         }
         known["runs"] = [RunSummary.from_dict(run) for run in known["runs"]]
         known["comparisons"] = [Comparison.from_dict(one) for one in known["comparisons"]]
-        for name, form in (("noise_floor", NoiseFloor), ("population", Population), ("trend", Trend)):
+        for name, form in _PARTS.items():
             if known.get(name) is not None:
                 known[name] = form.from_dict(known[name])
         known["schema_version"] = int(data.get("schema_version", 1))
@@ -215,6 +239,14 @@ class Conclusion:
 
     def run(self, name: str | None) -> RunSummary | None:
         return next((one for one in self.runs if one.name == name), None)
+
+
+_PARTS: dict[str, type[_Readable]] = {
+    "noise_floor": NoiseFloor,
+    "population": Population,
+    "trend": Trend,
+    "sequential": Sequential,
+}
 
 
 def _has_default(one: Field[Any]) -> bool:

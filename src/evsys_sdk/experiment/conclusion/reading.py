@@ -14,7 +14,7 @@ from ...record.events import Event, Kind
 from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
-from ...record.values import Object, number, part, text
+from ...record.values import Object, items, number, part, text
 from ..audit import AuditReport, audit_experiment
 from .earlier import find_parent, read_lent
 from .evidence import Evidence
@@ -41,6 +41,7 @@ def read_evidence(path: Path, audit: AuditReport | None = None) -> Evidence:
         stopped=record.budget_stop or None,
         searched=bool(record.search_decisions),
         attempt=_attempt(start),
+        interim=_looks(start),
         looks=count_looks(path, tests, started=start.time),
         lent=read_lent(start),
         parent=find_parent(record, {one.sha256 for one in scorings if one.sha256}),
@@ -53,6 +54,12 @@ def _attempt(start: Event) -> int | None:
     """Which attempt at its claim it was when it started; later ones do not change that."""
     found = number(start.get("attempt"))
     return int(found) if found is not None and found >= 1 else None
+
+
+def _looks(start: Event) -> list[int]:
+    """The seeds at which it was planned to be judged."""
+    found = [number(one) for one in items(start.get("looks"))]
+    return sorted({int(one) for one in found if one is not None and one >= 1})
 
 
 def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:

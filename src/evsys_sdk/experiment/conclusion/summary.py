@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..hypothesis import Claim
 from .comparison import Analysis
 from .measured import Measured
-from .model import Comparison, Trend
+from .model import Comparison, Sequential, Trend
 
 if TYPE_CHECKING:
     from .rules import Ruling
@@ -27,7 +27,12 @@ BOUNDED = "Intervals reach from all of what is missing wrong to all of it right,
 
 
 def in_one_sentence(
-    claim: Claim | None, analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None
+    claim: Claim | None,
+    analysis: Analysis,
+    ruling: Ruling,
+    best: str | None,
+    trend: Trend | None,
+    sequential: Sequential | None = None,
 ) -> str:
     """What to remember if only one sentence is read."""
     lead = _LEAD[ruling.verdict]
@@ -40,7 +45,16 @@ def in_one_sentence(
     if seen is None:
         return f"{lead}: {ruling.reasons[0]}."
     reason = f"; {ruling.reasons[0]}" if ruling.reasons else ""
-    return f"{lead}: {seen}{_claimed(claim)}{reason}{_why_wide(analysis, ruling)}."
+    return f"{lead}: {seen}{_claimed(claim)}{reason}{_why_wide(analysis, ruling)}{_ended(sequential)}."
+
+
+def _ended(found: Sequential | None) -> str:
+    """Where an experiment ended that was to go on until it is decided, and what was saved by that."""
+    if found is None or found.arms >= found.arms_planned:
+        return ""
+    how = {"decided": "decided", "futile": "given up"}.get(found.outcome, found.outcome)
+    saved = f"{found.arms_planned - found.arms} of {counted(found.arms_planned, 'arm')} were not trained"
+    return f"; {how} at look {found.look} of {len(found.looks)}, so that {saved}"
 
 
 def _why_wide(analysis: Analysis, ruling: Ruling) -> str:

@@ -11,8 +11,9 @@ from ..statistics.noise import noise_floor
 from ..statistics.student_t import t_quantile
 from ..statistics.two_level import RunScores, SeedNoise, are_paired, run_mean, seed_noise
 from .advice import find_extremes, next_steps, threats
-from .comparison import Analysis, analyse, choose, complete, error_rate, run_costs
+from .comparison import Analysis, analyse, attempt_level, choose, complete, error_rate, run_costs
 from .evidence import Evidence, RunEvidence
+from .interim import tell_looks
 from .looks import Looks
 from .model import Comparison, Conclusion, NoiseFloor, Population, RunSummary
 from .question import Baseline, Question, claim_question, find_baseline, success_question
@@ -41,10 +42,12 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     extremes = find_extremes(claim, analysis)
     shown = None if trend is None else trend.trend
     validated = analysis.preferred is not None
+    level, looked = attempt_level(evidence), sorted(evidence.interim)
+    sequential = tell_looks(evidence, claim, analysis, ruling.verdict)
     return Conclusion(
         **_about(evidence, claim),
         verdict=ruling.verdict,
-        summary=in_one_sentence(claim, analysis, ruling, best, shown),
+        summary=in_one_sentence(claim, analysis, ruling, best, shown, sequential),
         reasons=list(ruling.reasons),
         metric=question.title,
         mode="max" if _better_sign(evidence, question) > 0 else "min",
@@ -63,14 +66,15 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         looks=None if looks is None else asdict(looks),
         not_scored=dict(sorted(analysis.report.unusable.items())),
         threats=threats(evidence, claim, analysis, looks),
-        next=next_steps(evidence, claim, analysis, ruling, extremes),
-        rule=None if claim is None else claim.rule(question.title, validated=validated, error=error),
-        error_rate=None if claim is None else error,
+        next=next_steps(evidence, claim, analysis, ruling, extremes, sequential),
+        rule=None if claim is None else claim.rule(question.title, validated=validated, error=level, looks=looked),
+        error_rate=None if claim is None else level,
         population=_population(evidence, analysis) if usable else None,
         shared_seeds=_share_seeds(analysis),
         paired_by_seed=are_paired(list(analysis.report.runs.values())),
         extremes=extremes,
         trend=shown if usable else None,
+        sequential=sequential,
     )
 
 

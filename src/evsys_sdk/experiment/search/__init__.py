@@ -1,5 +1,6 @@
 """How the arms of an experiment share its work: every run in full, or more for those that score well on val.
 
+decided     seeds look by look, until the claim is decided
 random      every arm in full, of those that were drawn when the config was expanded; a grid is `EveryArm`
 halving     all arms a little, the best ones longer, the best of those to the end
 racing      more seeds for the leaders, until their order is clear
@@ -20,6 +21,7 @@ from ...config.search import SearchSpec
 from ...errors import Problem
 from ..allocation import Allocation, EveryArm
 from ..arms import Arm, folder_problems, repeated
+from .decided import UntilDecided, judge_look
 from .halving import Halving
 from .objective import Objective, final_scores, objective_of, recorded_curve, recorded_progress
 from .racing import Racing, RacingRules
@@ -34,6 +36,8 @@ __all__ = ["allocation_for", "expected_shares", "mark_stopped", "search_problems
 def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir: Path) -> Allocation:
     """Which of the arms are trained and how far, as the config asks."""
     search = config.search
+    if config.planned_looks:
+        return UntilDecided(arms, config.planned_looks, lambda trained: judge_look(experiment_dir, trained))
     if search is None:
         return EveryArm(arms)
     found: Allocation = DrawnArms(arms, search.seed) if search.kind == "random" else EveryArm(arms)

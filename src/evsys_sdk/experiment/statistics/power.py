@@ -62,6 +62,14 @@ class Prospect:
 
     def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
         """The true effect that is seen in 80 % of experiments with so many seeds a run."""
+        unit = max(self.training + self.answers, 1e-300)
+        return _detectable(self._reference(seeds, baseline_seeds, error)) * math.sqrt(unit)
+
+    def critical(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
+        """How many standard errors a difference must lie beyond the limit with so many seeds a run."""
+        return _critical(self._reference(seeds, baseline_seeds, error))
+
+    def _reference(self, seeds: int, baseline_seeds: int | None, error: float) -> Reference:
         base = 0 if self.frozen_baseline else baseline_seeds or seeds
         df = max(1, self.candidates * (seeds - 1) + max(base - 1, 0))
         shares = 1 / seeds + (1 / base if base else 0.0)
@@ -72,8 +80,7 @@ class Prospect:
         tested, erratic, expected = (
             mixed(shape, training, self.answers, self.suiting, shares) for training in (*raised, self.training)
         )
-        unit = max(self.training + self.answers, 1e-300)
-        return _detectable(Reference(tested, error, erratic, expected)) * math.sqrt(unit)
+        return Reference(tested, error, erratic, expected)
 
     def seeds_needed(self, effect: float) -> int | None:
         """Seeds a run that would show `effect` in 80 % of experiments; None where no sensible number does."""
@@ -95,4 +102,9 @@ class Prospect:
 @lru_cache(maxsize=4096)
 def _detectable(reference: Reference) -> float:
     """In units of a seed's standard deviation."""
-    return reference.detectable(reference.critical())
+    return reference.detectable(_critical(reference))
+
+
+@lru_cache(maxsize=4096)
+def _critical(reference: Reference) -> float:
+    return reference.critical()

@@ -117,8 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def setup(self) -> None:
-        self.timeout = self.server.receiver.settings.idle_s
         super().setup()
+        self.connection.settimeout(self.server.receiver.settings.idle_s)
 
     @override
     def log_message(self, format: str, *args: Any) -> None:

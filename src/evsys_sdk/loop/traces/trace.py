@@ -126,8 +126,8 @@ def work_out_reward(
     by_name = {rule.name: rule for rule in rules}
     found: list[dict[str, Any]] = []
     for one in feedback:
-        rule = by_name.get(one.name) if by_name else RewardRule(one.name)
-        reward = rule.apply(one.value) if rule else None
+        rule = by_name.get(one.name)
+        reward = rule.apply(one.value) if rule else None if by_name else plain_reward(one.value)
         told: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
         if rule is not None and rule.low is not None:
             told["scale"] = [rule.low, rule.high]

@@ -135,7 +135,8 @@ class MlflowLogger(Callback):
             )
         user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
         auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user else None
-        headers = {"authorization": f"Bearer {token}"} if token and not user else {}
+        headers = {"content-type": "application/json"}  # without it the server reads no body
+        headers |= {"authorization": f"Bearer {token}"} if token and not user else {}
         return httpx.Client(base_url=address.rstrip("/"), auth=auth, headers=headers, timeout=self.cfg.timeout_seconds)
 
     def _experiment_id(self, name: str) -> str:

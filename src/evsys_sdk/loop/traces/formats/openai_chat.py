@@ -8,6 +8,7 @@ from typing import Any
 from ..trace import BadRecord, Feedback, Trace, as_list, as_object, chat_messages, parse_time
 
 NAME = "openai_chat"
+_USAGE = {"input": "prompt_tokens", "output": "completion_tokens"}
 
 
 def is_mine(record: Mapping[str, Any]) -> bool:
@@ -17,18 +18,19 @@ def is_mine(record: Mapping[str, Any]) -> bool:
 
 def read(record: Mapping[str, Any]) -> Iterator[Trace]:
     """The conversation in a record; of several choices the first."""
-    request = as_object(record.get("request")) or as_object(record.get("body")) or record
-    response = as_object(record.get("response"))
-    response = as_object(response.get("body")) or response or record
-    said = [*as_list(request.get("messages"))]
-    choices = as_list(response.get("choices"))
-    if choices:
-        said.append({"role": "assistant", **as_object(as_object(choices[0]).get("message"))})
+    request = response = record
+    if "request" in record or "body" in record:
+        request = as_object(record.get("request")) or as_object(record.get("body")) or record
+    if "response" in record:
+        response = as_object(record["response"])
+        response = as_object(response.get("body")) or response or record
+    said = as_list(request.get("messages"))
+    if choices := as_list(response.get("choices")):
+        said = [*said, {"role": "assistant", **as_object(as_object(choices[0]).get("message"))}]
     if not said:
         raise BadRecord("it has no messages")
     metadata = as_object(record.get("metadata")) or as_object(request.get("metadata"))
     usage = as_object(response.get("usage"))
-    counts = {"input": usage.get("prompt_tokens"), "output": usage.get("completion_tokens")}
     yield Trace(
         str(record.get("id") or response.get("id") or record.get("custom_id") or ""),
         chat_messages(said),
@@ -36,7 +38,7 @@ def read(record: Mapping[str, Any]) -> Iterator[Trace]:
         str(metadata.get("conversation_id") or record.get("conversation_id") or ""),
         str(response.get("model") or request.get("model") or ""),
         list(_feedback(record)),
-        {name: value for name, value in counts.items() if isinstance(value, int)} if usage else {},
+        {name: usage[key] for name, key in _USAGE.items() if isinstance(usage.get(key), int)} if usage else {},
     )
 
 

@@ -1,0 +1,97 @@
+"""The page of a loop, for the terminal and the dashboard: where it is, what became of every round, and who decided it.
+
+Like the loop itself it is told from what is on disk, so it is right whenever it is looked at, also while the loop runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..data.jsonl import read_json
+from ..deploy.deployments import Deployments
+from ..errors import EvsysError
+from ..paths import workspace_dir
+from ..record.jsonl_file import read_records
+from ..record.values import items, part, text
+from .loop import SYSTEM, Loop
+from .rounds_state import RoundState
+from .system import SystemConfig
+
+_STEPS = 100
+"""Of the latest steps."""
+
+
+def read_loops() -> list[dict[str, Any]]:
+    """The pages of all loops of this project; one that cannot be read says why."""
+    found: list[dict[str, Any]] = []
+    for file in sorted((workspace_dir() / "loop").glob(f"*/{SYSTEM}")):
+        try:
+            system = SystemConfig.model_validate(read_json(file))
+            found.append(describe_loop(Loop(system)))
+        except (EvsysError, ValueError) as error:
+            found.append(_empty(file.parent.name) | {"problem": str(error)})
+    return found
+
+
+def describe_loop(loop: Loop) -> dict[str, Any]:
+    """Everything that is to be said about a loop."""
+    system, rounds = loop.system, loop.rounds()
+    known = Deployments.read()
+    live = known.live_under(system.deploy.name)
+    steps = list(read_records(loop.journal))
+    limits = {name: value for name, value in system.limits.model_dump().items() if value is not None}
+    return _empty(system.name) | {
+        "state": _state(loop, rounds, steps),
+        "live": live.id if live else None,
+        "stopped": loop.stop_file.exists(),
+        "usd": sum(one.usd for one in rounds),
+        "limits": limits,
+        "rounds": [_describe_round(loop, one, steps) for one in rounds],
+        "deployments": [
+            {"id": one.id, "time": one.time, "live": live is not None and one.id == live.id}
+            for one in known.all
+            if one.name == system.deploy.name
+        ],
+        "rollbacks": [
+            {"replaced": one.replaced, "instead": one.deployment or None, "reason": one.reason}
+            for one in known.rollbacks
+            if one.name == system.deploy.name
+        ],
+        "steps": steps[-_STEPS:],
+    }
+
+
+def _empty(name: str) -> dict[str, Any]:
+    lists = {key: list[Any]() for key in ("rounds", "deployments", "rollbacks", "steps")}
+    plain: dict[str, Any] = {"state": "", "live": None, "stopped": False, "usd": 0.0, "limits": {}, "problem": ""}
+    return {"system": name, **plain, **lists}
+
+
+def _state(loop: Loop, rounds: list[RoundState], steps: list[dict[str, Any]]) -> str:
+    """What it waits for, or does next."""
+    if loop.stop_file.exists():
+        return "stopped by its stop file"
+    if (waiting := loop.waiting(rounds)) is not None:
+        return f"round {waiting.number}: {waiting.stage} waits to be approved"
+    open_round = next((one for one in rounds if one.stage != "settled"), None)
+    if open_round is not None:
+        return f"round {open_round.number}: {open_round.stage} is next"
+    last = steps[-1] if steps else {}
+    return f"{text(last.get('stage'))}: {text(last.get('text'))}" if last else "nothing was begun yet"
+
+
+def _describe_round(loop: Loop, state: RoundState, steps: list[dict[str, Any]]) -> dict[str, Any]:
+    said = [text(one.get("text")) for one in steps if one.get("round") == state.number and one.get("stage") == "decide"]
+    checks = [part({"one": one}, "one") for one in items(state.decision.get("checks"))] if state.decision else []
+    return {
+        **state.to_dict(),
+        "left_out": state.made.get("left_out") or {},
+        "decision": next((one for one in said if one.startswith("yes")), ""),
+        "experiment_id": state.source.experiment if state.source else None,
+        "verdict": text(state.decision.get("verdict")) if state.decision else None,
+        "checks": [
+            {"name": text(one.get("name")), "state": text(one.get("state")), "reason": text(one.get("reason"))}
+            for one in checks
+        ],
+        "approvals": loop.approvals(state.number),
+    }
