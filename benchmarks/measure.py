@@ -6,7 +6,6 @@ import shlex
 import statistics
 import subprocess
 import time
-from importlib.metadata import version
 
 
 def machine() -> str:
@@ -17,7 +16,9 @@ def machine() -> str:
             model = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}, evsys-sdk {version('evsys-sdk')}"
+    from evsys_sdk import __version__
+
+    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}, evsys-sdk {__version__}"
 
 
 def seconds(command: list[str], env: dict[str, str] | None = None) -> float:

@@ -52,7 +52,7 @@ def main() -> None:
     from measure import machine
 
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    print(machine(), f"{options.threads} threads", options.device, sep=", ")
+    print(machine(), f"{options.threads} threads", name_device(options.device), sep=", ")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         model, dtype = find_model(options.model, Path(folder)), "bfloat16" if options.device != "cpu" else "float32"
         contenders = [
@@ -76,6 +76,7 @@ def report(options: argparse.Namespace, contenders: "list[Server]") -> None:
     print(
         f"{options.clients} clients, {options.requests} answers each of at most {options.tokens} tokens, temperature 0"
     )
+    print(f"load of the machine at the end: {os.getloadavg()[0]:.0f}")
     first, *peers = contenders
     for peer in peers:
         pairs = [(first.texts[key], peer.texts[key]) for key in first.texts if key in peer.texts]
@@ -83,12 +84,20 @@ def report(options: argparse.Namespace, contenders: "list[Server]") -> None:
         print(f"answers of {first.name} and {peer.name}: {same} of {len(pairs)} are the same text")
     for stream in (False, True):
         how = "streams" if stream else "whole answers"
-        print(f"\n{how:46s}tokens/s   answer p50   p95 s   first text p50   p95 s   server CPU ms/token")
+        print(f"\n{how:52s}tokens/s   answer p50   p95 s   first text p50   p95 s   server CPU ms/token")
         for one in contenders:
             print(one.row(stream=stream))
         best = max((peer.rate(stream=stream) for peer in peers), default=0.0)
         if best:
             print(f"evsys / better of the others: {first.rate(stream=stream) / best:.1f}x   aim: {AIM:.0f}x")
+
+
+def name_device(device: str) -> str:
+    if device == "cpu":
+        return device
+    import torch
+
+    return str(torch.cuda.get_device_name(device))
 
 
 @dataclass
@@ -171,7 +180,7 @@ class Server:
         cpu = 1e3 * sum(one.cpu for one in rounds) / sum(one.tokens for one in rounds)
         waits = f"{at(answers, 50):13.2f}{at(answers, 95):8.2f}"
         waits += f"{at(firsts, 50):17.2f}{at(firsts, 95):8.2f}" if stream else f"{'-':>17s}{'-':>8s}"
-        return f"{self.name:42s}{self.rate(stream=stream):12,.1f}{waits}{cpu:22.1f}"
+        return f"{self.name:48s}{self.rate(stream=stream):12,.1f}{waits}{cpu:22.1f}"
 
 
 def at(times: list[float], percent: int) -> float:

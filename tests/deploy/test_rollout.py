@@ -114,6 +114,17 @@ def test_a_share_that_is_none_is_refused(staged: Path, share: float) -> None:
         ship(find_source("routing"), "openai_server", name="production", share=share)
 
 
+def test_one_roll_out_at_a_time_and_none_of_them_is_gone_back_to(staged: Path) -> None:
+    source = find_source("routing")
+    with pytest.raises(DataError, match=r"production\.2 answers 25% of the requests"):
+        ship(source, "openai_server", name="production", share=0.1)
+    assert ship(source, "openai_server", name="production").id == "production.3"
+    assert Deployments.read().staged == {}
+    back = roll_back("production")
+    assert back is not None
+    assert back.id == "production.1", "production.2 never answered everybody"
+
+
 def test_there_must_be_something_to_share_with(trained: Path) -> None:
     with pytest.raises(DataError, match="there is none"):
         ship(find_source("routing"), "openai_server", name="production", share=0.1)

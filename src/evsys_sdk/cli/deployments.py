@@ -27,7 +27,9 @@ def list_(name: str | None, as_json: bool) -> None:
 
     known = Deployments.read()
     chosen = [one for one in known.all if name in (None, one.name)]
-    answer = [{**one.to_dict(), "live": known.live.get(one.name) == one.id} for one in chosen]
+    answer = [
+        {**one.to_dict(), "live": known.live.get(one.name) == one.id, "share": _share(known, one)} for one in chosen
+    ]
     emit(answer, as_json, lambda: _list(known, chosen))
 
 
@@ -124,8 +126,13 @@ def _show(found: Deployment, *, live: bool, damage: str) -> None:
 def _state(known: Deployments, one: Deployment) -> str:
     if known.live.get(one.name) == one.id:
         return "live"
+    share = _share(known, one)
+    return f"{share:.0%} of requests" if share else ""
+
+
+def _share(known: Deployments, one: Deployment) -> float | None:
     staged = known.staged.get(one.name)
-    return f"{staged.share:.0%} of requests" if staged and staged.deployment == one.id else ""
+    return staged.share if staged and staged.deployment == one.id else None
 
 
 def _when(time: float | None) -> str:

@@ -100,6 +100,8 @@ class Deployments:
     """Name -> id of the deployment that is live under it."""
     staged: dict[str, Staged] = field(default_factory=dict[str, Staged])
     """Name -> what answers a share of its requests."""
+    once_live: frozenset[str] = frozenset()
+    """Ids of all that ever answered every request to their names."""
 
     @classmethod
     def read(cls, start: Path | None = None) -> Deployments:
@@ -109,7 +111,7 @@ class Deployments:
     @classmethod
     def tell(cls, events: Iterable[Event]) -> Deployments:
         found, rollbacks = list[Deployment](), list[Rollback]()
-        live, staged = dict[str, str](), dict[str, Staged]()
+        live, staged, once_live = dict[str, str](), dict[str, Staged](), set[str]()
         for event in events:
             if event.kind == Kind.DEPLOYED:
                 found.append(Deployment.of(event))
@@ -118,6 +120,7 @@ class Deployments:
                 staged.pop(name, None)
                 if share is None or share >= 1:
                     live[name] = id
+                    once_live.add(id)
                 else:
                     staged[name] = Staged(id, share, event.time or 0.0)
             elif event.kind == Kind.ROLLED_BACK:
@@ -125,7 +128,8 @@ class Deployments:
                 rollbacks.append(Rollback(name, to, replaced, reason, event.time))
                 live[name] = to
                 staged.pop(name, None)
-        return cls(found, rollbacks, {name: id for name, id in live.items() if id}, staged)
+        now = {name: id for name, id in live.items() if id}
+        return cls(found, rollbacks, now, staged, frozenset(once_live))
 
     def of(self, name: str) -> list[Deployment]:
         """The deployments of a name, oldest first."""
@@ -155,7 +159,8 @@ class Deployments:
         """What a name falls back to: the deployment before it that nobody took back."""
         taken_back = {one.replaced for one in self.rollbacks}
         earlier = [one for one in self.of(deployment.name) if one.number < deployment.number]
-        return next((one for one in reversed(earlier) if one.id not in taken_back), None)
+        fit = self.once_live - taken_back
+        return next((one for one in reversed(earlier) if one.id in fit), None)
 
 
 def check_promotions() -> None:

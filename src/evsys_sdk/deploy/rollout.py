@@ -33,9 +33,15 @@ type Action = Literal["wait", "next", "back"]
 
 def check_share(source: Source, kind: str, name: str, share: float) -> None:
     """Refuse a share of the requests for what cannot stand beside what is live."""
-    live = Deployments.read().live_under(name)
+    known = Deployments.read()
+    live, staged = known.live_under(name), known.staged.get(name)
     if not 0 < share < 1:
         raise DataError(f"a share of the requests lies above 0 and below 1 (got {share:g}).")
+    if staged is not None:
+        raise DataError(
+            f"{staged.deployment} answers {staged.share:.0%} of the requests to {show(name)} already. Decide about it "
+            "first: evsys deployments step, or rollback."
+        )
     if kind != OpenAIServer.name or live is None or live.kind != kind:
         raise DataError(
             f"only {OpenAIServer.name} shares requests, with a deployment of that kind that is live, and under "

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 
@@ -26,6 +27,10 @@ class Engine:
     backend: Any
     _hosts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """For each base model one client that is never trained: it knows what the model can do and opens saved weights."""
+    _samplers: WeakValueDictionary[tuple[str, str], SamplingClient] = field(
+        default_factory=WeakValueDictionary[tuple[str, str], SamplingClient]
+    )
+    """By base model and saved weights, for as long as somebody has them open."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -65,9 +70,12 @@ class Engine:
         return self.backend.prepare(model=ModelSpec(base_model, lora_rank=rank, seed=seed), run_dir=run_dir)
 
     async def open_sampler(self, base_model: str, ref: str | None) -> SamplingClient:
-        """A sampler of saved weights, or of the base model."""
-        host = self.host(base_model)
-        return await (host.sampler() if ref is None else host.open_sampler(ref))
+        """A sampler of saved weights, or of the base model: one for all who ask, so that they are drawn together."""
+        key = (base_model, ref or "")
+        if (found := self._samplers.get(key)) is None:
+            host = self.host(base_model)
+            found = self._samplers.setdefault(key, await (host.sampler() if ref is None else host.open_sampler(ref)))
+        return found
 
     async def release(self, handles: dict[str, Any]) -> None:
         """Let go of a model; waits for what it is working on, so on a thread."""

@@ -25,7 +25,6 @@ class HfHub:
     """A repository on the Hugging Face hub; needs the variable HF_TOKEN or `hf auth login`."""
 
     name: ClassVar[str] = "hf_hub"
-    library: ClassVar[str] = "peft"
 
     class Config(Strict):
         """Params of `hf_hub`."""
@@ -42,6 +41,11 @@ class HfHub:
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
         self._layout: Any = _LAYOUTS[self.cfg.layout]
+
+    @property
+    def library(self) -> str:
+        """What loads the layout that was chosen."""
+        return str(self._layout.library)
 
     def build(self, source: Source, folder: Path) -> Built:
         built: Built = self._layout(base=self.cfg.base).build(source, folder)
