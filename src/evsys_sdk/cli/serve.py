@@ -44,7 +44,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--max-samples", default=2000, show_default=True, type=click.IntRange(min=1), help="Waiting sampling requests."
 )
 @click.option(
-    "--samples-at-once", default=64, show_default=True, type=click.IntRange(min=1), help="Samples drawn together."
+    "--samples-at-once", default=40, show_default=True, type=click.IntRange(min=1), help="Samples drawn together."
 )
 @click.option(
     "--max-tokens",

@@ -41,7 +41,7 @@ class ServeSettings:
     """Requests of one model that wait or whose result was not fetched yet."""
     max_samples: int = 2000
     """Sampling requests of all clients that wait or whose result was not fetched yet; one session may have half."""
-    samples_at_once: int = 64
+    samples_at_once: int = 40
     """Samples that the backend draws at the same time, of all clients."""
     max_tokens: int = 1024
     """Length of a sample for which the client sets no limit."""
