@@ -35,8 +35,9 @@ class Evsys:
 
     def log(self, runs: int, steps: int, waits: Waits) -> None:
         client = self.client()
+        experiment = client.create_experiment("bench", experiment_id=self.id)
         for at in range(runs):
-            run = client.create_run(client.create_experiment("bench", experiment_id=self.id), name=f"r{at}")
+            run = client.create_run(experiment, name=f"r{at}")
             for step in range(steps):
                 note(waits, lambda run=run, step=step: client.log_step_metric(run, step, METRICS))
         assert client.close(600), "not everything arrived"
