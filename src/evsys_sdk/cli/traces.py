@@ -140,8 +140,12 @@ def _wait_for_signal() -> None:
     import threading
 
     stop = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     stop.wait()
 
 
