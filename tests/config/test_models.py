@@ -64,6 +64,8 @@ def experiment(**fields: Any) -> ExperimentConfig:
                 "callbacks": [],
                 "n_repeats": 1,
                 "base_seed": None,
+                "until": "all",
+                "looks": None,
                 "max_concurrent_arms": None,
                 "arm_timeout_s": None,
                 "arm_retries": 0,

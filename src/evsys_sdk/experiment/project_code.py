@@ -14,7 +14,8 @@ from ..errors import ConfigError
 from ..registry import REGISTRIES
 from ..settings import import_project_code
 
-_NAMED_BY_ROWS: Final = ("verifier", "agent")
+_NAMED_BY_ROWS: Final = ("verifier", "agent", "environment", "inference_client")
+"""Kinds of extensions that a task may ask for: how it is done, where, and who judges it."""
 _NO_REWARDS: Final = ("sft", "mock_sft", "local_sft")
 """Algorithms that ask no verifier."""
 
@@ -95,7 +96,8 @@ def registered_later(config: ExperimentConfig) -> list[str]:
 
 def _usable_by(config: ExperimentConfig) -> Callable[[str, str], bool]:
     """Whether arms of an experiment may use an extension: the config names it, or a row that is scored may."""
-    named = set(_texts(config.model_dump(mode="json")))
+    texts = set(_texts(config.model_dump(mode="json")))
+    named = texts.union(*(text.split(":") for text in texts))  # `client:model`
     scores_rows = bool(config.metadata.benchmark) or any(
         run.algorithm.kind not in _NO_REWARDS for run in config.all_runs()
     )

@@ -55,6 +55,8 @@ class WorkerProcess:
         self._sending = threading.Lock()
         self._arm: int | None = None
         """The process that executes an arm at the moment: this worker, or a fork of it."""
+        self._is_busy = False
+        """Whether a result is awaited, also of an arm whose process has not said yet that it began."""
         self.is_sound = True
         """Whether it can be given another arm."""
 
@@ -79,6 +81,7 @@ class WorkerProcess:
         """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
         self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
         result, ends_at, overdue = None, math.inf, False
+        self._is_busy = True
         try:
             while True:
                 if not self._connection.poll(_LOOK_UP_S):
@@ -101,7 +104,7 @@ class WorkerProcess:
             self.is_sound = False
             raise self._lost(None, limit_s if overdue else None) from None
         finally:
-            self._arm = None
+            self._arm, self._is_busy = None, False
 
     def _kill_arm(self) -> None:
         if self._arm is None:
@@ -138,7 +141,7 @@ class WorkerProcess:
         """Let it read the end of the connection, which closing does not while a thread here waits for its result."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
             ours.shutdown(socket.SHUT_WR)
-        if self._arm is not None:  # nobody wants its result any more
+        if self._is_busy:  # nobody wants its result any more
             self.kill()
 
     def _send(self, message: bytes) -> None:
