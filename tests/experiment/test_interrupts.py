@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -51,6 +52,19 @@ def test_it_is_answered_once_and_a_second_request_does_not_wait(moments: list[st
         assert interrupt.asked
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+    assert moments == ["heard"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_two_requests_while_the_main_thread_computes_are_two(moments: list[str]) -> None:
+    """Python calls a handler once for all signals of a kind that came since it last looked."""
+    with stop_on_interrupt() as interrupt:
+        for delay_s in (0.05, 0.15):
+            threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+        hashlib.pbkdf2_hmac("sha256", b"x", b"y", 3_000_000)
+        assert interrupt.asked
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(60)
     assert moments == ["heard"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
