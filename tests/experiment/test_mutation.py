@@ -24,8 +24,12 @@ from evsys_sdk.experiment.mutation.space import value_at
 from evsys_sdk.experiment.mutation.yaml_edit import edited
 from evsys_sdk.record.events import Journal, Kind
 
+from ..test_examples import CODE, NEEDS_MORE
+
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml"))
+EXAMPLES = sorted(
+    path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml") if path.parent.name not in NEEDS_MORE
+)
 
 BASE = """\
 # An experiment.
@@ -57,8 +61,8 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def load_code(in_root: None) -> Callable[[Path], None]:
     def load(config: Path) -> None:
-        code = ROOT / config.parent / f"{config.parent.name}.py"
-        if code.exists():
+        if file := CODE.get(config.parent.name):
+            code = ROOT / config.parent / file
             spec = importlib.util.spec_from_file_location(f"mutated_{code.stem}", code)
             assert spec is not None
             assert spec.loader is not None
