@@ -128,7 +128,7 @@ def sort_arms(lines: list[str]) -> list[str]:
 
 def test_one_arm(start: Callable[..., Session]) -> None:
     session = start(ONE)
-    frame = session.read_until(lambda lines: bool(re.search(r"[1-5]\d/60", "\n".join(lines[-2:]))))
+    frame = session.read_until(lambda lines: bool(re.search(r"[1-5]\d/60.*\n.*tok/s$", "\n".join(lines[-2:]))))
     check("one_arm_running", frame[-2:])
     check("one_arm", session.read_to_end())
     assert session.process.returncode == 0
