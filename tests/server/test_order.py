@@ -71,9 +71,9 @@ def test_a_refused_request_uses_up_its_number(raw: Raw) -> None:
 
 def test_a_request_that_nobody_here_knows_uses_up_its_number(raw: Raw) -> None:
     model = raw.model()
-    unknown = raw.post("save_weights_external", {"model_id": model, "seq_id": 1, "name": "x", "ttl_seconds": 7200})
+    unknown = raw.post("save_weights_elsewhere", {"model_id": model, "seq_id": 1, "name": "x", "ttl_seconds": 7200})
     assert unknown.status_code == 404
-    assert "save_weights_external" in unknown.json()["error"]
+    assert "save_weights_elsewhere" in unknown.json()["error"]
     assert raw.loss(raw.forward_backward(model, 2).json()["request_id"]) > 0
     assert raw.post("optim_step", step(model, 1)).status_code == 404, "the first answer counts"
 

@@ -24,6 +24,7 @@ from .checkpoints import EXTERNAL, Checkpoints, Place
 
 PREFIX: Final = "/api/v1/external_weights/"
 """Paths that need no key, because they are signed."""
+_NOT_SIGNED = "this address was not signed by this server, or by an earlier start of it."
 _HOLDS_S: Final = 3600
 
 
@@ -39,7 +40,7 @@ class Signer:
 
     def check(self, place: Place, file: str, until: int, signature: str) -> None:
         if not hmac.compare_digest(self.sign(place, file, until), signature):
-            raise Refusal(403, "this address was not signed by this server, or by an earlier start of it.")
+            raise Refusal(403, _NOT_SIGNED)
         if until < time.time():
             raise Refusal(403, "this address has expired. Ask for the addresses again.")
 
@@ -58,7 +59,10 @@ def addresses(checkpoints: Checkpoints, signer: Signer, place: Place, root: str)
 def download(checkpoints: Checkpoints, signer: Signer, request: Request) -> FileResponse:
     """The file that a signed address means."""
     parts = request.path_params
-    place, file = Place.of(parts["run_id"], f"{EXTERNAL}/{parts['name']}"), parts["file"]
+    try:
+        place, file = Place.of(parts["run_id"], f"{EXTERNAL}/{parts['name']}"), parts["file"]
+    except Refusal:  # what names no place was never signed
+        raise Refusal(403, _NOT_SIGNED) from None
     until, _, signature = parts["permission"].partition("-")
     signer.check(place, file, int(until) if until.isdigit() and len(until) < 16 else 0, signature)
     path = _folder(checkpoints, place) / file  # it was signed, so it is one that was listed
