@@ -17,7 +17,7 @@ from ..config.run import refuse_repeated_names
 from ..protocols import AlgorithmTraits, RunContext, RunResult
 from ..training.services import services_of
 from .gepa_prompt import refuse_evaluation
-from .stages import Stage, combined_algorithm, stage_traits, train_stages
+from .stages import Stage, build_phase, stage_traits, train_stages
 
 
 class ComboPhase(AlgorithmConfig):
@@ -59,7 +59,7 @@ class Combo:
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
         self.stages = [
-            combined_algorithm(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
+            build_phase(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
             for index, phase in enumerate(self.cfg.phases)
         ]
 

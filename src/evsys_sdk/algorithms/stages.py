@@ -53,7 +53,7 @@ def train_stages(ctx: RunContext, stages: Sequence[Stage]) -> RunResult:
 
 def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm:
     """A recipe that can be one of several stages; `path` is where the config names it."""
-    algorithm = combined_algorithm(kind, params, path=path)
+    algorithm = build_phase(kind, params, path=path)
     if isinstance(algorithm, GepaPrompt):
         hint = "Use it as a phase of `combo`, or as a run of its own."
         raise ConfigError(
@@ -62,7 +62,7 @@ def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseA
     return algorithm
 
 
-def combined_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm | GepaPrompt:
+def build_phase(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm | GepaPrompt:
     """A recipe that can be a phase of `combo`: one that trains weights, or one that tunes the prompt."""
     algorithm: object = get_algorithm(kind)(**params)
     if not isinstance(algorithm, BaseAlgorithm | GepaPrompt):

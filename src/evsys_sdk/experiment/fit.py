@@ -42,7 +42,7 @@ class Pace:
         each = sum(seconds for scoring, seconds in self.scorings if scoring.every)
         return max(math.ceil(each * (1 / _SHARE_OF_SCORING - 1) / self.step_s), 1) if self.step_s else 1
 
-    def scored_every(self, steps: int) -> Pace:
+    def score_every(self, steps: int) -> Pace:
         """The same, with all scorings during training so many steps apart."""
         changed = [(replace(one, every=steps) if one.every else one, seconds) for one, seconds in self.scorings]
         return replace(self, scorings=tuple(changed))
@@ -85,8 +85,8 @@ class _Work:
             self.seconds() - replace(self, paces=tuple((replace(p, scorings=()), n) for p, n in self.paces)).seconds()
         )
 
-    def scored_every(self, steps: int) -> _Work:
-        return replace(self, paces=tuple((pace.scored_every(steps), arms) for pace, arms in self.paces))
+    def score_every(self, steps: int) -> _Work:
+        return replace(self, paces=tuple((pace.score_every(steps), arms) for pace, arms in self.paces))
 
     def largest_share(self, room: float) -> float | None:
         """The largest part of its steps that every arm can take; None where even one step each is too much."""
@@ -164,7 +164,7 @@ def _size(work: _Work, room: float) -> tuple[int | None, int | None]:
     run_every = worst.seldom_enough() if worst.in_loop_share() > _SHARE_OF_SCORING else None
 
     def count_steps() -> int | None:
-        share = (work.scored_every(run_every) if run_every else work).largest_share(room)
+        share = (work.score_every(run_every) if run_every else work).largest_share(room)
         return None if share is None else max(int(longest * share), 1)
 
     steps = count_steps()

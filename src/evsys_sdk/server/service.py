@@ -178,16 +178,7 @@ class Service:
         model = self.sessions.model(request.model_id)
         if request.path is None and request.sampling_session_seq_id is not None:
             return {"request_id": model.submit(request.seq_id, lambda: self._snapshot(model, request))}
-        name = request.path or f"{request.seq_id:06d}"
-        place = Place(model.model_id, SAMPLER, name)
-
-        def start() -> Operation[Response]:
-            self._check_free(place, overwrite=False)
-            return model.client.sampler(f"{request.seq_id:06d}-{name}").then(
-                lambda sampler: self._named(place, sampler.ref, model, request, overwrite=False)
-            )
-
-        return {"request_id": model.submit(request.seq_id, start)}
+        return self._save_sampler(model, request, SAMPLER)
 
     def save_external(self, request: requests.SaveExternal) -> dict[str, Any]:
         """Weights as files, which other programs fetch by signed addresses."""
@@ -196,8 +187,14 @@ class Service:
             raise model.refuse(
                 request.seq_id, EvsysError("age_encryption_recipients: files are not encrypted here. Leave it out.")
             )
+        return self._save_sampler(model, request, EXTERNAL)
+
+    def _save_sampler(
+        self, model: ServedModel, request: requests.SaveForSampler | requests.SaveExternal, kind: str
+    ) -> dict[str, Any]:
+        """Keep the weights to sample from under a name of a kind, which must be free."""
         name = request.path or f"{request.seq_id:06d}"
-        place = Place(model.model_id, EXTERNAL, name)
+        place = Place(model.model_id, kind, name)
 
         def start() -> Operation[Response]:
             self._check_free(place, overwrite=False)

@@ -113,7 +113,7 @@ class LocalBackend:
         dtype = "float32" if self.config.exact else self.config.dtype
 
         def want(device: Any, dtype: Any) -> Any:
-            return self._wanted(model, device, dtype)
+            return self._find_needs(model, device, dtype)
 
         return preview_model(model.name, want=want, dtype=dtype, fixed=self._fixed, room=room)
 
@@ -153,7 +153,7 @@ class LocalBackend:
     def _needs(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
         from .fitting import fitted
 
-        wanted = self._wanted(model, key.device, key.dtype, loaded=loaded)
+        wanted = self._find_needs(model, key.device, key.dtype, loaded=loaded)
         return fitted(sizes, wanted, fixed=self._fixed, model=model.name)
 
     @property
@@ -162,7 +162,7 @@ class LocalBackend:
         config = self.config
         return {name for name, value in config if name in config.model_fields_set and value not in (None, "auto")}
 
-    def _wanted(self, model: Any, device: Any, dtype: Any, *, loaded: bool = False) -> Any:
+    def _find_needs(self, model: Any, device: Any, dtype: Any, *, loaded: bool = False) -> Any:
         from .estimate import Needs
 
         config, on_gpu = self.config, device.type == "cuda"

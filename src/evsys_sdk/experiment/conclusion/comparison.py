@@ -320,7 +320,7 @@ def _bounded(
         for own, other in ((report.lowest, report.highest), (report.highest, report.lowest))
     ]
     return tuple(
-        _widened(one, [None if found is None else found[at] for found in extremes], widest)
+        _widen(one, [None if found is None else found[at] for found in extremes], widest)
         for at, one in enumerate(comparisons)
     )
 
@@ -342,7 +342,7 @@ def _extreme(
     return None if found is None else list(_comparisons(names, found, reference, preferred, (-math.inf, math.inf)))
 
 
-def _widened(one: Comparison, extremes: Sequence[Comparison | None], widest: tuple[float, float]) -> Comparison:
+def _widen(one: Comparison, extremes: Sequence[Comparison | None], widest: tuple[float, float]) -> Comparison:
     """One comparison over everything that is missing; as wide as can be where an extreme cannot be drawn."""
     drawn = [one, *(each for each in extremes if each is not None)]
     unknown = [] if len(drawn) > len(extremes) else [widest]

@@ -82,8 +82,8 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
         error=error_rate(evidence, analysis.report),
         arms=sum(arm.status is not None for run in runs for arm in run.arms),
         arms_planned=looks[-1] * len(runs),
-        tokens_saved=_saved(runs, looks[-1], "tokens"),
-        usd_saved=_saved(runs, looks[-1], "usd"),
+        tokens_saved=_sum_savings(runs, looks[-1], "tokens"),
+        usd_saved=_sum_savings(runs, looks[-1], "usd"),
         chance=chance,
     )
 
@@ -118,7 +118,7 @@ def _is_broken(evidence: Evidence, analysis: Analysis) -> bool:
     return not analysis.report.runs or (baseline is not None and not complete(evidence, analysis.candidates))
 
 
-def _saved(runs: Sequence[RunEvidence], last: int, price: str) -> float | None:
+def _sum_savings(runs: Sequence[RunEvidence], last: int, price: str) -> float | None:
     """What the arms that were not trained would have taken, by what those of the same run took."""
     total = 0.0
     for run in runs:

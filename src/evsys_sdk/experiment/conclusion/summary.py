@@ -45,10 +45,10 @@ def in_one_sentence(
     if seen is None:
         return f"{lead}: {ruling.reasons[0]}."
     reason = f"; {ruling.reasons[0]}" if ruling.reasons else ""
-    return f"{lead}: {seen}{_claimed(claim)}{reason}{_why_wide(analysis, ruling)}{_ended(sequential)}."
+    return f"{lead}: {seen}{_claimed(claim)}{reason}{_why_wide(analysis, ruling)}{_tell_end(sequential)}."
 
 
-def _ended(found: Sequential | None) -> str:
+def _tell_end(found: Sequential | None) -> str:
     """Where an experiment ended that was to go on until it is decided, and what was saved by that."""
     if found is None or found.arms >= found.arms_planned:
         return ""

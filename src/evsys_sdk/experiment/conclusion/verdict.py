@@ -181,7 +181,7 @@ def _summary(
 ) -> RunSummary:
     report = analysis.report
     scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
-    low, high = _bounded_interval(run.name, analysis, noise)
+    low, high = _bound_interval(run.name, analysis, noise)
     variance = scores.seed_variance if scores is not None else None
     usd, tokens = [arm.usd for arm in run.arms], [arm.tokens for arm in run.arms]
     return RunSummary(
@@ -215,7 +215,7 @@ def _model_summary(name: str, scores: RunScores, question: Question) -> RunSumma
     return RunSummary(name, scores.mean, low, high, None, 0, n_tasks, 0, None, 0, 0, None, None, is_baseline=True)
 
 
-def _bounded_interval(name: str, analysis: Analysis, noise: SeedNoise | None) -> tuple[float | None, float | None]:
+def _bound_interval(name: str, analysis: Analysis, noise: SeedNoise | None) -> tuple[float | None, float | None]:
     """Of the score of a run; where samples are missing, from all of them wrong to all of them right."""
     tables = [table for table in (analysis.report.runs, analysis.report.lowest, analysis.report.highest) if table]
     found = [_interval(table.get(name), noise, analysis.question) for table in tables]
