@@ -6,14 +6,19 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
 from evsys_sdk.registry import REGISTRIES
+
+ROOT = Path(__file__).parents[1]
+NOT_OF_A_PROJECT = (sys.prefix, sys.base_prefix, str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / ".venv"))
 
 # Timings are measured in benchmarks/, never asserted in a test; and a failure in CI must be repeatable.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -44,9 +49,15 @@ def _own_registries() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test imports as code of a project is no part of the next one's experiments."""
+def _own_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What one test imports as code of a project is imported, and registered, again by the next that needs it."""
     monkeypatch.setattr("evsys_sdk.settings._named", [])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and not file.startswith(NOT_OF_A_PROJECT):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
