@@ -55,11 +55,12 @@ test-fireworks: ## Run the tests with Fireworks' client against a stand-in, in a
 test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB), in an environment of their own
 	$$(bash scripts/env.sh cookbook dev tinker server)/bin/python -m pytest -q tests/server/test_cookbook.py
 
-test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, and the hub's client, in two environments
+test-clients: ## Run Inspect, lm-eval, vf-eval, openai 2 and 3, OpenTelemetry and the hub's client against us, in two environments
 	python=$$(bash scripts/env.sh clients dev tinker server)/bin/python && \
 		verifiers=$$(bash scripts/env.sh verifiers)/bin/python && \
 		EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_OPENAI_PYTHON=$$python:$$verifiers \
-		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py
+		$$python -m pytest -q tests/server/test_clients.py tests/server/test_openai_client.py \
+		tests/deploy/test_hf_hub.py tests/deploy/test_shadow.py tests/loop/test_receiver.py
 
 test-skyrl: ## Run the tests against SkyRL's server on the CPU, in two environments of their own (about 1 GB)
 	skyrl=$$(bash scripts/env.sh skyrl) && client=$$(bash scripts/env.sh tinker dev tinker server) && \

@@ -71,6 +71,13 @@ async def test_feedback_about_an_answer_is_its_reward_and_says_where_it_came_fro
     assert "bob@example.com" not in (project / ".evsys/traces/served/feedback.jsonl").read_text("utf-8")
 
 
+@pytest.mark.parametrize(("value", "reward"), [(1, 0.0), (5, 1.0), ("3", 0.5), (True, None)])
+async def test_numbers_are_numbers_and_thumbs_are_thumbs(project: Path, value: Any, reward: float | None) -> None:
+    async with open_server(project, RewardRule("stars", 1, 5)) as http:
+        await say(http, await ask(http), name="stars", value=value)
+    assert served()[0]["reward"] == reward
+
+
 async def test_said_twice_counts_once_and_who_changes_their_mind_is_heard(project: Path) -> None:
     async with open_server(project) as http:
         id = await ask(http)

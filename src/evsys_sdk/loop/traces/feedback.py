@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from ...record.jsonl_file import read_records
 from .trace import Feedback, RewardRule, work_out_reward
@@ -29,7 +29,7 @@ class GivenFeedback(BaseModel):
     """The id of the answer: `chatcmpl-...`."""
     name: str = Field(default="feedback", min_length=1, max_length=64)
     """What is judged, where there are several things: `stars`, `helpful`."""
-    value: bool | float | str | None = Field(default=None, union_mode="left_to_right")
+    value: StrictBool | float | str | None = Field(default=None, union_mode="left_to_right")
     """Thumbs (`up`, `down`, true, false) or a number."""
     comment: str = Field(default="", max_length=4_000)
     correction: str | None = Field(default=None, min_length=1, max_length=100_000)

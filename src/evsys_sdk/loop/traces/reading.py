@@ -148,8 +148,8 @@ class TraceFile:
         counts.formats[str(self.path)] = self.format
         read = self._sessions if hasattr(reader, "read_session") else self._single
         for trace in read(reader, records, counts):
-            if scores and (about := scores.get(trace.conversation)):
-                trace.feedback.extend(about)
+            if scores:
+                trace.feedback.extend(one for name in trace.judged_as for one in scores.get(name, ()))
             counts.traces += 1
             yield trace
 

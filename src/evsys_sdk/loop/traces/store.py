@@ -28,7 +28,7 @@ from ..names import check_name
 from .converting import Batch, Conversion, convert_file, convert_records
 from .feedback import join_feedback, read_feedback
 from .reading import AUTO, Counts, Record, TraceFile
-from .trace import RewardRule
+from .trace import Feedback, RewardRule
 
 _TRACES = "traces.jsonl"
 _ID = slice(7, 39)
@@ -119,7 +119,9 @@ def import_traces(
 ) -> ImportReport:
     """Add the traces of some files to a store; what is there already is not added again."""
     store, opened = TraceStore(name), [TraceFile.open(path, format) for path in files]
-    scores = {trace: found for one in opened for trace, found in one.scores().items()}
+    scores: dict[str, list[Feedback]] = {}
+    for trace, found in ((trace, found) for one in opened for trace, found in one.scores().items()):
+        scores.setdefault(trace, []).extend(found)
     store.folder.mkdir(parents=True, exist_ok=True)
     with exclusive(lock_beside(store.file), str(store.file)), JsonlFile(store.file) as out:
         writer = _Writer(store, out)
@@ -150,6 +152,11 @@ class LiveStore:
         self._lock = threading.Lock()
         self._known, self._end = set[bytes](), -1
         """The ids in the file, and how long it was when they were read."""
+
+    @property
+    def rules(self) -> tuple[RewardRule, ...]:
+        """What feedback counts."""
+        return self._conversion.rules
 
     @property
     def salt(self) -> bytes | None:
