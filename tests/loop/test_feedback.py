@@ -170,7 +170,7 @@ def test_a_file_of_feedback_is_joined_to_traces_of_any_producer(project: Path, w
     )
     report = import_feedback("support", [said])
     assert (report.added, report.unknown, report.bad) == (2, ["nobody"], 2)
-    assert [one["reward"] for one in TraceStore("support").read()] == [0.5, 0.5, 1.0]
+    assert [one["reward"] for one in TraceStore("support").read()] == [0.0, 0.5, 1.0], "the same name says it anew"
     again = import_feedback("support", [said])
     assert (again.added, again.known) == (0, 2)
 

@@ -57,10 +57,14 @@ class Service:
     log: TraceLog | None = None
     """Who keeps what is said; without one there is nothing that shadow answers could be compared by."""
     shadows: Shadows | None = field(init=False)
+    feedback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Who holds it sends feedback."""
     signer: Signer = field(default_factory=Signer)
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _told: set[str] = field(default_factory=set[str])
+    """Shadows of which was said that they are asked nothing."""
     _sampling: int = 0
     """Requests of OpenAI's API that are being answered."""
 
@@ -80,6 +84,13 @@ class Service:
             yield
         finally:
             self._sampling -= 1
+
+    def can_shadow(self, candidate: str) -> bool:
+        """Whether answers that nobody sees can be kept; that they cannot is said once."""
+        if self.shadows is None and candidate not in self._told:
+            self._told.add(candidate)
+            get_logger(__name__).warning("%s is to be a shadow, but nothing is kept here. Use --traces.", candidate)
+        return self.shadows is not None
 
     def check_sampling_room(self) -> None:
         """Refuse a request beyond what may wait."""
