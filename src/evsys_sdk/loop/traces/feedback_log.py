@@ -33,6 +33,8 @@ from .trace import RewardRule, Trace
 
 _MOST_NAMES: Final = 20
 """Kinds of feedback about one answer; beyond, somebody fills the disk."""
+_MOST_TIMES: Final = 50
+"""Changes of mind about one of them."""
 _SHOWN: Final = 10
 _ALIASES: Final = {"id": "response_id", "trace_id": "response_id", "score": "value", "feedback": "value"}
 """What files call these fields, where they do not have them by their own names."""
@@ -92,10 +94,10 @@ class FeedbackLog:
         before = said.get(name)
         if before is not None and all(before.get(key) == line.get(key) for key in ("value", "comment", CORRECTION)):
             report.known += 1
-        elif before is None and len(said) >= _MOST_NAMES:
+        elif (before is None and len(said) >= _MOST_NAMES) or (times := (before or {}).get("times", 0)) >= _MOST_TIMES:
             report.crowded += 1
         else:
-            line |= {"time": time.time(), "via": via}
+            line |= {"time": time.time(), "via": via, "times": times + 1}
             out.append(line)
             said[name] = line
             report.added += 1
