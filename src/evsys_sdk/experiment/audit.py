@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,7 @@ from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
 from .neighbours import find_changed_tasks, find_copies
-from .recheck import choose_answers, compute_metric, judge_again
-
-_TOLERANCE = 1e-6
+from .recheck import TOLERANCE, Rechecker, choose_answers, compare_conclusions
 
 
 def audit_experiment(
@@ -51,12 +51,30 @@ def audit_experiment(
     before_conclusion: bool = False,
     anchors: Path | None = None,
     witnessed: Sequence[dict[str, Any]] = (),
+    imports: Sequence[str] = (),
 ) -> AuditReport:
     """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
 
-    Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`.
+    Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`. `imports`
+    names code of the project that its settings do not; a process of its own imports it.
     """
-    auditor = _Auditor(ExperimentRecord(path))
+    record = ExperimentRecord(path)
+    with Rechecker(None if quick else [*imports, *_imports_of(record)]) as recheck:
+        return _audit(
+            _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
+        )
+
+
+def _imports_of(record: ExperimentRecord) -> list[str]:
+    """What its run was told to import, of this project: a record from elsewhere must not choose what is run here."""
+    here = Path.cwd()
+    named = [text(one) for one in items(record.start.get("imports"))]
+    return [one for one in named if one.endswith(".py") and (here / one).resolve().is_relative_to(here)]
+
+
+def _audit(
+    auditor: _Auditor, quick: bool, before_conclusion: bool, find_anchors: Callable[[], tuple[int, list[str]]]
+) -> AuditReport:
     of_record: list[Callable[[], Check]] = [
         auditor.check_chain,
         auditor.check_claim,
@@ -73,10 +91,11 @@ def audit_experiment(
     beyond: list[Callable[[], Check]] = []
     if not quick:
         beyond += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
-    if not quick and not before_conclusion:
-        beyond += [auditor.check_conclusion, lambda: auditor.check_anchors(anchors, witnessed)]
     told = [_guard(check) for check in of_record]
-    return AuditReport(path, [*told, *(_guard(check) for check in beyond)], find_contradiction(told))
+    of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
+    if not quick and not before_conclusion:
+        beyond += [partial(auditor.check_conclusion, of_record_alone), partial(auditor.check_anchors, find_anchors)]
+    return replace(of_record_alone, checks=[*told, *(_guard(check) for check in beyond)])
 
 
 def _guard(check: Callable[[], Check]) -> Check:
@@ -84,7 +103,8 @@ def _guard(check: Callable[[], Check]) -> Check:
     try:
         return check()
     except (EvsysError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        name = check.__name__.removeprefix("check_")
+        named = check.func if isinstance(check, partial) else check
+        name = named.__name__.removeprefix("check_")
         return Check(name, "flagged", [f"the record could not be read: {type(error).__name__}: {error}"], True)
 
 
@@ -95,8 +115,9 @@ def _judge(name: str, found: list[str], *, invalidates: bool = True, said: str =
 class _Auditor:
     """The checks of one experiment."""
 
-    def __init__(self, record: ExperimentRecord) -> None:
+    def __init__(self, record: ExperimentRecord, recheck: Rechecker) -> None:
         self.record = record
+        self.recheck = recheck
         self.path = record.folder
         self.events: list[Event] = record.events
         self.is_chained = bool(self.events) and all(event.format >= 2 for event in self.events)
@@ -227,8 +248,8 @@ class _Auditor:
         shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
         metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
         for name, value in metrics.items():
-            expected = compute_metric(name, shaped)
-            if expected is not None and not math.isclose(expected, value["value"], abs_tol=_TOLERANCE):
+            expected = self.recheck.measure(name, shaped)
+            if expected is not None and not math.isclose(expected, value["value"], abs_tol=TOLERANCE):
                 yield f"{name} is {value['value']:.6g}, and its rewards give {expected:.6g}"
 
     def _answers(self, run: RunRecord, line: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]] | None:
@@ -290,7 +311,7 @@ class _Auditor:
         told: list[Any] = self.record.start.get("contamination") or []
         return _judge("contamination", [str(one) for one in told], invalidates=False)
 
-    def check_conclusion(self) -> Check:
+    def check_conclusion(self, audit: AuditReport) -> Check:
         """The conclusion on disk is the one that was drawn, and follows from the record."""
         import hashlib
 
@@ -302,12 +323,14 @@ class _Auditor:
         if written is None:
             return Check("conclusion", "flagged", ["conclusion.json is gone"], True)
         found: list[str] = []
-        from .conclusion.write import stored_conclusion
+        from .conclusion.write import conclude, stored_conclusion
 
         stored = stored_conclusion(self.path)
         known = concluded[-1].text("sha256")
         if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
             found.append("conclusion.json is not the one that the journal names")
+        elif not self.record.invalidated:  # which it does not know of, and need not
+            found += compare_conclusions(stored, conclude(self.path, audit))
         return _judge("conclusion", found)
 
     def check_answers(self) -> Check:
@@ -324,11 +347,11 @@ class _Auditor:
                     if task is None or answer.get("task") not in ("", None, digest_task(task)):
                         changed += 1
                         continue
-                    reward = judge_again(task, answer)
+                    reward = self.recheck.judge(task, str(answer.get("text") or ""))
                     if reward is None:
                         continue
                     checked += 1
-                    if not math.isclose(reward, float(answer["reward"]), abs_tol=_TOLERANCE):
+                    if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
                         found.append(
                             f"{run.name}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
                             f"and earns {reward:g} when it is judged again"
@@ -356,9 +379,9 @@ class _Auditor:
         """It was scored on the tasks that had that name and version before."""
         return _judge("tasks", find_changed_tasks(self.record), invalidates=False)
 
-    def check_anchors(self, place: Path | None, witnessed: Sequence[dict[str, Any]]) -> Check:
+    def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
         """What was noted outside about its journal still holds."""
-        known, problems = check_anchors(self.path, place, witnessed)
+        known, problems = find_anchors()
         if not known:
             return Check("anchor", "unchecked", ["its journal was not anchored anywhere; see evsys audit --anchor"])
         return _judge("anchor", problems, said=f"{known} anchors hold")
