@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -40,6 +42,8 @@ from .verifier import verify_with
 
 if TYPE_CHECKING:
     from ..rollouts.engine import RolloutEngine, Verify
+
+_STOPS = re.compile(r"""(?:[\s.,;:!?"'`]|\\n)+""")
 
 type Progress = Callable[[int, int], None]
 """Told after each attempt how many are done, and of how many."""
@@ -211,8 +215,21 @@ class Benchmark:
 
 
 def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:
+    """The group that each task was drawn with; the same question under several ids is a group, and tells but once."""
     found = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
+    alone = [task for task in tasks if found[task.task_id] is None]
+    questions = {task.task_id: hash_question(task) for task in alone}
+    repeated = {question for question, times in Counter(questions.values()).items() if times > 1}
+    found |= {task: f"the same as {question}" for task, question in questions.items() if question in repeated}
     return {task_id: str(cluster) for task_id, cluster in found.items() if cluster is not None}
+
+
+def hash_question(task: HarborTask) -> str:
+    """The same for what is asked and judged in the same way, whatever its case, spaces, stops, id or notes."""
+    row = to_dict(task)
+    text = json.dumps([row["instruction"], row["verifier"]], sort_keys=True, ensure_ascii=False, default=str)
+    words = _STOPS.sub(" ", unicodedata.normalize("NFKC", text).casefold())
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
 async def _attempt_all(

@@ -40,7 +40,7 @@ from .audit_report import AuditReport, Check, State, find_contradiction
 from .benchmark_plan import load_entry
 from .hypothesis import hypothesis_sha256
 from .identity import COMPARED
-from .neighbours import find_changed_tasks, find_copies
+from .neighbours import find_changed_tasks, find_copies, find_left_out
 from .recheck import TOLERANCE, Rechecker, choose_answers, compare_conclusions
 
 
@@ -376,8 +376,9 @@ class _Auditor:
         return _judge("origin", find_copies(self.record))
 
     def check_tasks(self) -> Check:
-        """It was scored on the tasks that had that name and version before."""
-        return _judge("tasks", find_changed_tasks(self.record), invalidates=False)
+        """It was scored on the tasks that had that name and version before, and on all of them."""
+        found = [*find_changed_tasks(self.record), *find_left_out(self.record)]
+        return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
         """What was noted outside about its journal still holds."""

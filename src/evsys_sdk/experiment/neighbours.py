@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..record.claims import share_questions
 from ..record.reader import ExperimentRecord
-from ..record.values import subfolders, text
+from ..record.values import items, number, subfolders, text
+
+_PART = 0.9
+"""From here on a set of questions counts as a part of another."""
 
 
 def find_copies(record: ExperimentRecord) -> list[str]:
@@ -33,6 +37,32 @@ def find_changed_tasks(record: ExperimentRecord) -> list[str]:
                     "were changed in place. Restore them, or give the changed ones a name of their own"
                 )
     return [found[name] for name in sorted(found)]
+
+
+def find_left_out(record: ExperimentRecord) -> list[str]:
+    """Earlier scorings of more tasks than these: those that spoke against a claim may have been left out of it."""
+    mine, began = _sketch(record), record.began or 0.0
+    if not mine or not record.start.text("family"):
+        return []
+    found: list[str] = []
+    for other in _neighbours(record):
+        theirs = _sketch(other) if (other.began or 0.0) < began else []
+        fewer = _n_questions(other) - _n_questions(record)
+        if fewer <= 0 or share_questions(mine, theirs) < _PART or not any(run.score_lines for run in other.runs):
+            continue
+        found.append(
+            f"its tasks are a part of those that {other.folder.name} had been scored on before, and {fewer} of these "
+            "are left out. Score all of them, or claim nothing with a part"
+        )
+    return found
+
+
+def _n_questions(record: ExperimentRecord) -> int:
+    return int(number(record.start.get("n_questions")) or 0)
+
+
+def _sketch(record: ExperimentRecord) -> list[str]:
+    return [text(one) for one in items(record.start.get("sketch"))]
 
 
 def _neighbours(record: ExperimentRecord) -> Iterator[ExperimentRecord]:
