@@ -62,7 +62,7 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     what was finished; attempts that failed are made again.
     """
     from ..config import InferenceSpec
-    from ..data.reference import slug
+    from ..data.workspace.reference import slug
     from ..eval.scored_model import as_scored_model, open_client
     from ..record.scorings import write_scoring
 

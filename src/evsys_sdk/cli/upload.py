@@ -9,7 +9,7 @@ import click
 from .output import emit, json_option
 
 if TYPE_CHECKING:
-    from ..data.reference import Kind
+    from ..data.workspace.reference import Kind
 
 
 def upload_verb(kind: Kind) -> click.Command:
@@ -25,8 +25,8 @@ def upload_verb(kind: Kind) -> click.Command:
 
         from ..dashboard.connection import Connection
         from ..dashboard.remote_data import upload_rows
-        from ..data.reference import content_id
-        from ..data.workspace import Workspace
+        from ..data.workspace.reference import content_id
+        from ..data.workspace.workspace import Workspace
 
         connection = Connection.from_environment(offline=False)
         workspace = Workspace()

@@ -14,8 +14,8 @@ from .output import emit, json_option, table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..data.inventory import Listing, Shown, Verdict
-    from ..data.reference import Kind
+    from ..data.workspace.inventory import Listing, Shown, Verdict
+    from ..data.workspace.reference import Kind
 
 
 def workspace_group(kind: Kind, summary: str) -> click.Group:
@@ -31,8 +31,8 @@ def _list_verb(kind: Kind) -> click.Command:
     @click.option("--all", "derived", is_flag=True, help="Also list what transforms made of them.")
     @json_option
     def list_(derived: bool, as_json: bool) -> None:
-        from ..data.inventory import as_json as to_json
-        from ..data.workspace import Workspace
+        from ..data.workspace.inventory import as_json as to_json
+        from ..data.workspace.workspace import Workspace
 
         found = Workspace().list(kind, derived=derived)
         emit([to_json(one) for one in found], as_json, lambda: _print_list(kind, found))
@@ -46,8 +46,8 @@ def _show_verb(kind: Kind) -> click.Command:
     @click.option("--rows", default=3, show_default=True, type=click.IntRange(min=0), help="How many rows to show.")
     @json_option
     def show(ref: str, rows: int, as_json: bool) -> None:
-        from ..data.inventory import as_json as to_json
-        from ..data.workspace import Workspace
+        from ..data.workspace.inventory import as_json as to_json
+        from ..data.workspace.workspace import Workspace
 
         found = Workspace().show(kind, ref, rows=rows)
         emit(to_json(found), as_json, lambda: _print_shown(found))
@@ -67,7 +67,7 @@ def _add_verb(kind: Kind) -> click.Command:
     @click.option("--split", help=splits)
     @json_option
     def add(path: str, name: str, version: int | None, split: str | None, as_json: bool) -> None:
-        from ..data.workspace import Workspace
+        from ..data.workspace.workspace import Workspace
 
         with _as_rows(kind, path) as file:
             added = Workspace().add(kind, file, name, version=version, split=split)
@@ -110,8 +110,8 @@ def _verify_verb(kind: Kind) -> click.Command:
     @json_option
     @click.pass_context
     def verify(ctx: click.Context, ref: str | None, as_json: bool) -> None:
-        from ..data.inventory import as_json as to_json
-        from ..data.workspace import Workspace
+        from ..data.workspace.inventory import as_json as to_json
+        from ..data.workspace.workspace import Workspace
 
         verdicts = Workspace().verify(kind, ref)
         emit([to_json(verdict) for verdict in verdicts], as_json, lambda: _print_verdicts(kind, verdicts))

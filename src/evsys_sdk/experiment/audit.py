@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig, Metadata
-from ..data.reference import slug
 from ..data.types import HarborTask
+from ..data.workspace.reference import slug
 from ..errors import EvsysError
 from ..eval.predictions import digest_task
 from ..eval.samples import Sample, TaskSamples

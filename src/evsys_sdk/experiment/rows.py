@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import DataConfig
 from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
-from ..data.row_cache import CachedRows
+from ..data.workspace.row_cache import CachedRows
 from ..errors import EvsysError
 from ..files import write_json
 from ..log import get_logger

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..data.jsonl import read_jsonl
-from ..data.local_folder import LocalFile, LocalFolder, read_metadata
 from ..data.rows import detect_format
+from ..data.workspace.local_folder import LocalFile, LocalFolder, read_metadata
 from ..errors import WorkspaceError, show
 from ..files import write_text
 from ..loop.campaigns.campaign import load_campaign

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ..errors import EvsysError, WorkspaceError, closest
-from ..protocols import Row
+from ...errors import EvsysError, WorkspaceError, closest
+from ...protocols import Row
+from ..jsonl import parse_json
 from .dataset_source import DatasetSource, SourceEntry, UnknownDataError, reference_to
-from .jsonl import parse_json
 from .manifest import Manifest
 from .reference import Reference
 from .row_cache import CachedRows, Damage, RowCache

@@ -17,7 +17,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import WorkspaceError, show
+from ...errors import WorkspaceError, show
 
 type Kind = Literal["dataset", "benchmark"]
 

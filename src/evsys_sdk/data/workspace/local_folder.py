@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from ..errors import DataError, EvsysError, WorkspaceError, show
-from ..log import get_logger
+from ...errors import DataError, EvsysError, WorkspaceError, show
+from ...log import get_logger
+from ..jsonl import cannot_read, read_jsonl
+from ..rows import detect_format
 from .dataset_source import Available, SourceEntry, choose, default_split, unknown_id
-from .jsonl import cannot_read, read_jsonl
 from .reference import Kind, Reference, check_name, content_id, id_prefix, slug
-from .rows import detect_format
 
 _PLACES: dict[Kind, tuple[tuple[str, str], ...]] = {
     "dataset": (("datasets", "train"),),

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..errors import WorkspaceError, closest
-from ..protocols import Row
+from ...errors import WorkspaceError, closest
+from ...protocols import Row
 from .reference import Kind, Reference
 
 _DEFAULT_SPLITS: dict[Kind, str] = {"dataset": "train", "benchmark": "test"}
