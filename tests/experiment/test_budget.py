@@ -22,8 +22,7 @@ from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.record.checkpoints import CheckpointLog
 from evsys_sdk.record.ledger import Spend
 from evsys_sdk.registry import REGISTRIES
-from evsys_sdk.spend.budget import exhausted, is_budget_stop
-from evsys_sdk.spend.ledger import SpendLedger, open_ledger
+from evsys_sdk.spend.ledger import SpendLedger, exhausted, is_budget_stop, open_ledger
 from evsys_sdk.spend.meter import BudgetMeter, gpus_held, meter_for
 from evsys_sdk.spend.metered_client import MeteredClient
 from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo

@@ -114,8 +114,7 @@ def _settings(
     seed: int,
 ) -> ScoreSettings:
     from ..config.specs import EnvironmentSpec
-    from ..eval.benchmark import ScoreSettings
-    from ..eval.engines import check_engine
+    from ..eval.benchmark import ScoreSettings, check_engine
     from ..eval.metric import build_metric
     from ..eval.scored_model import Sampling
     from ..rollouts.engine import EngineLimits

@@ -42,7 +42,7 @@ def new_experiment(
     if parent is not None and (dataset or model or backend != "mock"):
         raise click.UsageError("--dataset, --backend and --model are for a start without --from. Use --set instead.")
     if parent is not None:
-        from ..scaffold.child import derive_experiment
+        from ..scaffold.experiment import derive_experiment
 
         made = derive_experiment(slug, parent, changes=changes, claim=claim, campaign=campaign)
     else:

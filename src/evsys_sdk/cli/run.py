@@ -116,7 +116,7 @@ def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Exper
 def _build_watched(config: ExperimentConfig) -> Experiment:
     """The experiment with a view of it: one arm as a bar, several as a board; lines where nothing can be redrawn."""
     from ..experiment import Experiment
-    from ..observers.progress.display import is_live_terminal
+    from ..observers.progress.state import is_live_terminal
     from ..registry import get_callback
 
     own = any(spec.kind == "print_progress" for spec in config.callbacks)

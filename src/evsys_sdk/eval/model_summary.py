@@ -15,7 +15,7 @@ from typing import Any
 from ..data.types import Message
 from ..inference.retry import RetryReport
 from .metric import MetricValue
-from .passing import chance_of_any
+from .metrics.passing import chance_of_any
 from .predictions import Prediction
 from .slugs import MATCHES, PASSES
 

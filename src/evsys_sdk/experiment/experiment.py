@@ -30,8 +30,7 @@ from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_launcher
 from ..settings import import_project_code, imported_by_name
-from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
-from ..spend.ledger import SpendLedger, open_ledger
+from ..spend.ledger import STOP_PREFIX, SpendLedger, exhausted, is_budget_stop, open_ledger
 from .approval import wait_for_approval
 from .arms import Arm, expand_arms, first_arms
 from .experiment_end import tell_experiment_end

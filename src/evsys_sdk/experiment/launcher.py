@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from ..config import ExperimentConfig
 from ..errors import EvsysError
-from ..inference.metering import paying
+from ..inference.client import paying
 from ..protocols import RunResult
 from ..record.lock import folder_lock
 from ..registry import get_callback

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from ..algorithms.prompts import conversation_of
+from ..algorithms.on_policy import conversation_of
 from ..inference.renderer import Renderer, get_renderer
 from ..protocols import Row
 

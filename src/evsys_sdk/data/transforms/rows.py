@@ -166,7 +166,6 @@ def _whole_row(row: Mapping[str, Any]) -> Any:
 
 # Of each row seen, `dedupe` keeps a fingerprint (about 100 bytes), not the row: {kind: dedupe, params: {key: query}}.
 
-
 _NOT_WORDS = re.compile(r"[^\w\s]|_")
 
 

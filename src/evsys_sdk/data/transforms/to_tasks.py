@@ -114,7 +114,6 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
 
 # Prompt examples are for prompt tuning and self-distillation.
 
-
 _TYPED_KEYS = ("messages", "target_assistant", "instruction", "verifier", "inputs", "expected", "metadata")
 
 

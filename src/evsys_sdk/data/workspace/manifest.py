@@ -18,7 +18,6 @@ from .reference import Kind
 
 # Where rows come from: their source, or the rows and the transforms they were made of.
 
-
 ADDED: Final = "added"
 PATH: Final = "path"
 DERIVED: Final = "derived"

@@ -30,7 +30,6 @@ from .reference import Kind, check_name, content_id, id_prefix
 
 # Writing rows into a file of the workspace, and reading them back before they count.
 
-
 _ROW_PREFIX = "task: row 1: "
 
 

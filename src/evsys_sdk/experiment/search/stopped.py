@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...record.reader import ExperimentRecord
-from ...spend.budget import is_budget_stop
+from ...spend.ledger import is_budget_stop
 from ..allocation import Outcome
 from ..record_dir import ExperimentDir, write_result
 from ..results import STOPPED_BY_SEARCH, ArmResult

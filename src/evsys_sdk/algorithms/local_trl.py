@@ -1,4 +1,4 @@
-"""What `local_sft` and `local_rl` share: a trainer of TRL between our rows and our record.
+"""`local_sft` and `local_rl`: a trainer of TRL between our rows and our record.
 
 The adapter that TRL trains starts as the one that the local backend made, and goes back into the backend's client when
 it is trained. So evaluation, benchmarks and checkpoints are those of every other recipe; only the training is TRL's. A
@@ -13,6 +13,7 @@ run cannot be resumed in the middle of it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections.abc import Generator
@@ -20,13 +21,18 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from ..errors import BackendError, MissingExtraError
+from ..errors import BackendError, ConfigError, MissingExtraError, Problem
 from ..protocols import AlgorithmTraits, RunContext, RunNotes, RunResult
+from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.harness import Harness
+from ..rollouts.rollout import Rollout, Turn, opening
 from ..training.blocking import run_blocking
 from ..training.callback import RunControl
 from ..training.schedule import Schedule
 from ..training.services import services_of
 from .base import BaseAlgorithm, TrainingConfig
+from .rl import RL
+from .sft import SFT
 
 
 class TrlAlgorithm:
@@ -191,3 +197,161 @@ def _quiet() -> Generator[None]:
 
     with contextlib.redirect_stdout(io.StringIO()):
         yield
+
+
+# `local_sft`: supervised fine-tuning with TRL's SFTTrainer, on the same rows as `sft`.
+#
+# For people who want TRL, and as a check of our own engine: from the same start and in the same order, both go
+# through the same losses. The two differ where an epoch ends in a smaller batch, which TRL fills up with the next
+# epoch.
+
+
+class LocalSFT(TrlAlgorithm):
+    """Supervised fine-tuning with TRL's SFTTrainer on the local backend."""
+
+    name: ClassVar[str] = "local_sft"
+    Recipe = SFT
+    Config = SFT.Config
+
+    def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
+        from trl.trainer.sft_config import SFTConfig
+        from trl.trainer.sft_trainer import SFTTrainer
+
+        config = SFTConfig(
+            **arguments,
+            per_device_train_batch_size=self.cfg.batch_size,
+            train_sampling_strategy="sequential",
+            max_length=None,
+            dataset_kwargs={"skip_prepare_dataset": True},
+        )
+        return SFTTrainer(
+            model,
+            args=config,
+            train_dataset=self._dataset(),
+            processing_class=ctx.extras["backend_handles"]["tokenizer"],
+            optimizers=optimizers,
+        )
+
+    def _dataset(self) -> Any:
+        """The examples of all steps, one after another; what carries no loss has the label -100."""
+        from datasets import Dataset
+
+        recipe = self.recipe
+        rows: list[dict[str, list[int]]] = []
+        for step in range(recipe.total_steps()):
+            for example in (recipe.examples[index] for index in recipe.order().indices(step)):
+                targets, weights = example.target_tokens.tolist(), example.weights.tolist()
+                labels = [token if weight else -100 for token, weight in zip(targets, weights, strict=True)]
+                rows.append({"input_ids": [*example.tokens.tolist(), targets[-1]], "labels": [-100, *labels]})
+        return Dataset.from_list(rows)
+
+
+# `local_rl`: reinforcement learning with TRL's GRPOTrainer, on the same tasks and verifiers as `rl`.
+#
+# One question and one answer per attempt: agents and environments are for `rl`. TRL samples with `generate`, one
+# prompt for each attempt, so it takes several times as long; it is here as a check, and for people who want TRL.
+
+_LOSSES = {"token": "dapo", "sequence": "grpo", "fixed": "dr_grpo"}
+"""TRL's names for what counts the same: each token, each attempt, each attempt at full length."""
+
+
+class LocalRL(TrlAlgorithm):
+    """Reinforcement learning with TRL's GRPOTrainer on the local backend."""
+
+    name: ClassVar[str] = "local_rl"
+    Recipe = RL
+    Config = RL.Config
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self.check_params(self.cfg)
+
+    @classmethod
+    def check_params(cls, params: Any) -> None:
+        """Refuse what TRL's trainer does not do; asked by deep validation."""
+        unsupported = {
+            "agent": params.agent,
+            "agent_import_path": params.agent_import_path,
+            "environment": params.environment,
+            "engine": params.engine if params.engine != "inline" else None,
+            "overlong_penalty": params.overlong_penalty,
+            "max_staleness": params.max_staleness,
+            "advantage": params.advantage if params.advantage == "rloo" else None,
+            "loss_fn": params.loss_fn if params.loss_fn in ("cispo", "gspo") else None,
+        }
+        for name, value in unsupported.items():
+            if value:
+                hint = "Remove it, or use the algorithm 'rl'."
+                raise ConfigError(Problem(f"'local_rl' does not take {name}", f"algorithm.params.{name}", value, hint))
+
+    def harness(self) -> Harness:
+        """What the policy is trained in, and must be evaluated in: one question and one answer."""
+        return self.recipe.harness()
+
+    def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
+        from trl.trainer.grpo_config import GRPOConfig
+        from trl.trainer.grpo_trainer import GRPOTrainer
+
+        cfg = self.cfg
+        config = GRPOConfig(
+            **arguments,
+            per_device_train_batch_size=cfg.batch_size * cfg.group_size,
+            num_generations=cfg.group_size,
+            max_completion_length=cfg.sampling.max_tokens,
+            temperature=cfg.sampling.temperature,
+            beta=cfg.kl_coefficient,
+            loss_type=_LOSSES[cfg.normalise],
+            scale_rewards="group" if cfg.advantage == "std" else "none",
+            num_iterations=cfg.updates_per_batch,
+            **_clipping(cfg),
+            shuffle_dataset=False,
+        )
+        return GRPOTrainer(
+            model,
+            args=config,
+            train_dataset=self._dataset(),
+            reward_funcs=self._reward(self.recipe.services.verify),
+            processing_class=ctx.extras["backend_handles"]["tokenizer"],
+            optimizers=optimizers,
+        )
+
+    def _dataset(self) -> Any:
+        """The tasks of all steps, one after another, as conversations."""
+        from datasets import Dataset
+
+        recipe = self.recipe
+        order = [index for step in range(recipe.total_steps()) for index in recipe.order().indices(step)]
+        return Dataset.from_list([{"prompt": opening(recipe.tasks[index]), "task": index} for index in order])
+
+    def _reward(self, verify: Any) -> Any:
+        """What TRL asks for rewards; the attempts are recorded as those of every other recipe."""
+        tasks, observers, group = self.recipe.tasks, self.recipe.services.observers, self.cfg.group_size
+
+        async def attempt(completion: Any, tokens: Any, number: int, sample: int) -> Rollout:
+            answer = {"role": "assistant", "content": completion[0]["content"]}
+            turn = Turn(answer, completion_tokens=[int(token) for token in tokens], output_tokens=len(tokens))
+            conversation = [*opening(tasks[number]), answer]
+            made = Rollout(tasks[number].task_id, sample, "ok", None, [turn], conversation)
+            found = await verify(tasks[number], made, NoEnvironment())
+            return replace(made, reward=found.reward, info=dict(found.info))
+
+        def reward(
+            completions: Any, completion_ids: Any, task: Any, trainer_state: Any, **_: Any
+        ) -> list[float | None]:
+            async def attempt_all() -> list[Rollout]:
+                each = enumerate(zip(completions, completion_ids, task, strict=True))
+                return await asyncio.gather(*(attempt(*one, sample % group) for sample, one in each))
+
+            rollouts = run_blocking(attempt_all)
+            observers.on_rollouts(trainer_state.global_step + 1, rollouts)
+            return [rollout.reward for rollout in rollouts]
+
+        return reward
+
+
+def _clipping(cfg: RL.Config) -> dict[str, float]:
+    """How far a ratio may leave 1, which TRL counts from there; without clipping, as far as it likes."""
+    if cfg.loss_fn == "importance_sampling":
+        return {"epsilon": 1.0, "epsilon_high": 1e9}
+    low, high = (0.8 if cfg.clip_low is None else cfg.clip_low), (1.2 if cfg.clip_high is None else cfg.clip_high)
+    return {"epsilon": 1.0 - low, "epsilon_high": high - 1.0}

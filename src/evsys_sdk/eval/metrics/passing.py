@@ -1,4 +1,4 @@
-"""Samples that pass, and the chances that follow from them without bias.
+"""Samples that pass, and the chances that follow from them without bias: `pass@k`, `pass^k` and `pass_rate`.
 
 Of n samples c pass. `any(first k)` would depend on the order of the samples and throw n - k of them away; averaging
 over all ways to choose k of the n does neither, and has a closed form.
@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from ..config.base import Strict
-from ..errors import EvalError
+from ...config.base import Strict
+from ...errors import EvalError
 
 PASS = 1.0
 """A reward of at least this much is a pass."""
@@ -82,3 +82,31 @@ def chance_of_any(n: int, passed: int, k: int) -> float:
 def chance_of_all(n: int, passed: int, k: int) -> float:
     """That all of k samples pass."""
     return math.comb(passed, k) / math.comb(n, k)
+
+
+class PassAtK(PassMetric):
+    """Chance that at least one of k samples passes, without bias; `pass@3` is short for k = 3."""
+
+    name: ClassVar[str] = "pass_at_k"
+
+    def chance(self, n: int, passed: int) -> float:
+        return chance_of_any(n, passed, self.k)
+
+
+class PassHatK(PassMetric):
+    """Chance that all of k samples pass, without bias; `pass^3` is short for k = 3."""
+
+    name: ClassVar[str] = "pass^k"
+
+    def chance(self, n: int, passed: int) -> float:
+        return chance_of_all(n, passed, self.k)
+
+
+class PassRate(PassMetric):
+    """Share of samples that pass: a reward of at least 1. The same as pass@1."""
+
+    name: ClassVar[str] = "pass_rate"
+    Config = PassParams
+
+    def chance(self, n: int, passed: int) -> float:
+        return passed / n

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ..errors import EvalError
+from ...errors import EvalError
+from ..samples import TaskSamples
 from .passing import PassParams
-from .samples import TaskSamples
 
 type Expense = Literal["cost_usd", "seconds", "tokens"]
 
@@ -50,3 +50,45 @@ def mean_expense(task: TaskSamples, expense: Expense) -> float:
             "Only what a policy reports can be added up; a model without a known price has no cost."
         )
     return statistics.fmean(known)
+
+
+class CostPerTask(ExpensePerTask):
+    """US dollars that one attempt at a task costs, on average."""
+
+    name: ClassVar[str] = "cost_per_task"
+    expense: ClassVar[Expense] = "cost_usd"
+
+
+class CostPerCorrect(ExpensePerCorrect):
+    """US dollars spent for each correct answer, failed attempts included."""
+
+    name: ClassVar[str] = "cost_per_correct"
+    expense: ClassVar[Expense] = "cost_usd"
+
+
+class TimePerTask(ExpensePerTask):
+    """Seconds that one attempt at a task takes, on average."""
+
+    name: ClassVar[str] = "time_per_task"
+    expense: ClassVar[Expense] = "seconds"
+
+
+class TimePerCorrect(ExpensePerCorrect):
+    """Seconds spent for each correct answer, failed attempts included."""
+
+    name: ClassVar[str] = "time_per_correct"
+    expense: ClassVar[Expense] = "seconds"
+
+
+class TokensPerTask(ExpensePerTask):
+    """Tokens read and written in one attempt at a task, on average."""
+
+    name: ClassVar[str] = "tokens_per_task"
+    expense: ClassVar[Expense] = "tokens"
+
+
+class TokensPerCorrect(ExpensePerCorrect):
+    """Tokens read and written for each correct answer, failed attempts included."""
+
+    name: ClassVar[str] = "tokens_per_correct"
+    expense: ClassVar[Expense] = "tokens"

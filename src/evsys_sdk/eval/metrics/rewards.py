@@ -1,4 +1,4 @@
-"""The share of predictions that name a tool of the right toolkit."""
+"""Metrics of what answers earn and of what they say: `mean_reward`, `exact_match` and `toolkit_match`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,34 @@ from typing import Any, ClassVar
 
 from ...data.shapes import is_object
 from ...errors import EvalError, show
+
+
+class MeanReward:
+    """Mean reward: the mean over tasks of the mean over their samples."""
+
+    name: ClassVar[str] = "mean_reward"
+
+    def compute(self, task_rewards: Sequence[Sequence[float]]) -> float:
+        """Every task counts the same, however often it was sampled."""
+        return statistics.fmean(statistics.fmean(rewards) for rewards in task_rewards)
+
+
+class ExactMatch:
+    """Share of predictions equal to their target, surrounding white space aside."""
+
+    name: ClassVar[str] = "exact_match"
+
+    def compute(self, *, predictions: Sequence[str], targets: Sequence[str]) -> float:
+        """Between 0 and 1; without predictions there is nothing to report, which is an error of the caller."""
+        if not predictions or len(predictions) != len(targets):
+            raise ValueError(
+                f"exact_match needs as many predictions as targets, got {len(predictions)} and {len(targets)}."
+            )
+        hits = sum(
+            prediction.strip() == target.strip() for prediction, target in zip(predictions, targets, strict=True)
+        )
+        return hits / len(targets)
+
 
 _MARKS = re.compile(r"__|[./:]")
 
