@@ -112,7 +112,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "mock": Builtin("backends.mock.backend:MockBackend"),
         "tinker": Builtin("backends.tinker.backend:TinkerBackend", extra="tinker"),
         "skyrl": Builtin("backends.tinker.backend:SkyRLBackend", extra="tinker"),
-        "fireworks": Builtin("backends.tinker.fireworks:FireworksBackend", extra="fireworks"),
+        "fireworks": Builtin("backends.fireworks.backend:FireworksBackend", extra="fireworks"),
         "local": Builtin("backends.local.backend:LocalBackend", extra="local"),
     },
     "environment": {

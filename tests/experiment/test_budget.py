@@ -17,7 +17,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.config.availability import unavailable
 from evsys_sdk.config.experiment import Budget, Limits
 from evsys_sdk.config.prices import Price, Tariff, TokenUsage, price_of
-from evsys_sdk.experiment.arms import Arm, expand_arms
+from evsys_sdk.experiment.arms.arm import Arm, expand_arms
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.record.checkpoints import CheckpointLog
 from evsys_sdk.record.ledger import Spend

@@ -66,9 +66,9 @@ NAMES_ELSEWHERE = {
 MAY_OPEN = {
     "dashboard/local.py": "pages for people are shown as text",
     "dashboard/upload.py": "pages for people are sent as text",
-    "experiment/background.py": "console.log is written by the process in the background, and followed as text",
+    "experiment/jobs/background.py": "console.log is written by the process in the background, and followed as text",
     "experiment/launchers/ray.py": "the token is made by the launcher, and means nothing to a reader",
-    "experiment/rows.py": "datasets.json is a note for people; no reader",
+    "experiment/arms/rows.py": "datasets.json is a note for people; no reader",
     "experiment/run_benchmarks.py": "benchmarks.json is a note for people; no reader",
     "algorithms/examples.py": "rendered_examples.md is a page for people; no reader",
 }

@@ -15,7 +15,7 @@ from ..config.experiment import Limits
 from ..config.prices import Tariff, TokenUsage, backend_of, price_of
 from ..paths import in_project
 from ..spend.ledger import LIMITED
-from .arms import expand_arms
+from .arms.arm import expand_arms
 from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run, size_of_work
 from .experiment import Experiment

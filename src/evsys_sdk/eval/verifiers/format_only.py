@@ -21,10 +21,10 @@ from ...config.base import Strict
 from ...data.shapes import is_list, is_object
 from ...errors import MISSING, closest, show
 from ...protocols import VerificationResult
-from ..answer import ANSWER_TAG, extract_answer
-from ..bounded_regex import checked_pattern, match_within
-from ..compare import Comparison
-from ..json_text import find_json
+from ..answers.answer import ANSWER_TAG, extract_answer
+from ..answers.bounded_regex import checked_pattern, match_within
+from ..answers.compare import Comparison
+from ..answers.json_text import find_json
 from ..verifier import BaseVerifier
 
 

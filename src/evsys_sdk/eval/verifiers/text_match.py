@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from ...errors import EvalError
 from ...protocols import VerificationResult
-from ..answer import AnswerParams
+from ..answers.answer import AnswerParams
 from ..verifier import BaseVerifier
 
 
