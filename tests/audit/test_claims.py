@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk import ExperimentConfig, register_algorithm
 from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.audit import audit_experiment
+from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.claims import identify_claim
 from evsys_sdk.experiment.conclusion.reading import read_evidence
 from evsys_sdk.record.claims import share_questions, sketch_questions

@@ -11,7 +11,7 @@ from .output import emit, json_option
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..experiment.audit import AuditReport
+    from ..experiment.audit.audit import AuditReport
 
 _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·", "yellow")}
 
@@ -39,7 +39,7 @@ def audit(experiment: str | None, anchor: str | None, imports: tuple[str, ...], 
     from pathlib import Path
 
     from ..dashboard import remote_record
-    from ..experiment.audit import audit_experiment
+    from ..experiment.audit.audit import audit_experiment
 
     folders = _find(experiment)
     file = Path(anchor) if anchor is not None and anchor not in ("git", "dashboard") else None

@@ -20,19 +20,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..config.specs import MetricSpec, TransformSpec
 from ..data import HarborTask, TargetFormat, Workspace, apply_transforms, build_transforms, parse_rows, to_dict
-from ..errors import DataError, show
+from ..errors import ConfigError, DataError, Problem, closest, show
 from ..log import get_logger
 from ..rollouts.engine import EngineLimits, RolloutRequest
 from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks, refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
-from .engines import open_engine
 from .metric import BuiltMetric, build_metric
 from .pace import Pace
 from .predictions import Prediction, PredictionJournal, digest_task
@@ -274,3 +274,29 @@ async def _attempt_all(
     tell()
     await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
     return [found[task.task_id, sample] for task, sample in pairs]
+
+
+# Which rollout engine a benchmark's `engine` stands for.
+
+ENGINES = {"inline": "rollouts.engine:InlineEngine", "harbor": "rollouts.harbor.engine:HarborEngine"}
+"""Name -> where the class lives, below `evsys_sdk`; it is made from `EngineLimits`."""
+
+
+def check_engine(name: str, *, path: str = "engine") -> None:
+    """Refuse an engine that does not exist, before anything is spent."""
+    if name not in ENGINES:
+        guess = closest(name, ENGINES)
+        known = ", ".join(ENGINES)
+        hint = f"Did you mean '{guess}'?" if guess else f"This version has: {known}."
+        raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
+    if name == "harbor":
+        from ..rollouts.harbor.package import require_harbor
+
+        require_harbor()
+
+
+def open_engine(name: str, limits: EngineLimits) -> RolloutEngine:
+    """A running engine; the caller closes it."""
+    check_engine(name)
+    module, _, attribute = ENGINES[name].partition(":")
+    return getattr(import_module(f"evsys_sdk.{module}"), attribute)(limits)
