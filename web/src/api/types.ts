@@ -60,6 +60,11 @@ export interface Experiments {
   total: number;
 }
 
+export interface Progress {
+  done: number;
+  of: number;
+}
+
 export interface Overview {
   total: number;
   by_status: Amounts;
@@ -70,6 +75,7 @@ export interface Overview {
   tags: string[];
   running: Experiment[];
   version: number;
+  reading: Progress | null;
 }
 
 export interface Arm {

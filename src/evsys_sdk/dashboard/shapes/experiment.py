@@ -89,6 +89,13 @@ class Experiments(Shape):
     """How many meet the filters, over all pages."""
 
 
+class Progress(Shape):
+    """How far something has come."""
+
+    done: int
+    of: int
+
+
 class Overview(Shape):
     """The project in one look, and what its experiments can be filtered by."""
 
@@ -102,6 +109,8 @@ class Overview(Shape):
     tags: list[str]
     running: list[Experiment]
     version: int
+    reading: Progress | None = None
+    """How many experiments of a large project were read, while it is read for the first time."""
 
 
 class Arm(Shape):
