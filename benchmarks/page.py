@@ -4,7 +4,7 @@ python benchmarks/page.py --experiments 10000 --arms 1000 --rollouts 100000
 
 Aims: the first useful paint within 500 ms, an interaction within 200 ms, no frame over 50 ms while scrolling. An
 interaction is timed in the page: from the event that a person causes to the frame in which what it asks for is there.
-Takes about two minutes. Needs the page (make page), Chromium, and what tests/dashboard/requirements.in names.
+Takes about two minutes. Needs the page (make page), Chromium, and what constraints/dashboard.in names.
 """
 
 import argparse
