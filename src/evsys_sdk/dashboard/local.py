@@ -83,7 +83,7 @@ class LocalRecords:
         with self._index.open() as index:
             rows = index.rows(("status", "verdict", "tags", "models", "algorithms", "usd", "tokens", "wall_s"))
             running = select(index, Filters(statuses=("running",)), limit=_RECENT)
-        spend = {
+        spend: dict[str, float] = {
             name: sum(row[at] for row in rows if row[at] is not None)
             for at, name in ((5, "usd"), (6, "tokens_trained"), (7, "wall_s"))
             if any(row[at] is not None for row in rows)
