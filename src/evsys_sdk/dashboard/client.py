@@ -212,6 +212,11 @@ class DashboardClient:
         head = _text("the chain's head", chain_head)
         self._report({"kind": "anchor", "experiment": experiment_id, "events": events, "head": head})
 
+    def log_loop(self, system: str, page: Mapping[str, Any]) -> None:
+        """Report how a closed loop stands, as `evsys loop --status --json` tells it."""
+        record = {"kind": "loop", "system": check_id(system, "the loop's system"), "at": time.time()}
+        self._report({**record, "page": dict(page)}, wait=False)
+
     def answer_request(self, request_id: str, state: str, answer: str = "") -> None:
         """Say what came of a request: `taken`, `done` or `refused`."""
         self._report({"kind": "answer", "request": request_id, "state": state, "answer": answer}, wait=False)

@@ -168,6 +168,7 @@ class LocalRecords:
             requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
+            looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
         )
 
     def arm_files(self, id: str, arm: str) -> ArmFiles:

@@ -147,6 +147,17 @@ export interface ControlRequest {
   answer: string;
 }
 
+export interface Look {
+  look: number;
+  of: number;
+  seeds: number;
+  verdict: string;
+  error: number | null;
+  chance: number | null;
+  ends: boolean;
+  why: string;
+}
+
 export interface ExperimentDetail {
   experiment: Experiment;
   description: string;
@@ -159,6 +170,7 @@ export interface ExperimentDetail {
   next: string[];
   not_scored: { [key: string]: string };
   looks: Dict | null;
+  interim: Look[];
   noise_floor: Dict | null;
   smallest_detectable: number | null;
   failures: { arm: string; reason: string }[];

@@ -219,6 +219,24 @@ class NewControlRequest(Shape):
     author: str = Field(default="", max_length=200)
 
 
+class Look(Shape):
+    """One look at a claim that is judged before all seeds are trained."""
+
+    look: int
+    of: int
+    """How many were planned."""
+    seeds: int
+    """Of each run, so far."""
+    verdict: str
+    error: float | None
+    """How often luck alone may pass at this look: what the claim is tested at."""
+    chance: float | None
+    """Of being supported at the last look; None where that is not known."""
+    ends: bool
+    """Whether no more seeds are trained."""
+    why: str
+
+
 class ExperimentDetail(Shape):
     """Everything the experiment's own page shows at once."""
 
@@ -236,6 +254,9 @@ class ExperimentDetail(Shape):
     next: list[str]
     not_scored: dict[str, str]
     looks: dict[str, Any] | None
+    """At the test set, here and before."""
+    interim: list[Look]
+    """What was found before the last seed, where the experiment ends as soon as it is decided."""
     noise_floor: dict[str, Any] | None
     smallest_detectable: float | None
     failures: list[dict[str, str]]
