@@ -494,6 +494,42 @@ def test_a_verifier_that_dies_leaves_the_rest_of_the_audit(tmp_path: Path) -> No
     assert _state_of(tmp_path, "answers") == "unchecked"
 
 
+def test_a_recipe_that_learns_from_the_test_file_behind_the_config_is_flagged(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    better = """
+import json
+from evsys_sdk import register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+
+@register_algorithm("better_sft")
+class BetterSFT(SFT):
+    name = "better_sft"
+
+    async def setup(self):
+        tasks = [json.loads(line) for line in open("data/test.jsonl")]
+        self.rows = [
+            {"messages": [
+                {"role": "user", "content": task["instruction"]},
+                {"role": "assistant", "content": task["verifier"]["expected"]},
+            ]}
+            for task in tasks[:20]
+        ]
+        await super().setup()
+"""
+    (tmp_path / "better.py").write_text(better, encoding="utf-8")
+    write_config(tmp_path)
+    config = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    baseline, candidate = config.split("- name: long")
+    changed = candidate.replace("kind: sft", "kind: better_sft")
+    (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
+    evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "better.py")
+    assert flags(tmp_path) == {"contamination"}
+    [report] = json.loads(evsys(tmp_path, "audit", "outputs/study", "--json").stdout)
+    [check] = [one for one in report["checks"] if one["name"] == "contamination"]
+    assert [line.split(" was trained on ")[0] for line in check["evidence"]] == ["long__seed42", "long__seed43"]
+    assert all("20 tasks of 'test/tools'" in line for line in check["evidence"])
+
+
 def test_a_callback_that_rewrites_scores_is_flagged(tmp_path: Path) -> None:
     make_project(tmp_path)
     rewrite = '''
