@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import emit, json_option
+from .output import emit, json_option, recheck_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,15 +21,9 @@ _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·",
 @click.option(
     "--anchor", metavar="git|dashboard|FILE", help="Check what was noted there, then note the head of the journal."
 )
-@click.option(
-    "--import",
-    "imports",
-    multiple=True,
-    metavar="MODULE",
-    help="Let your own verifiers and metrics judge again: a module name or a .py file. May be repeated.",
-)
 @json_option
-def audit(experiment: str | None, anchor: str | None, imports: tuple[str, ...], as_json: bool) -> None:
+@recheck_option
+def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tuple[str, ...]) -> None:
     """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
 
     Your own verifiers are needed to judge answers again: the project's settings, its run or --import name them. They do
