@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +382,16 @@ def test_history_and_context_carry_the_mark(project: Path) -> None:
     [listed] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
     assert "scores" in listed["flags"]
     assert "scores" in evsys(project, "context").stdout
+
+
+def test_an_audit_makes_history_forget_what_was_written_into_its_memory(project: Path) -> None:
+    evsys(project, "history")
+    with closing(sqlite3.connect(project / "outputs/.history.sqlite3")) as memory, memory:
+        memory.execute("UPDATE experiments SET verdict = 'refuted'")
+        memory.execute("UPDATE details SET summary = replace(summary, 'supported', 'refuted')")
+    assert flags(project) == set()
+    [experiment] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
+    assert experiment["verdict"] == "supported"
 
 
 def test_a_lost_tail_is_noticed_by_its_anchor(project: Path, tmp_path: Path) -> None:

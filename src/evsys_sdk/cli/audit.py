@@ -44,6 +44,7 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tu
         )
         for folder in folders
     ]
+    _forget_summaries(folders)
     for report in reports:
         _journal(report)
         if anchor is not None and report.clean:
@@ -76,6 +77,16 @@ def _journal(report: AuditReport) -> None:
     if flags != (before[-1] if before else []):
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
+
+
+def _forget_summaries(folders: list[Path]) -> None:
+    """Have history read these records themselves: what it remembers of them is a file that anybody can write."""
+    from ..history.cache import SummaryCache
+
+    for root in dict.fromkeys(folder.parent for folder in folders):
+        cache = SummaryCache(root)
+        cache.write((), gone=[folder.name for folder in folders if folder.parent == root])
+        cache.close()
 
 
 def _anchor(folder: Path, place: str) -> None:
