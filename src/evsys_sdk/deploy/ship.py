@@ -16,7 +16,7 @@ from typing import Any
 
 from ..config.building import build_extension
 from ..errors import DataError, show
-from ..experiment.audit import AuditReport, audit_experiment
+from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..files import write_text
 from ..paths import workspace_dir
 from ..record.events import Kind

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.jsonl import write_jsonl
-from ...data.workspace import Workspace
+from ...data.workspace.workspace import Workspace
 from ...errors import DataError
 from ...record.jsonl_file import JsonlFile, read_records
 from ...record.layout import lock_beside
