@@ -16,6 +16,10 @@ from evsys_sdk.config import ExperimentConfig
 from evsys_sdk.data.workspace import Workspace
 from evsys_sdk.experiment.conclusion.write import conclude
 from evsys_sdk.history.notes import invalidate
+from evsys_sdk.loop.loop import Loop
+from evsys_sdk.loop.system import load_system
+
+from ...loop.scenario import add_chapter, write_system
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ROWS, TASKS = EXAMPLES / "01_quickstart/data/train.jsonl", EXAMPLES / "03_benchmark/data/test.jsonl"
@@ -39,6 +43,39 @@ def make_project(root: Path) -> dict[str, str]:
     conclude(root / "outputs" / "invalid")
     _add_pictures(root)
     return found
+
+
+def make_looped(root: Path) -> None:
+    """A closed loop: one round shipped, one refused, and one that waits for a person."""
+    with chdir(root):
+        write_system(root)
+        for chapter in ("1-good", "2-poisoned"):
+            add_chapter(root, chapter)
+            list(Loop(load_system("system.yaml")).steps())
+        system = Path("system.yaml")
+        system.write_text(system.read_text("utf-8") + "approve: [experiment]\n", "utf-8")
+        add_chapter(root, "3-novel")
+        list(Loop(load_system("system.yaml")).steps())
+
+
+def make_decided(root: Path) -> str:
+    """An experiment that ends as soon as its claim is decided, which takes it more than one look; returns its id."""
+    _write_rows(root / TRAIN)
+    claim = {"claim": "Eleven steps route better than nine.", "metric": "pass@1", "baseline": "short"}
+    config = {
+        "name": "decided",
+        "output_dir": str(root / "outputs"),
+        "metadata": {"hypothesis": claim, "success_metric": "pass@1", "benchmark": [_benchmark(30)]},
+        "n_repeats": 10,
+        "until": "decided",
+        "runs": [
+            _run(name, {"max_steps": steps, "batch_size": 16, "learning_rate": 3e-3})
+            for name, steps in (("short", 9), ("long", 11))
+        ],
+    }
+    with chdir(root):
+        Experiment(ExperimentConfig.model_validate(config)).run()
+    return experiment_id(root / "outputs" / "decided")
 
 
 def _write_rows(target: Path) -> None:
