@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import emit, import_option, json_option
+from .output import emit, json_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..experiment.audit import AuditReport
+    from ..experiment.audit.audit import AuditReport
 
 _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·", "yellow")}
 
@@ -21,24 +21,33 @@ _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·",
 @click.option(
     "--anchor", metavar="git|dashboard|FILE", help="Check what was noted there, then note the head of the journal."
 )
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="Let your own verifiers and metrics judge again: a module name or a .py file. May be repeated.",
+)
 @json_option
-@import_option
-def audit(experiment: str | None, anchor: str | None, as_json: bool) -> None:
+def audit(experiment: str | None, anchor: str | None, imports: tuple[str, ...], as_json: bool) -> None:
     """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
 
-    Your own verifiers are needed to judge answers again: name them with --import. Where the environment names a
-    dashboard (EVSYS_API_KEY), its anchors are compared as well. Exits with 2 if anything is flagged.
+    Your own verifiers are needed to judge answers again: the project's settings, its run or --import name them. They do
+    so in another process, which has no say in anything else. Where the environment names a dashboard (EVSYS_API_KEY),
+    its anchors are compared as well. Exits with 2 if anything is flagged.
     """
     from pathlib import Path
 
     from ..dashboard import remote_record
-    from ..experiment.audit import audit_experiment
+    from ..experiment.audit.audit import audit_experiment
 
     folders = _find(experiment)
     file = Path(anchor) if anchor is not None and anchor not in ("git", "dashboard") else None
     ask = anchor == "dashboard" or remote_record.is_named()
     reports = [
-        audit_experiment(folder, anchors=file, witnessed=remote_record.read_anchors(folder) if ask else ())
+        audit_experiment(
+            folder, anchors=file, witnessed=remote_record.read_anchors(folder) if ask else (), imports=imports
+        )
         for folder in folders
     ]
     for report in reports:

@@ -237,8 +237,8 @@ class LocalRecords:
         )
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
-        from ..experiment.approval import is_awaited
-        from ..experiment.background import cancel
+        from ..experiment.jobs.approval import is_awaited
+        from ..experiment.jobs.background import cancel
 
         folder = self._folder(id)
         kind = _REQUESTS[request.kind]

@@ -29,8 +29,8 @@ def experiment_of(one: ExperimentSummary) -> Experiment:
 
 def _live(one: ExperimentSummary) -> Live:
     """How a running experiment is getting on, from the ends of its files."""
-    from ..experiment.approval import is_awaited
-    from ..experiment.live_status import experiment_status
+    from ..experiment.jobs.approval import is_awaited
+    from ..experiment.jobs.live_status import experiment_status
 
     try:
         arms = experiment_status(one.folder).arms

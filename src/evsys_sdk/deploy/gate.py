@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import DataError
-from ..experiment.audit import AuditReport, audit_experiment
+from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..experiment.statistics.attempts import attempt_error
 from ..record.events import Event, Kind
 from ..record.promotions import PromotionLog, read_promotions

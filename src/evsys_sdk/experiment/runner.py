@@ -26,14 +26,14 @@ from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.diagnosis import Diagnosis
 from ..training.rollout_recorder import RolloutRecorder
 from ..training.services import RunServices, Selection
-from .arms import Arm
+from .arms.arm import Arm
+from .arms.observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
+from .arms.recipe import build_algorithm, build_backend, prepare_backend
+from .arms.results import lift_notes
+from .arms.rows import RowLoader, content_hash
+from .audit.identity import identify_run
 from .benchmark_plan import plan_benchmarks, selection
-from .identity import identify_run
-from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
-from .recipe import build_algorithm, build_backend, prepare_backend
 from .record_dir import write_result
-from .result_json import lift_notes
-from .rows import RowLoader, content_hash
 from .run_benchmarks import RunBenchmarks
 
 
