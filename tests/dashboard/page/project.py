@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import struct
 import zlib
 from contextlib import chdir
@@ -23,7 +24,7 @@ from ...loop.scenario import add_chapter, write_system
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ROWS, TASKS = EXAMPLES / "01_quickstart/data/train.jsonl", EXAMPLES / "03_benchmark/data/test.jsonl"
-TRAIN = "data/train.jsonl"
+TRAIN, TEST = "data/train.jsonl", "data/test.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 
@@ -34,7 +35,7 @@ def make_project(root: Path) -> dict[str, str]:
     runs = [_sweep, _too_hot, _rl, _continual, _search, _invalid]
     found: dict[str, str] = {}
     for make in runs:
-        config = ExperimentConfig.model_validate({"output_dir": str(root / "outputs")} | make())
+        config = ExperimentConfig.model_validate({"output_dir": "outputs"} | make())
         with chdir(root):
             Experiment(config).run()
         found[config.name] = experiment_id(root / "outputs" / config.name)
@@ -64,7 +65,7 @@ def make_decided(root: Path) -> str:
     claim = {"claim": "Eleven steps route better than nine.", "metric": "pass@1", "baseline": "short"}
     config = {
         "name": "decided",
-        "output_dir": str(root / "outputs"),
+        "output_dir": "outputs",
         "metadata": {"hypothesis": claim, "success_metric": "pass@1", "benchmark": [_benchmark(30)]},
         "n_repeats": 10,
         "until": "decided",
@@ -79,9 +80,10 @@ def make_decided(root: Path) -> str:
 
 
 def _write_rows(target: Path) -> None:
-    """Rows to train on that do not hold a task: an experiment is not flagged unless it means to be."""
+    """Rows to train on and tasks; no row holds a task, so that no experiment is flagged unless it means to be."""
     tasks = [json.loads(line)["query"].casefold() for line in TASKS.read_text("utf-8").splitlines()]
     target.parent.mkdir(parents=True)
+    shutil.copy(TASKS, target.with_name(Path(TEST).name))
     with target.open("w", encoding="utf-8") as file:
         for line in ROWS.read_text("utf-8").splitlines():
             query = json.loads(line)["query"].casefold()
@@ -121,7 +123,7 @@ def _run(name: str, params: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def _benchmark(n_tasks: int = 16, **changes: Any) -> dict[str, Any]:
-    entry = {"name": "routing", "path": str(TASKS), "split": "test", "metrics": ["pass@1"], "max_tokens": 32}
+    entry = {"name": "routing", "path": TEST, "split": "test", "metrics": ["pass@1"], "max_tokens": 32}
     return entry | {"n_tasks": n_tasks} | changes
 
 
