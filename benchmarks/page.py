@@ -3,7 +3,7 @@
 python benchmarks/page.py --experiments 10000 --arms 1000 --rollouts 100000
 
 Aims: the first useful paint within 500 ms, an interaction within 200 ms, no frame over 50 ms while scrolling.
-Needs the page (make page), Chromium, and what tests/dashboard/requirements.in names.
+Needs the page (make page), Chromium, and what constraints/dashboard.in names.
 """
 
 import argparse

@@ -330,7 +330,7 @@ def make_environment() -> str:
         below = next((local / "lib").glob("python*/site-packages"))
         line = f"import site; site.addsitedir({str(below)!r})\n"
         (packages / "evsys-local.pth").write_text(line, encoding="utf-8")
-        pins = ["--constraint", str(ROOT / "constraints-local.txt")]
+        pins = ["--constraint", str(ROOT / "constraints/local.txt")]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *pins, *NEEDED], check=True, stdout=sys.stderr)
         done.touch()
     return str(python)

@@ -5,10 +5,10 @@
 `main` is a plain virtual environment in `.venv` (or `$EVSYS_VENV`). Any other NAME is for heavy packages: they are
 installed once into `$EVSYS_CACHE_DIR`, keyed by what was asked for, and each checkout gets a thin environment in
 `.venvs/NAME` that holds only this project and finds everything else there. So a fresh clone starts at once, and two
-clones never run each other's code. Where `constraints-NAME.txt` exists, it lists these packages completely.
+clones never run each other's code. Where `constraints/NAME.txt` exists, it lists these packages completely.
 
 A stamp written last says that an environment is complete. Without it, or when it no longer fits pyproject.toml and
-constraints.txt, the environment is made again; so it does not matter when an installation is killed.
+constraints/main.txt, the environment is made again; so it does not matter when an installation is killed.
 Prints the environment's folder; everything else goes to stderr.
 """
 
@@ -31,6 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "evsys-env.json"
+MAIN = "constraints/main.txt"
 FOREIGN = {"PIP_TARGET", "PIP_USER", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
 """Variables that would send packages elsewhere or leave them without bytecode."""
 
@@ -96,7 +97,7 @@ def main_environment(project: dict[str, Any], extras: set[str]) -> Path:
             wanted = extras | (present or set())
             target = f".[{','.join(sorted(wanted))}]" if wanted else "."
             # when what is there still fits, another extra can simply be added to it
-            build(folder, ["--constraint", "constraints.txt", "--editable", target], add=present is not None)
+            build(folder, ["--constraint", MAIN, "--editable", target], add=present is not None)
             write_stamp(folder, fingerprint, wanted)
     return folder
 
@@ -106,12 +107,12 @@ def layered_environment(name: str, project: dict[str, Any], extras: set[str]) ->
     requirements: list[str] = list(project["project"]["dependencies"])
     for extra in sorted(extras):
         requirements += project["project"]["optional-dependencies"][extra]
-    arguments = ["--constraint", "constraints.txt", *requirements]
+    arguments = ["--constraint", MAIN, *requirements]
     content: list[Any] = [requirements, project["constraints"]]
-    complete = ROOT / f"constraints-{name}.txt"
+    complete = ROOT / "constraints" / f"{name}.txt"
     if complete.exists():
         # Every package is named in it, so nothing is resolved and a bound that cannot be met does not stop us.
-        arguments = ["--no-deps", "--requirement", complete.name]
+        arguments = ["--no-deps", "--requirement", str(complete.relative_to(ROOT))]
         content = [complete.read_text(encoding="utf-8")]
     machine = [sys.version_info[:2], platform.system(), platform.machine()]
     key = digest([*content, machine])
@@ -162,7 +163,7 @@ def read_project(extras: set[str]) -> dict[str, Any]:
         "project": pyproject["project"],
         "hatch": hatch,
         "version": (ROOT / hatch["version"]["path"]).read_text(encoding="utf-8"),
-        "constraints": (ROOT / "constraints.txt").read_text(encoding="utf-8"),
+        "constraints": (ROOT / MAIN).read_text(encoding="utf-8"),
     }
 
 

@@ -18,7 +18,7 @@ import pytest
 from evsys_sdk.registry import REGISTRIES
 
 ROOT = Path(__file__).parents[1]
-NOT_OF_A_PROJECT = (sys.prefix, sys.base_prefix, str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / ".venv"))
+NOT_OF_A_PROJECT = (sys.base_prefix, str(ROOT / "src"), str(ROOT / "tests"))
 
 # Timings are measured in benchmarks/, never asserted in a test; and a failure in CI must be repeatable.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -56,7 +56,7 @@ def _own_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)
-        if file and not file.startswith(NOT_OF_A_PROJECT):
+        if file and not file.startswith(NOT_OF_A_PROJECT) and "site-packages" not in file:
             del sys.modules[name]
 
 

@@ -27,7 +27,8 @@ def env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
         encoding="utf-8",
     )
     (tmp_path / "version.py").write_text("", encoding="utf-8")
-    (tmp_path / "constraints.txt").write_text("a==1\n", encoding="utf-8")
+    (tmp_path / "constraints").mkdir()
+    (tmp_path / "constraints/main.txt").write_text("a==1\n", encoding="utf-8")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     return module
 
@@ -59,7 +60,7 @@ def test_another_extra_is_added_to_what_is_there(env: ModuleType, builds: list[t
     assert builds == [(".", False), (".[hf]", True), (".[dev,hf]", True)]
 
 
-@pytest.mark.parametrize("changed", ["constraints.txt", "version.py"])
+@pytest.mark.parametrize("changed", ["constraints/main.txt", "version.py"])
 def test_a_change_of_what_it_was_made_from_makes_it_again(
     changed: str, env: ModuleType, builds: list[tuple[str, bool]], tmp_path: Path
 ) -> None:
@@ -93,11 +94,11 @@ def test_packages_that_are_listed_completely_are_not_resolved(
 
     monkeypatch.setattr(env, "build", build)
     monkeypatch.setenv("EVSYS_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "constraints-heavy.txt").write_text("b==1\n", encoding="utf-8")
+    (tmp_path / "constraints/heavy.txt").write_text("b==1\n", encoding="utf-8")
     assert env.main(["heavy", "hf"]) == 0
     assert env.main(["other", "hf"]) == 0
-    assert asked[0] == ["--no-deps", "--requirement", "constraints-heavy.txt"]
-    assert asked[2] == ["--constraint", "constraints.txt", "b"]
+    assert asked[0] == ["--no-deps", "--requirement", "constraints/heavy.txt"]
+    assert asked[2] == ["--constraint", "constraints/main.txt", "b"]
 
 
 def test_a_folder_of_someone_else_is_left_alone(

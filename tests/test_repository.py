@@ -89,8 +89,9 @@ def test_there_is_no_lock_file_with_addresses() -> None:
     assert not [path for path in repository_files() if path.name in LOCK_FILES]
 
 
-def test_every_pin_is_a_plain_version() -> None:
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+@pytest.mark.parametrize("environment", sorted(path.stem for path in (ROOT / "constraints").glob("*.in")))
+def test_every_pin_of_an_environment_is_a_plain_version(environment: str) -> None:
+    lines = (ROOT / "constraints" / f"{environment}.txt").read_text("utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins
     assert not [line for line in pins if not re.fullmatch(r"[a-z0-9._-]+==[\w.!+]+( ; .+)?", line)]
@@ -98,7 +99,7 @@ def test_every_pin_is_a_plain_version() -> None:
 
 def test_every_core_and_dev_dependency_is_pinned() -> None:
     project = pyproject()["project"]
-    pinned = re.findall(r"^([a-z0-9._-]+)==", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    pinned = re.findall(r"^([a-z0-9._-]+)==", (ROOT / "constraints/main.txt").read_text("utf-8"), re.MULTILINE)
     wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     names = {re.split(r"[\[<>=!~ ;]", requirement, maxsplit=1)[0].lower() for requirement in wanted}
     assert names <= set(pinned), "run `make constraints`"
