@@ -173,9 +173,8 @@ def is_noisier(runs: Sequence[RunScores], earlier: SeedNoise) -> bool:
     A recipe may be less stable than what was trained before. Noise that was seen then would make it look certain.
     """
     own = seed_noise(runs)
-    if own is None or not own.between > earlier.between > 0:
-        return own is not None and own.between > earlier.between
-    return f_above(own.between / earlier.between, own.df, earlier.df) < _NOISIER
+    usual = max(earlier.between, earlier.explained)  # seeds that agree by chance still gave other answers
+    return own is not None and usual > 0 and f_above(own.between / usual, own.df, earlier.df) < _NOISIER
 
 
 def compare(
