@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +384,16 @@ def test_history_and_context_carry_the_mark(project: Path) -> None:
     assert "scores" in evsys(project, "context").stdout
 
 
+def test_an_audit_makes_history_forget_what_was_written_into_its_memory(project: Path) -> None:
+    evsys(project, "history")
+    with closing(sqlite3.connect(project / "outputs/.history.sqlite3")) as memory, memory:
+        memory.execute("UPDATE experiments SET verdict = 'refuted'")
+        memory.execute("UPDATE details SET summary = replace(summary, 'supported', 'refuted')")
+    assert flags(project) == set()
+    [experiment] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
+    assert experiment["verdict"] == "supported"
+
+
 def test_a_lost_tail_is_noticed_by_its_anchor(project: Path, tmp_path: Path) -> None:
     anchors = tmp_path / "elsewhere.jsonl"
     assert flags(project, "--anchor", str(anchors)) == set()
@@ -492,6 +504,42 @@ def test_a_verifier_that_dies_leaves_the_rest_of_the_audit(tmp_path: Path) -> No
     (tmp_path / "mine.py").write_text(VERIFIER.replace("return float", "import os; os._exit(3); return float"), "utf-8")
     assert flags(tmp_path) == set()
     assert _state_of(tmp_path, "answers") == "unchecked"
+
+
+def test_a_recipe_that_learns_from_the_test_file_behind_the_config_is_flagged(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    better = """
+import json
+from evsys_sdk import register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+
+@register_algorithm("better_sft")
+class BetterSFT(SFT):
+    name = "better_sft"
+
+    async def setup(self):
+        tasks = [json.loads(line) for line in open("data/test.jsonl")]
+        self.rows = [
+            {"messages": [
+                {"role": "user", "content": task["instruction"]},
+                {"role": "assistant", "content": task["verifier"]["expected"]},
+            ]}
+            for task in tasks[:20]
+        ]
+        await super().setup()
+"""
+    (tmp_path / "better.py").write_text(better, encoding="utf-8")
+    write_config(tmp_path)
+    config = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    baseline, candidate = config.split("- name: long")
+    changed = candidate.replace("kind: sft", "kind: better_sft")
+    (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
+    evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "better.py")
+    assert flags(tmp_path) == {"contamination"}
+    [report] = json.loads(evsys(tmp_path, "audit", "outputs/study", "--json").stdout)
+    [check] = [one for one in report["checks"] if one["name"] == "contamination"]
+    assert [line.split(" was trained on ")[0] for line in check["evidence"]] == ["long__seed42", "long__seed43"]
+    assert all("20 tasks of 'test/tools'" in line for line in check["evidence"])
 
 
 def test_a_callback_that_rewrites_scores_is_flagged(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import emit, json_option
+from .output import emit, json_option, recheck_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,15 +21,9 @@ _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·",
 @click.option(
     "--anchor", metavar="git|dashboard|FILE", help="Check what was noted there, then note the head of the journal."
 )
-@click.option(
-    "--import",
-    "imports",
-    multiple=True,
-    metavar="MODULE",
-    help="Let your own verifiers and metrics judge again: a module name or a .py file. May be repeated.",
-)
 @json_option
-def audit(experiment: str | None, anchor: str | None, imports: tuple[str, ...], as_json: bool) -> None:
+@recheck_option
+def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tuple[str, ...]) -> None:
     """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
 
     Your own verifiers are needed to judge answers again: the project's settings, its run or --import name them. They do
@@ -50,6 +44,7 @@ def audit(experiment: str | None, anchor: str | None, imports: tuple[str, ...], 
         )
         for folder in folders
     ]
+    _forget_summaries(folders)
     for report in reports:
         _journal(report)
         if anchor is not None and report.clean:
@@ -82,6 +77,16 @@ def _journal(report: AuditReport) -> None:
     if flags != (before[-1] if before else []):
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
+
+
+def _forget_summaries(folders: list[Path]) -> None:
+    """Have history read these records themselves: what it remembers of them is a file that anybody can write."""
+    from ..history.cache import SummaryCache
+
+    for root in dict.fromkeys(folder.parent for folder in folders):
+        cache = SummaryCache(root)
+        cache.write((), gone=[folder.name for folder in folders if folder.parent == root])
+        cache.close()
 
 
 def _anchor(folder: Path, place: str) -> None:

@@ -34,6 +34,7 @@ _NOTES: dict[str, type] = {
     "selection": str,
     "scoring_problems": list,
     "findings": list,
+    "trained_on": dict,
     "system_prompt": str,
     "retention": dict,
 }

@@ -200,7 +200,7 @@ class ArmScheduler:
             metrics=result.metrics,
             seed=request.arm.seed,
             sealed=seal_run(self.folder.run_dir(request.arm.name)),
-            **{key: notes[key] for key in ("unscored", "stop_reason", "spend") if key in notes},
+            **{key: notes[key] for key in ("unscored", "stop_reason", "spend", "trained_on") if key in notes},
         )
 
     def _settle(self, request: ArmRequest, result: RunResult) -> None:

@@ -307,9 +307,14 @@ class _Auditor:
         return _judge("identity", found, said=f"{len(known)} arms")
 
     def check_contamination(self) -> Check:
-        """The training rows did not hold the tasks."""
-        told: list[Any] = self.record.start.get("contamination") or []
-        return _judge("contamination", [str(one) for one in told], invalidates=False)
+        """Neither the training rows nor what the weights learned from held the tasks."""
+        found = [str(one) for one in items(self.record.start.get("contamination"))]
+        for event in self.events:
+            for benchmark in event.part("trained_on") if event.kind == Kind.ARM_ENDED else ():
+                seen = part(event.payload, "trained_on", benchmark)
+                named = ", ".join(f"'{task}'" for task in items(seen.get("first"))[:3])
+                found.append(f"{event.text('arm')} was trained on {seen.get('n')} tasks of '{benchmark}': {named}")
+        return _judge("contamination", found, invalidates=False)
 
     def check_conclusion(self, audit: AuditReport) -> Check:
         """The conclusion on disk is the one that was drawn, and follows from the record."""
