@@ -4,8 +4,7 @@ decided     seeds look by look, until the claim is decided
 random      every arm in full, of those that were drawn when the config was expanded; a grid is `EveryArm`
 halving     all arms a little, the best ones longer, the best of those to the end
 racing      more seeds for the leaders, until their order is clear
-objective   what arms are compared by, and where the record has it
-steps       how long a run will be, which is known before it starts or not at all
+objective   what arms are compared by, where the record has it, and how long a run will be
 stopped     the mark in the record of an arm that a search did not train to its end
 
     allocation = allocation_for(config, arms, folder)
