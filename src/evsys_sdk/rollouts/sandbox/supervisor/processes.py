@@ -1,8 +1,8 @@
 """The processes of a sandbox, seen through its /proc, and the limit on their memory together.
 
-Each process has a hard limit of its own (`settings.py`). Their sum is looked at many times a second, with what the kernel
-holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the kernel would
-do in a container. This works without control groups, which an ordinary user often may not make.
+Each process has a hard limit of its own (`settings.py`). Their sum is looked at many times a second, with what the
+kernel holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the
+kernel would do in a container. This works without control groups, which an ordinary user often may not make.
 """
 
 from __future__ import annotations
