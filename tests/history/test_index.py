@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.history import index as index_module
-from evsys_sdk.history.filters import select
-from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.index import HistoryIndex, select
 from evsys_sdk.history.summary import ExperimentSummary
 from evsys_sdk.record.layout import HISTORY_CACHE
 
@@ -219,7 +218,7 @@ def test_many_readers_at_once_agree(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from evsys_sdk.history.index import HistoryIndex\n"
-        "from evsys_sdk.history.filters import select\n"
+        "from evsys_sdk.history.index import select\n"
         "with HistoryIndex([Path(sys.argv[1])]) as index: print(len(select(index)))\n"
     )
     readers = [

@@ -21,8 +21,7 @@ def compare(
     """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
     from ..history.compare import compare_experiments, compare_page
     from ..history.detail import read_detail
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     if not 2 <= len(experiments) <= _MOST:
         raise click.UsageError(f"Give 2 to {_MOST} experiments to compare (got {len(experiments)}).")

@@ -32,8 +32,7 @@ def errors(
     """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
     from ..history.answers import errors_page, find_errors
     from ..history.detail import read_detail
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)

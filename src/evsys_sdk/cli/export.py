@@ -23,8 +23,7 @@ def export(
     """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
     from ..history.detail import read_detail
     from ..history.export import export_weights
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint)

@@ -15,8 +15,7 @@ from .record_options import answer, format_options, plot_option, root_option
 def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ..history.detail import read_detail
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
     from ..history.show import find_gain, show_data, show_page
 
     searched = experiment_roots(roots)

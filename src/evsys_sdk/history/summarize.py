@@ -13,8 +13,8 @@ from ..record.runs import RunRecord, add_spend, config_runs
 from ..record.values import Object, items, number, part, text
 from ..redact import is_suspicious, redact, redact_text
 from .effects import Settings, data_source, find_contrasts, settings_of, short_axis, value_text
-from .outcome import Outcome, RunScore, best_of, is_score, latest_score, outcome_of
-from .summary import ExperimentSummary, Failure, RunResult
+from .outcome import Outcome, RunScore, best_of, latest_score, outcome_of
+from .summary import ExperimentSummary, Failure, RunResult, is_score
 
 _KEPT_FAILURES = 5
 _KEPT_NOTES = 20
