@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..errors import DataError, closest, show
 from ..paths import WORKSPACE_DIR, project_root
 from ..record.layout import DEFAULT_ROOT, OUTPUT_ROOTS, RunFiles
-from ..record.reader import ExperimentRecord
 from ..record.roots import read_output_roots
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def _folder(path: Path) -> Path | None:
             return None
     except OSError:
         return None
+    from ..record.reader import ExperimentRecord  # who only asks for the roots reads no record
+
     path = path.resolve()
     if ExperimentRecord(path).is_experiment:
         return path
