@@ -186,6 +186,10 @@ class Tally:
         if conclusion.smallest_detectable is not None:
             self.detectable.append(conclusion.smallest_detectable)
 
+    def merge(self, other: Tally) -> None:
+        for name, seen in vars(other).items():
+            setattr(self, name, getattr(self, name) + seen)
+
 
 def _holds(one: Comparison, truth: float) -> bool:
     """Whether the interval that is printed holds the truth."""
@@ -283,16 +287,24 @@ def all_cells(*, full: bool = False) -> list[Cell]:
     return [*powers(), *attempts(), *other_factors(), *main_grid(), *(whole_product() if full else ())]
 
 
-def measure_cell(cell: Cell, worlds: int, seed: int) -> Tally:
-    """All worlds of a cell, in this process."""
-    random = np.random.default_rng([seed, *cell.name.encode()])
+def measure_cell(cell: Cell, worlds: int, seed: int, start: int = 0) -> Tally:
+    """Some worlds of a cell, in this process; `start` is the number of the first of them."""
+    random = np.random.default_rng([seed, start, *cell.name.encode()])
     tally, world = Tally(), cell.world
-    if cell.asks == "printed":
-        world = replace(world, gain=_logits_for(world, _typical_effect(world, worlds, random)))
     truth = world.true_gain if world.gain else 0.0
     for _ in range(worlds):
         tally.add(_attempt(cell, world, random), truth)
     return tally
+
+
+def before_effect(cell: Cell) -> Cell:
+    """The world of a cell that asks for the power at a printed effect, before there is any: what is printed in it."""
+    return Cell(f"{cell.name}, before there is one", cell.world)
+
+
+def with_effect(cell: Cell, before: Tally) -> Cell:
+    """The same cell with the effect that is typically printed."""
+    return replace(cell, world=replace(cell.world, gain=_logits_for(cell.world, float(np.median(before.detectable)))))
 
 
 def _attempt(cell: Cell, world: World, random: np.random.Generator) -> Conclusion:
@@ -314,11 +326,6 @@ def _attempt(cell: Cell, world: World, random: np.random.Generator) -> Conclusio
         if judge_interim(found).ends if planned else found.verdict == "supported":
             break
     return found
-
-
-def _typical_effect(world: World, worlds: int, random: np.random.Generator) -> float:
-    found = [conclude_from(world.draw(random)).smallest_detectable for _ in range(max(50, worlds))]
-    return float(np.median([one for one in found if one is not None]))
 
 
 def _logits_for(world: World, effect: float) -> float:

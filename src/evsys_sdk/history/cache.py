@@ -158,6 +158,11 @@ class SummaryCache:
             self._db = self._copied_to_memory()
             self._write(rows, names)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is on the disk."""
+        return bool(self._db.execute("PRAGMA database_list").fetchone()[2])
+
     def close(self) -> None:
         self._db.close()
 

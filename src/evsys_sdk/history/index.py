@@ -45,12 +45,15 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 class HistoryIndex:
     """The experiments below some roots."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], *, refresh: bool = True) -> None:
+        """Without `refresh` it is what the last look left on the disk, which may still go on elsewhere."""
         self.roots = list(roots)
         self._caches: list[tuple[Path, SummaryCache]] = []
         for root in self.roots:
             cache = SummaryCache(root)
             self._caches.append((root, cache))
+            if not refresh:
+                continue
             try:
                 _refresh(root, cache)
             except sqlite3.DatabaseError as error:
@@ -88,6 +91,11 @@ class HistoryIndex:
                 _refresh(root, cache)
                 found += _restored(root, cache, f"{_where(condition)} {tail}", values)
         return found
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what a look finds is there for the next one; not where the disk cannot be written."""
+        return all(cache.is_kept for _, cache in self._caches)
 
     def close(self) -> None:
         for _, cache in self._caches:
@@ -263,14 +271,21 @@ ORDERS = {
 
 
 def select(
-    index: HistoryIndex, filters: Filters | None = None, *, sort: str = "newest", limit: int | None = None
+    index: HistoryIndex,
+    filters: Filters | None = None,
+    *,
+    sort: str = "newest",
+    limit: int | None = None,
+    offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """The experiments that meet the filters, in order."""
+    """The experiments that meet the filters, in order; `offset` of them are passed over."""
     order = ORDERS[sort]
     condition, values = (filters or Filters()).condition()
-    tail = f"ORDER BY {order.sql}" + ("" if limit is None else f" LIMIT {int(limit)}")
+    several = len(index.roots) > 1
+    skipped, end = (0, None if limit is None else offset + limit) if several else (offset, limit)
+    tail = f"ORDER BY {order.sql} LIMIT {-1 if end is None else int(end)} OFFSET {int(skipped)}"
     found = index.summaries(condition, values, tail)
-    return sorted(found, key=order.key)[:limit] if len(index.roots) > 1 else found
+    return sorted(found, key=order.key)[offset:end] if several else found
 
 
 def count(index: HistoryIndex, filters: Filters | None = None) -> int:

@@ -31,6 +31,21 @@ _BLOCK = 1 << 16
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 """NaN is no JSON, and must not be in an answer that is."""
 _WHITE = b" \t\r\n"
+_forks = 0
+
+
+def count_forks() -> int:
+    """How many forks lead to this process; asked at every line, where asking the system for a number is too slow."""
+    return _forks
+
+
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class JsonlFile:
@@ -42,7 +57,9 @@ class JsonlFile:
         self._descriptor: int | None = None
         self._last, self._end = b"", -1
         """The last line without its end, and where the file ended after it, as far as this process knows."""
-        self._owner = os.getpid()
+        self._owner = _forks
+        self.appended = 0
+        """How many lines this object has written with `append_line`."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open_for_append(path)
@@ -56,12 +73,17 @@ class JsonlFile:
         """Write one record; it is in the file when this returns, or not at all."""
         self.append_line(encode_line(record, str(self.path)))
 
-    def append_line(self, line: bytes, *, sync: bool = False) -> None:
-        """Write a record that is a line already; with `sync` it has reached the disk itself when this returns."""
+    def append_line(self, line: bytes, *, sync: bool = False) -> int:
+        """Write a record that is a line already; with `sync` it has reached the disk itself when this returns.
+
+        Returns the number of lines `appended`.
+        """
         with self._lock:
             self._write(line)
             if sync:
                 os.fsync(self._open)
+            self.appended += 1
+            return self.appended
 
     def append_after(self, make: Callable[[bytes], dict[str, Any]]) -> None:
         """Write a record that is made from the line before it (b"" for none), while no other process adds one."""
@@ -117,17 +139,18 @@ class JsonlFile:
     def _open(self) -> int:
         if self._descriptor is None:
             raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
-        if os.getpid() != self._owner:
+        if self._owner != _forks:
             raise DataError(f"{self.path}: a fork of the process that writes it cannot add to it.")
         return self._descriptor
 
     def _write(self, line: bytes) -> None:
-        start, left = os.lseek(self._open, 0, os.SEEK_END), memoryview(line)
+        descriptor, written = self._open, 0
         try:
-            while left:
-                left = left[os.write(self._open, left) :]
+            while written < len(line):
+                written += os.write(descriptor, line[written:] if written else line)
         except OSError as error:
-            os.ftruncate(self._open, start)  # the next record must not continue half of this one
+            if written:  # the next record must not continue half of this one
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             raise cannot_write(self.path, error) from error
 
 
