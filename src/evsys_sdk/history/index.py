@@ -133,6 +133,7 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
     turned = [name for name, status in unfinished if (live := _live_status(root / name)) == _RUNNING or status != live]
     if turned:
         cache.write([_new_row(root, name) for name in turned])
+    cache.settle()
 
 
 def fingerprint(folder: str) -> str:
