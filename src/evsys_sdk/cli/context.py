@@ -26,9 +26,9 @@ def context(
 ) -> None:
     """Tell an agent what it needs to know: what was tried, what each change did, what is open, failed or untried."""
     from ..history.context.sections import make_digest
+    from ..history.find import experiment_roots
     from ..history.index import HistoryIndex
     from ..history.listing import nothing_text
-    from ..history.roots import experiment_roots
     from ..history.text import printable, printable_json
 
     if as_json and as_markdown:

@@ -37,10 +37,9 @@ def history(
     **filters: Any,
 ) -> None:
     """List the experiments recorded on this machine, the newest first."""
-    from ..history.filters import count, select
-    from ..history.index import HistoryIndex
+    from ..history.find import experiment_roots
+    from ..history.index import HistoryIndex, count, select
     from ..history.listing import TreeLine, list_markdown, list_text, tree_lines
-    from ..history.roots import experiment_roots
 
     wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:

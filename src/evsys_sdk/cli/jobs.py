@@ -101,7 +101,7 @@ def _find(reference: str, roots: tuple[str, ...]) -> Path:
 
 def _find_running(roots: tuple[str, ...]) -> list[Path]:
     """Every experiment that someone is running."""
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots
     from ..record.lock import owned_folders
 
     folders = [Path(root) for root in roots] or experiment_roots()

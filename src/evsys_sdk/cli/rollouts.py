@@ -65,8 +65,7 @@ def rollouts(
 def _find_runs(reference: str, arm: str | None, roots: tuple[str, ...]) -> list[RunRecord]:
     """The arms of an experiment that have recorded rollouts; the folder of an arm names that one."""
     from ..errors import DataError, closest
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
     from ..record.layout import RunFiles
     from ..record.reader import ExperimentRecord
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +122,8 @@ def _name_weights(reference: str) -> str:
 
 
 def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and a resumed run may need none
+
     found: dict[str, str] = {}
     for name in _PACKAGES:
         try:
