@@ -74,8 +74,9 @@ test-dashboard: ## Run the tests of the dashboard: server on SQLite and PostgreS
 test-clients: its-packages = dev tinker server
 test-clients: its-before = verifiers=$(call env,verifiers)
 test-clients: its-with = EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_OPENAI_PYTHON=$$python:$$verifiers
-test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py
-test-clients: ## Run Inspect, lm-eval, vf-eval and openai 2 and 3 against our server, and the hub's client
+test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py \
+	tests/deploy/test_shadow.py tests/loop/test_receiver.py
+test-clients: ## Run Inspect, lm-eval, vf-eval, openai 2 and 3, OpenTelemetry and the hub's client against us
 
 # Claude Code and Codex are fetched once, with npm; where that is not possible, the tests that need them say so.
 test-agents: its-packages = dev

@@ -13,7 +13,7 @@ from pathlib import Path
 from measure import machine
 
 from evsys_sdk.config import Metadata
-from evsys_sdk.experiment.audit import audit_experiment
+from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalised
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.evidence import seal_run

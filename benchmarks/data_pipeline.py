@@ -77,8 +77,8 @@ def report(path: Path, rows: int, interpreters: dict[str, str], repeats: int) ->
 def measure(contender: Callable[[Path], Iterable[Any]], path: Path) -> dict[str, Any]:
     """Drain one contender; the count and the characters show that it did the work."""
     if contender is evsys:  # importing is not what is measured here
-        import evsys_sdk.data.transforms.dedupe  # noqa: F401
-        import evsys_sdk.data.transforms.jsonl_to_chat  # noqa: F401
+        import evsys_sdk.data.transforms.rows  # noqa: F401
+        import evsys_sdk.data.transforms.to_chat  # noqa: F401
     else:
         import datasets  # noqa: F401
     began, cpu_began = time.perf_counter(), time.process_time()

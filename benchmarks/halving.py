@@ -33,10 +33,9 @@ from measure import machine
 from evsys_sdk import Experiment, ExperimentConfig, ExperimentResult, RunResult, register_verifier_fn
 from evsys_sdk.config import SearchSpec
 from evsys_sdk.experiment.allocation import Allocation, Outcome
-from evsys_sdk.experiment.results import ArmResult
-from evsys_sdk.experiment.search.halving import Halving
+from evsys_sdk.experiment.arms.results import ArmResult
+from evsys_sdk.experiment.search.halving import Halving, rungs_of
 from evsys_sdk.experiment.search.objective import Objective, recorded_curve
-from evsys_sdk.experiment.search.rungs import rungs_of
 
 FIRST, PROBLEMS, STEPS, EVERY, TRAIN, VAL = 300, 20, 36, 4, 1200, 24
 WRONG = 0.1

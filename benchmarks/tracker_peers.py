@@ -29,6 +29,8 @@ class Evsys:
     """Its client and its server; the server's address and key are in the environment."""
 
     def __init__(self, folder: Path, server: int | None) -> None:
+        import http.client  # noqa: F401  it imports this when it first sends
+
         from evsys_sdk import DashboardClient
 
         self.client, self.id, self.server = DashboardClient, f"bench-{os.getpid()}", server

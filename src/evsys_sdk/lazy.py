@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import EvsysError, MissingExtraError
@@ -49,17 +50,43 @@ def find_entry_points(group: str) -> Iterable[EntryPoint]:
 
     `importlib.metadata` takes longer to import than most commands take to run, and hardly anyone has such a package.
     """
-    if not any(_brings_any(folder or os.curdir) for folder in sys.path):
+    if not _is_installed(b"[evsys_sdk."):
         return ()
     from importlib.metadata import entry_points
 
     return entry_points(group=group)
 
 
-def _brings_any(folder: str) -> bool:
-    """Whether a place that Python imports from may hold a package with entry points for us."""
+def spare_pydantic_its_plugins() -> None:
+    """Where no package brings a plugin for pydantic, answer so in its place, as it would after importing much more.
+
+    It asks `importlib.metadata` for them before it builds its first model, which takes a quarter of a quick command.
+    """
+    loader = "pydantic.plugin._loader"
+    if loader in sys.modules or _is_installed(b"[pydantic]"):
+        return
+    answer = ModuleType(loader)
+
+    def load_whole(name: str) -> Any:
+        """Whatever else is asked of it; the import itself asks for `__path__`, which no module has."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del sys.modules[loader]
+        return getattr(import_module(loader), name)
+
+    vars(answer).update(get_plugins=tuple, __getattr__=load_whole)
+    sys.modules[loader] = answer
+
+
+def _is_installed(section: bytes) -> bool:
+    """Whether any package that Python finds may have entry points in this section."""
+    return any(_brings(folder or os.curdir, section) for folder in sys.path)
+
+
+def _brings(folder: str, section: bytes) -> bool:
+    """Whether a place that Python imports from may hold a package with such entry points."""
     try:
-        return _mentions_us(folder, os.stat(folder).st_mtime_ns)
+        return _mentions(folder, section, os.stat(folder).st_mtime_ns)
     except NotADirectoryError:  # an archive: it can be looked into, by who knows how
         return True
     except OSError:
@@ -67,7 +94,7 @@ def _brings_any(folder: str) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _mentions_us(folder: str, changed: int) -> bool:
+def _mentions(folder: str, section: bytes, changed: int) -> bool:
     del changed  # a part of the key: what was found holds until something is installed
     for name in os.listdir(folder):
         if name.endswith(".egg"):
@@ -75,7 +102,7 @@ def _mentions_us(folder: str, changed: int) -> bool:
         if name.endswith((".dist-info", ".egg-info")):
             try:
                 with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
-                    if b"[evsys_sdk." in file.read():
+                    if section in file.read():
                         return True
             except OSError:  # most packages have none
                 continue

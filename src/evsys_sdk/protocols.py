@@ -73,6 +73,8 @@ class RunNotes:
     """Everything that went wrong with a scoring, also where a later one went well."""
     findings: list[str] | None = None
     """What was noticed while it went on, e.g. that all rewards are equal."""
+    trained_on: dict[str, dict[str, Any]] | None = None
+    """How many tasks of each benchmark stood in what it was trained on, whatever its config says."""
     system_prompt: str | None = None
     """What a recipe tuned instead of weights; the model is scored and shipped with it."""
     retention: dict[str, dict[str, dict[str, float]]] | None = None

@@ -13,8 +13,7 @@ import pytest
 
 from evsys_sdk.config import load_yaml
 from evsys_sdk.errors import EvsysError
-from evsys_sdk.scaffold.child import derive_experiment
-from evsys_sdk.scaffold.experiment import new_experiment
+from evsys_sdk.scaffold.experiment import derive_experiment, new_experiment
 from evsys_sdk.scaffold.project import init_project
 
 TREE = [

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from evsys_sdk.algorithms.mastery import Mastery
-from evsys_sdk.algorithms.rl import RL, group_advantages, normalised
+from evsys_sdk.algorithms.rl import RL, Mastery, group_advantages, normalised
 from evsys_sdk.backends.client import TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.config import load_yaml

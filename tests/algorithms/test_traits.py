@@ -77,8 +77,7 @@ def test_each_recipe_names_its_own_measure(kind: str, metric: str, mode: str) ->
 
 
 def test_trl_recipes_declare_what_ours_do() -> None:
-    from evsys_sdk.algorithms.local_rl import LocalRL
-    from evsys_sdk.algorithms.local_sft import LocalSFT
+    from evsys_sdk.algorithms.local_trl import LocalRL, LocalSFT
 
     ours, theirs = traits_of(RL(group_size=4)), traits_of(LocalRL(group_size=4))
     assert (theirs.selection_metric, theirs.selection_mode) == (ours.selection_metric, ours.selection_mode)

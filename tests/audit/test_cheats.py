@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,36 @@ def edit_result(project: Path) -> None:
 
 def edit_conclusion(project: Path) -> None:
     edit_json(study(project) / "conclusion.json", lambda found: {**found, "verdict": "supported", "best_score": 0.99})
+
+
+def edit_conclusion_and_rehash(project: Path) -> None:
+    """The journal names the forged conclusion, and its chain holds; the scores still tell."""
+    from evsys_sdk.experiment.conclusion.write import stored_conclusion
+
+    def refute(conclusion: dict[str, Any]) -> None:
+        conclusion |= {"verdict": "refuted", "best_arm": "short", "summary": "Refuted."}
+
+    edit_json(study(project) / "conclusion.json", refute)
+    forged = stored_conclusion(study(project))
+    assert forged is not None
+    told = {"sha256": forged.sha256, "verdict": "refuted", "best_arm": "short"}
+    rehash(study(project) / "journal.jsonl", lambda event: event | told if event["kind"] == "concluded" else event)
+
+
+def widen_an_effect_and_rehash(project: Path) -> None:
+    """The verdict stays; only how much better it was grows."""
+    from evsys_sdk.experiment.conclusion.write import stored_conclusion
+
+    def widen(conclusion: dict[str, Any]) -> None:
+        conclusion["comparisons"][0]["low"] = 0.9
+
+    edit_json(study(project) / "conclusion.json", widen)
+    forged = stored_conclusion(study(project))
+    assert forged is not None
+    rehash(
+        study(project) / "journal.jsonl",
+        lambda event: event | {"sha256": forged.sha256} if event["kind"] == "concluded" else event,
+    )
 
 
 def remove_conclusion(project: Path) -> None:
@@ -301,6 +333,8 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     edit_answers_and_scores: {"scores", "files"},
     edit_result: {"arms"},
     edit_conclusion: {"conclusion"},
+    edit_conclusion_and_rehash: {"conclusion"},
+    widen_an_effect_and_rehash: {"conclusion"},
     remove_conclusion: {"conclusion"},
     delete_seed: {"arms"},
     delete_seed_and_strike_it: {"chain"},
@@ -348,6 +382,16 @@ def test_history_and_context_carry_the_mark(project: Path) -> None:
     [listed] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
     assert "scores" in listed["flags"]
     assert "scores" in evsys(project, "context").stdout
+
+
+def test_an_audit_makes_history_forget_what_was_written_into_its_memory(project: Path) -> None:
+    evsys(project, "history")
+    with closing(sqlite3.connect(project / "outputs/.history.sqlite3")) as memory, memory:
+        memory.execute("UPDATE experiments SET verdict = 'refuted'")
+        memory.execute("UPDATE details SET summary = replace(summary, 'supported', 'refuted')")
+    assert flags(project) == set()
+    [experiment] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
+    assert experiment["verdict"] == "supported"
 
 
 def test_a_lost_tail_is_noticed_by_its_anchor(project: Path, tmp_path: Path) -> None:
@@ -415,6 +459,87 @@ def test_a_verifier_that_grows_kinder_is_flagged(tmp_path: Path) -> None:
     write_config(tmp_path)
     evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "mine.py")
     assert "answers" in flags(tmp_path, "--import", "mine.py")
+
+
+def test_code_of_the_project_has_no_say_in_the_audit_but_as_a_verifier(tmp_path: Path) -> None:
+    """Its module is imported by every command that needs it, and would replace the checks if the audit did so too."""
+    make_project(tmp_path, verifier="mine")
+    silence = """
+from evsys_sdk.experiment.audit import audit, report
+for name in dir(audit._Auditor):
+    if name.startswith("check_"):
+        setattr(audit._Auditor, name, lambda self, *_, said=name: audit.Check(said, "ok"))
+report.AuditReport.flags = property(lambda self: [])
+"""
+    (tmp_path / "mine.py").write_text(silence + VERIFIER, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text('[tool.evsys]\nimports = ["mine"]\n', encoding="utf-8")
+    write_config(tmp_path)
+    evsys(tmp_path, "run", "config.yaml", "--quiet")
+    assert flags(tmp_path) == set()
+    assert _state_of(tmp_path, "answers") == "ok"  # judged again by that very module, elsewhere
+    edit_lines(tmp_path / "outputs/study/long__seed42/scores.jsonl", fail_all)
+    assert flags(tmp_path, "--import", "mine.py") >= {"scores", "files"}
+
+
+def _state_of(folder: Path, check: str) -> str:
+    [report] = json.loads(evsys(folder, "audit", "outputs/study", "--json").stdout)
+    return next(one["state"] for one in report["checks"] if one["name"] == check)
+
+
+def test_the_verifier_that_a_run_was_told_to_import_judges_again_without_being_named(tmp_path: Path) -> None:
+    make_project(tmp_path, verifier="mine")
+    (tmp_path / "mine.py").write_text(VERIFIER, encoding="utf-8")
+    write_config(tmp_path)
+    evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "mine.py")
+    assert _state_of(tmp_path, "answers") == "ok"
+    (tmp_path / "mine.py").write_text(VERIFIER.replace("float(expected in output)", "0.5"), encoding="utf-8")
+    assert "answers" in flags(tmp_path)
+
+
+def test_a_verifier_that_dies_leaves_the_rest_of_the_audit(tmp_path: Path) -> None:
+    make_project(tmp_path, verifier="mine")
+    (tmp_path / "mine.py").write_text(VERIFIER, encoding="utf-8")
+    write_config(tmp_path)
+    evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "mine.py")
+    (tmp_path / "mine.py").write_text(VERIFIER.replace("return float", "import os; os._exit(3); return float"), "utf-8")
+    assert flags(tmp_path) == set()
+    assert _state_of(tmp_path, "answers") == "unchecked"
+
+
+def test_a_recipe_that_learns_from_the_test_file_behind_the_config_is_flagged(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    better = """
+import json
+from evsys_sdk import register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+
+@register_algorithm("better_sft")
+class BetterSFT(SFT):
+    name = "better_sft"
+
+    async def setup(self):
+        tasks = [json.loads(line) for line in open("data/test.jsonl")]
+        self.rows = [
+            {"messages": [
+                {"role": "user", "content": task["instruction"]},
+                {"role": "assistant", "content": task["verifier"]["expected"]},
+            ]}
+            for task in tasks[:20]
+        ]
+        await super().setup()
+"""
+    (tmp_path / "better.py").write_text(better, encoding="utf-8")
+    write_config(tmp_path)
+    config = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    baseline, candidate = config.split("- name: long")
+    changed = candidate.replace("kind: sft", "kind: better_sft")
+    (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
+    evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "better.py")
+    assert flags(tmp_path) == {"contamination"}
+    [report] = json.loads(evsys(tmp_path, "audit", "outputs/study", "--json").stdout)
+    [check] = [one for one in report["checks"] if one["name"] == "contamination"]
+    assert [line.split(" was trained on ")[0] for line in check["evidence"]] == ["long__seed42", "long__seed43"]
+    assert all("20 tasks of 'test/tools'" in line for line in check["evidence"])
 
 
 def test_a_callback_that_rewrites_scores_is_flagged(tmp_path: Path) -> None:

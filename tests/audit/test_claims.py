@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import pytest
 from evsys_sdk import ExperimentConfig, register_algorithm
 from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.audit import audit_experiment
-from evsys_sdk.experiment.claims import identify_family
+from evsys_sdk.experiment.audit.audit import audit_experiment
+from evsys_sdk.experiment.claims import identify_claim
 from evsys_sdk.experiment.conclusion.reading import read_evidence
+from evsys_sdk.record.claims import share_questions, sketch_questions
 from evsys_sdk.record.events import Kind
 from evsys_sdk.record.reader import ExperimentRecord
 from evsys_sdk.training.batch import TrainingBatch
 
-from .project import edit_lines, make_project
+from .project import edit_lines, make_project, read_lines, task, write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +49,11 @@ def make(**changes: Any) -> ExperimentConfig:
 
 def run(*, resume: bool = False, **changes: Any) -> Path:
     return Experiment(make(**changes)).run(resume=resume).path
+
+
+def family(config: ExperimentConfig) -> str | None:
+    claim = identify_claim(config)
+    return None if claim is None else claim.family
 
 
 def attempt(path: Path) -> int | None:
@@ -83,16 +90,47 @@ def test_removing_an_attempt_does_not_take_it_back(project: Path) -> None:
     assert attempt(run()) == 2  # the record that is left still tells of one
 
 
+def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
+    tasks = read_lines(project / "data/test.jsonl")
+    first = run()
+    assert "tasks" not in flagged(first)
+    write_lines(project / "data/some.jsonl", tasks[:2])
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "tools", "path": "data/some.jsonl", "max_tokens": 4}
+    fewer = run(name="fewer", metadata=metadata)
+    assert (attempt(fewer), attempt(run(name="again"))) == (2, 3)
+    assert "tasks" in flagged(fewer)
+    again = [task | {"instruction": f" {task['instruction'].upper()} "} for task in tasks]
+    write_lines(project / "data/more.jsonl", [*again, task("start radio 1", "RADIO")])
+    metadata["benchmark"]["path"] = "data/more.jsonl"
+    more = run(name="more", metadata=metadata)
+    assert attempt(more) == 4
+    assert "tasks" not in flagged(more)
+
+
+def flagged(path: Path) -> set[str]:
+    return {check.name for check in audit_experiment(path).flags}
+
+
+def test_half_of_a_large_set_is_known_by_its_sketch() -> None:
+    hashes = [hashlib.sha256(f"{at}".encode()).hexdigest()[:12] for at in range(6000)]
+    whole = sketch_questions({*hashes[:4000]})
+    assert share_questions(whole["sketch"], sketch_questions({*hashes[:2000]})["sketch"]) == 1.0
+    assert share_questions(whole["sketch"], sketch_questions({*hashes[4000:]})["sketch"]) == 0.0
+    shifted = share_questions(whole["sketch"], sketch_questions({*hashes[1000:5000]})["sketch"])
+    assert 0.55 < shifted < 0.95
+
+
 def test_other_tasks_another_metric_or_another_baseline_are_another_claim(project: Path) -> None:
-    first = identify_family(make())
-    assert first == identify_family(make(name="other", n_repeats=3))
+    first = family(make())
+    assert first == family(make(name="other", n_repeats=3))
     metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
     others: list[ExperimentConfig] = []
     for change in ({"baseline": "large"}, {"metric": "test/tools/mean_reward"}, {"direction": "decrease"}):
         others.append(make(metadata=metadata | {"hypothesis": metadata["hypothesis"] | change}))
-    found = [identify_family(other) for other in others]
+    found = [family(other) for other in others]
     edit_lines(project / "data/test.jsonl", lambda task: task.update(instruction=task["instruction"] + "?"))
-    assert len({first, *found, identify_family(make())}) == 5
+    assert len({first, *found, family(make())}) == 5
 
 
 def test_who_claims_nothing_tries_nothing() -> None:

@@ -15,7 +15,7 @@ import pytest
 from evsys_sdk import ExperimentConfig, register_algorithm
 from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.audit import audit_experiment
+from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.conclusion import write_conclusion
 from evsys_sdk.history.notes import add_note, invalidate, reinstate
 from evsys_sdk.training.batch import TrainingBatch

@@ -564,3 +564,34 @@ def test_small_answers_are_not_held_back_until_the_one_before_is_acknowledged() 
 
     with listen("127.0.0.1", 0) as sock:  # asyncio sets TCP_NODELAY where the socket says that it is of TCP
         assert sock.proto == socket.IPPROTO_TCP
+
+
+def test_a_loop_is_shown_as_it_stood_last(dashboard: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evsys_sdk import DashboardClient
+
+    from .conftest import report_to
+
+    report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
+    plain = {"live": None, "stopped": False, "usd": 0.5, "limits": {"usd": 2.0}, "problem": ""}
+    page = plain | {"system": "support", "state": "nothing was begun yet"}
+    page |= {name: [] for name in ("rounds", "deployments", "rollbacks", "steps")}
+    with DashboardClient() as client:
+        client.log_loop("support", page)
+        client.log_loop("support", page | {"state": "round 1: gate is next, with key sk-proj-Zx81kQ03bVt7LmN2pRs9Wd4Y"})
+        assert client.flush(60)
+    # What another machine noted before that, and sends later, is not how it stands.
+    dashboard.send({"kind": "loop", "system": "support", "at": 5.0, "page": page | {"state": "old"}})
+    bad = dashboard.send({"kind": "loop", "system": "other", "at": 5.0, "page": {"system": "other", "rounds": 1}})
+    assert "cannot be shown" in bad["rejected"][0]["reason"]
+    [shown] = dashboard.http.read("/loops")["items"]
+    assert shown["state"].startswith("round 1: gate is next")
+    assert "Zx81kQ03bVt7" not in shown["state"]
+    assert shown == page | {"state": shown["state"]}
+
+
+def test_the_looks_at_a_claim_are_those_of_the_journal(dashboard: Any) -> None:
+    look = {"id": "l1", "time": 5.0, "kind": "looked", "look": 1, "of": 2, "seeds": 3, "verdict": "supported"}
+    look |= {"ends": True, "why": "decided", "error": 0.01, "chance": 0.99}
+    dashboard.send(experiment(), {"kind": "event", "experiment": "e1", "event": look})
+    wanted = {name: look[name] for name in ("look", "of", "seeds", "verdict", "error", "chance", "ends", "why")}
+    assert dashboard.http.read("/experiments/e1")["interim"] == [wanted]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk import DashboardClient, DashboardClientError, EvsysAuthError, ExperimentRun
+from evsys_sdk.dashboard import sender
 from evsys_sdk.dashboard.mirror import streams
 from evsys_sdk.errors import ConfigError, DataError
 
@@ -362,3 +363,37 @@ def test_the_package_is_imported_without_the_client_and_the_client_without_a_ser
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_many_records_are_sent_although_nobody_waits_and_more_could_be_gathered(
+    at_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "_GATHER_S", 3600.0)
+    monkeypatch.setattr(sender, "IDLE_S", 3600.0)
+    with DashboardClient() as client:
+        run = client.create_run(client.create_experiment("long"), name="r")
+        before = len(at_stand_in.records())
+        for step in range(sender._GATHER_RECORDS - 1):
+            client.log_step_metric(run, step, loss=1.0)
+        assert len(at_stand_in.records()) == before
+        client.log_step_metric(run, sender._GATHER_RECORDS, loss=1.0)
+        while not at_stand_in.records("step"):
+            pass
+    assert len(at_stand_in.records("step")) == sender._GATHER_RECORDS
+
+
+def test_threads_that_report_at_once_lose_nothing(at_stand_in: StandIn) -> None:
+    with DashboardClient() as client:
+        run = client.create_run(client.create_experiment("busy"), name="r")
+
+        def report(first: int) -> None:
+            for step in range(first, first + 400):
+                client.log_step_metric(run, step, loss=1.0)
+
+        threads = [threading.Thread(target=report, args=(at * 400,)) for at in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.flush(60)
+    assert sorted(record["line"]["step"] for record in at_stand_in.records("step")) == list(range(2400))

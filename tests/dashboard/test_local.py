@@ -14,9 +14,12 @@ pytest.importorskip("fastapi")
 pytestmark = pytest.mark.dashboard
 
 from evsys_sdk import Experiment  # noqa: E402
+from evsys_sdk.dashboard import local_index  # noqa: E402
 from evsys_sdk.dashboard.local import LocalRecords  # noqa: E402
 from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
 from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
+from evsys_sdk.history.index import HistoryIndex  # noqa: E402
+from evsys_sdk.history.notes import add_note  # noqa: E402
 from tests.history.recorded import BEGAN, DAY, write_experiment  # noqa: E402
 
 from .serving import Api, running_app  # noqa: E402
@@ -182,3 +185,64 @@ def test_many_readers_at_once_see_the_same(api: Api, outputs: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == [wanted] * 8
+
+
+def test_what_each_look_at_a_claim_found_is_told_once(api: Api, outputs: Path) -> None:
+    looks = [
+        {"id": "l1", "time": BEGAN, "kind": "looked", "look": 1, "of": 3, "seeds": 2, "verdict": "inconclusive"}
+        | {"ends": False, "why": "not decided", "error": 0.001, "chance": 0.8},
+        {"id": "l2", "time": BEGAN, "kind": "looked", "look": 2, "of": 3, "seeds": 4, "verdict": "inconclusive"}
+        | {"ends": False, "why": "not decided", "error": 0.02, "chance": None},
+    ]
+    folder = write_experiment(outputs, "careful", verdict="supported", events=[*looks, {**looks[1], "id": "l2 again"}])
+    conclusion = json.loads((folder / "conclusion.json").read_text("utf-8"))
+    last = {"looks": [2, 4, 6], "look": 3, "seeds": 6, "outcome": "all seeds were needed", "error": 0.045}
+    (folder / "conclusion.json").write_text(json.dumps(conclusion | {"sequential": last}), "utf-8")
+    write_experiment(outputs, "plain")
+    found = api.read("/experiments/careful-0a1b2c3d")["interim"]
+    assert [(one["look"], one["of"], one["seeds"], one["ends"]) for one in found] == [
+        (1, 3, 2, False),
+        (2, 3, 4, False),
+        (3, 3, 6, True),
+    ]
+    assert [one["error"] for one in found] == [0.001, 0.02, 0.045]
+    assert [one["chance"] for one in found] == [0.8, None, None]
+    assert (found[2]["verdict"], found[2]["why"]) == ("supported", "all seeds were needed")
+    assert api.read("/experiments/plain-0a1b2c3d")["interim"] == []
+
+
+def test_a_large_project_is_shown_while_it_is_read_and_whole_afterwards(
+    api: Api, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(4):
+        write_experiment(outputs, f"e{at}", started=BEGAN + at)
+    monkeypatch.setattr(local_index, "_MANY", 3)
+    may_read, has_read = threading.Event(), threading.Event()
+
+    class Held(HistoryIndex):
+        def __init__(self, roots: Any, *, refresh: bool = True) -> None:
+            assert not refresh or may_read.wait(60)
+            super().__init__(roots, refresh=refresh)
+            if refresh:
+                has_read.set()
+
+    monkeypatch.setattr(local_index, "HistoryIndex", Held)
+    overview = api.read("/overview")
+    assert (overview["total"], overview["reading"]) == (0, {"done": 0, "of": 4})
+    assert api.read("/experiments")["total"] == 0
+    may_read.set()
+    assert has_read.wait(60)
+    while api.read("/overview")["reading"]:
+        pass
+    assert [one["name"] for one in api.read("/experiments")["items"]] == ["e3", "e2", "e1", "e0"]
+    write_experiment(outputs, "later", started=BEGAN + 9)
+    while api.read("/experiments")["total"] == 4:  # a look is taken now and then, by questions that do not wait for it
+        pass
+    assert api.read("/experiments", limit=2, offset=1)["items"][1]["name"] == "e2"
+
+
+def test_a_finished_experiment_is_read_again_when_it_has_changed(api: Api, outputs: Path) -> None:
+    folder = write_experiment(outputs, "routing")
+    assert api.read("/experiments/routing-0a1b2c3d")["notes"] == []
+    add_note(folder, "look at the seeds")
+    assert [one["text"] for one in api.read("/experiments/routing-0a1b2c3d")["notes"]] == ["look at the seeds"]

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from evsys_sdk import register_transform
 from evsys_sdk.config import TransformSpec
 from evsys_sdk.data import ChatMessagesRow, TargetFormat, apply_transforms, build_transforms, parse_rows
-from evsys_sdk.data.transforms.dedupe import Dedupe as BuiltinDedupe
+from evsys_sdk.data.transforms.rows import Dedupe as BuiltinDedupe
 from evsys_sdk.errors import DuplicateNameError
 from evsys_sdk.registry import REGISTRIES, get_transform
 

@@ -54,7 +54,7 @@ def refusal(rows: list[Row], kind: str, **params: Any) -> str:
 def test_a_built_in_describes_itself_and_its_params(name: str) -> None:
     cls = get_transform(name)
     assert cls.name == name
-    assert cls.__module__.endswith(f".transforms.{name}")
+    assert cls.__module__.startswith("evsys_sdk.data.transforms.")
     entry = next(entry for entry in REGISTRIES["transform"].entries() if entry.name == name)
     assert entry.summary.endswith(".")
     for field, found in schema_for("transform", name).get("properties", {}).items():

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.data.reference import content_id
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.reference import content_id
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import DataError, WorkspaceError
 
 from .workspace_project import benchmark_file, chat_row, dataset_file, task_row, write_rows

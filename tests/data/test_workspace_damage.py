@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.data import row_cache
-from evsys_sdk.data.row_cache import CachedRows
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace import row_cache
+from evsys_sdk.data.workspace.row_cache import CachedRows
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import WorkspaceError
 
 from .workspace_project import chat_row, dataset_file, write_rows

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from evsys_sdk.config import TransformSpec
-from evsys_sdk.data import lineage
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace import manifest
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import ConfigError, DataError, WorkspaceError
 from evsys_sdk.registry import register_transform
 
@@ -84,7 +84,7 @@ def test_other_params_order_parent_or_code_are_other_rows(tmp_path: Path, monkey
         workspace.materialise(parent, [spec(value=2), spec()]).id,
         workspace.materialise(workspace.pull_dataset(name="sft@v1"), [spec()]).id,
     ]
-    monkeypatch.setattr(lineage, "code_hash", lambda target: "0" * 16)
+    monkeypatch.setattr(manifest, "code_hash", lambda target: "0" * 16)
     ids.append(workspace.materialise(parent, [spec()]).id)
     assert len(set(ids)) == len(ids)
 

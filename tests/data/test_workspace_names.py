@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.data.reference import Reference, check_name, slug
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.reference import Reference, check_name, slug
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import WorkspaceError
 
 from .workspace_project import benchmark_file, chat_row, dataset_file, task_row, write_rows

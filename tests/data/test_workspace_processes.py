@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.workspace import Workspace
 
 from .workspace_project import dataset_file
 
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 STOP_AFTER_ONE_ROW = """
-from evsys_sdk.data.local_folder import LocalFolder
+from evsys_sdk.data.workspace.local_folder import LocalFolder
 
 class Stuck(LocalFolder):
     def rows(self, entry):
@@ -32,7 +32,7 @@ Workspace(root, source=Stuck(root)).pull_dataset(name="sft")
 """
 
 STOP_BEFORE_THE_MANIFEST = """
-from evsys_sdk.data import row_cache
+from evsys_sdk.data.workspace import row_cache
 
 class Stuck(row_cache.Manifest):
     def __init__(self, **fields):
@@ -45,7 +45,7 @@ Workspace(root).pull_dataset(name="sft")
 PRELUDE = """
 import sys, time
 from pathlib import Path
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.workspace import Workspace
 
 root = Path(sys.argv[1])
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from evsys_sdk.cli.main import main
 from evsys_sdk.deploy.catalog import DeployedModels
-from evsys_sdk.deploy.deployments import Deployments, Staged
+from evsys_sdk.deploy.deployments import Deployment, Deployments, Staged
 from evsys_sdk.deploy.policy import GatePolicy, Rollout
-from evsys_sdk.deploy.rollout import Step, judge_stage, take_step
+from evsys_sdk.deploy.rollout import Step, judge_shadow, judge_stage, take_step
 from evsys_sdk.deploy.ship import roll_back, ship
 from evsys_sdk.deploy.source import find_source
 from evsys_sdk.errors import DataError
@@ -34,9 +35,24 @@ def make_policy(**rollout: object) -> GatePolicy:
     return GatePolicy.model_validate({"target": {"metric": "test/x/pass@1"}, "rollout": rollout})
 
 
+@dataclass
+class Told:
+    """Scores that are simply told."""
+
+    scores: dict[str, list[float]]
+    by_pair: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def of(self, deployment: Deployment, since: float) -> list[float]:
+        return self.scores[deployment.id]
+
+    def pairs(self, candidate: Deployment, live: Deployment, since: float) -> list[tuple[float, float]]:
+        assert (candidate.id, live.id) == ("production.2", "production.1")
+        return self.by_pair
+
+
 def step(candidate: float, live: float, n: int = 200, **rollout: object) -> Step:
     scores = {"production.2": [candidate] * n, "production.1": [live] * n}
-    return take_step("production", make_policy(**rollout), lambda one, since: scores[one.id])
+    return take_step("production", make_policy(**rollout), Told(scores))
 
 
 def test_a_share_of_the_askers_gets_the_new_weights_and_stays_with_them(staged: Path) -> None:
@@ -138,6 +154,88 @@ def test_stages_must_grow() -> None:
 def test_the_command_line_decides_by_imported_traces(staged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("gate.yaml").write_text("target: {metric: test/x/pass@1}\nrollout: {min_scores: 5, margin: 0.2}\n", "utf-8")
     assert main(["deployments", "list"]) == 0
-    assert "25% of requests" in capsys.readouterr().out
+    assert "answers 25% of the requests" in capsys.readouterr().out
     assert main(["deployments", "step", "production", "--policy", "gate.yaml", "--traces", "live", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["action"] == "wait"
+
+
+@pytest.fixture
+def shadowed(trained: Path) -> Path:
+    source = find_source("routing")
+    ship(source, "openai_server", name="production")
+    ship(source, "openai_server", name="production", shadow=0.5)
+    return trained
+
+
+def follow(*pairs: tuple[float, float], times: int = 20, **rollout: object) -> Step:
+    return take_step("production", make_policy(min_scores=20, **rollout), Told({}, list(pairs) * times))
+
+
+def test_a_shadow_answers_nobody_and_hears_a_share_of_the_requests(shadowed: Path) -> None:
+    models = DeployedModels()
+    offers = [models.find("production", f"user {n}") for n in range(1000)]
+    assert {one.version for one in offers if one} == {"production.1"}
+    assert 0.4 < sum(one.shadow == "production.2" for one in offers if one) / 1000 < 0.6
+    by_id = models.find("production.2")
+    assert by_id is not None
+    assert (by_id.version, by_id.shadow) == ("production.2", "")
+    assert Deployments.read().live == {"production": "production.1"}
+
+
+def test_a_shadow_that_does_as_well_gets_its_first_share(shadowed: Path) -> None:
+    found = follow((1.0, 1.0), (0.0, 0.0), stages=[0.1, 0.5], margin=0.2)
+    assert (found.action, found.share, found.n) == ("next", 0.1, 20)
+    staged = Deployments.read().staged["production"]
+    assert (staged.deployment, staged.share, staged.is_shadow) == ("production.2", 0.1, False)
+
+
+def test_a_shadow_that_does_worse_is_gone_without_anyone_having_met_it(shadowed: Path) -> None:
+    assert follow((0.0, 1.0), (1.0, 1.0)).action == "back"
+    known = Deployments.read()
+    assert (known.live, known.staged) == ({"production": "production.1"}, {})
+    assert "on the same" in known.rollbacks[-1].reason
+
+
+def test_pairs_tell_what_two_groups_cannot() -> None:
+    chance = random.Random(3)
+    easy = [float(chance.random() < 0.5) for _ in range(80)]  # tasks differ much, the two hardly
+    pairs = [(max(0.0, one - 0.02), one) for one in easy]
+    policy = Rollout(min_scores=80, margin=0.15)
+    both = [one for one, _ in pairs], [other for _, other in pairs]
+    assert judge_stage(STAGED, *both, policy, 0.025).action == "wait"
+    assert judge_shadow(STAGED, pairs, policy, 0.025).action == "next"
+
+
+def test_a_shadow_that_is_worse_by_the_margin_hardly_ever_goes_on() -> None:
+    chance, wrong = random.Random(5), 0
+    for _ in range(400):
+        pairs = [(one - float(chance.random() < 0.1), one) for one in (1.0 for _ in range(480))]
+        wrong += judge_shadow(STAGED, pairs, Rollout(margin=0.1), 0.025).action == "next"
+    assert wrong <= 20, "at the margin the rate of error is 2.5 %"
+
+
+def test_it_is_a_shadow_or_has_a_share(trained: Path) -> None:
+    source = find_source("routing")
+    ship(source, "openai_server", name="production")
+    with pytest.raises(DataError, match="not both"):
+        ship(source, "openai_server", name="production", share=0.5, shadow=0.5)
+    for wrong in (0.0, 1.5, -1.0):
+        with pytest.raises(DataError, match="above 0 and at most 1"):
+            ship(source, "openai_server", name="production", shadow=wrong)
+    ship(source, "openai_server", name="production", shadow=1.0)
+    with pytest.raises(DataError, match=r"production\.2 shadows 100% of the requests"):
+        ship(source, "openai_server", name="production", shadow=0.5)
+    back = roll_back("production", reason="enough")
+    assert back is not None
+    assert back.id == "production.1"
+
+
+def test_who_decided_meanwhile_is_not_overruled(shadowed: Path) -> None:
+    class Slow(Told):
+        def pairs(self, candidate: Deployment, live: Deployment, since: float) -> list[tuple[float, float]]:
+            roll_back("production", reason="while the judge was thinking")
+            return super().pairs(candidate, live, since)
+
+    with pytest.raises(DataError, match="nothing answers a share"):
+        take_step("production", make_policy(min_scores=20), Slow({}, [(1.0, 1.0)] * 100))
+    assert Deployments.read().staged == {}

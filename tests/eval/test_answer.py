@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import EvalError
-from evsys_sdk.eval.answer import (
+from evsys_sdk.eval.answers.answer import (
     AnswerParams,
     all_tagged,
     code_blocks,

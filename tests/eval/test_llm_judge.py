@@ -11,8 +11,8 @@ from evsys_sdk import LLMJudgeVerifier, register_inference
 from evsys_sdk.config.specs import InferenceSpec
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.errors import ConfigError, EvalError
-from evsys_sdk.eval.judging import agreement, judge_spec, read_score
 from evsys_sdk.eval.verifier import VerifierInput, build_verifier
+from evsys_sdk.eval.verifiers.llm_judge import agreement, judge_spec, read_score
 from evsys_sdk.inference.errors import InferenceError
 from evsys_sdk.protocols import VerificationResult
 

@@ -18,11 +18,9 @@ import evsys_sdk
 from evsys_sdk import MetricSpec, register_metric, schema_for
 from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.errors import ConfigError, DuplicateNameError, EvalError, UnknownNameError
-from evsys_sdk.eval.metric import MetricValue, Sample, TaskSamples, build_metric
-from evsys_sdk.eval.metrics.exact_match import ExactMatch
-from evsys_sdk.eval.metrics.toolkit_match import toolkit_of
-from evsys_sdk.eval.passing import chance_of_all, chance_of_any
-from evsys_sdk.eval.standard_error import jackknife_stderr, stderr_of_mean
+from evsys_sdk.eval.metric import MetricValue, Sample, TaskSamples, build_metric, jackknife_stderr, stderr_of_mean
+from evsys_sdk.eval.metrics.passing import chance_of_all, chance_of_any
+from evsys_sdk.eval.metrics.rewards import ExactMatch, toolkit_of
 from evsys_sdk.registry import registry
 
 REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=6), min_size=2, max_size=6)

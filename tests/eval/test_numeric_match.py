@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import ConfigError, EvalError
-from evsys_sdk.eval.quantity import Notation, plain
+from evsys_sdk.eval.answers.quantity import Notation, plain
 
 from .scoring import reward, score
 

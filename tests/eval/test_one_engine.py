@@ -216,6 +216,17 @@ def test_groups_of_tasks_and_every_sample_reach_the_record() -> None:
     assert (found["samples_expected"], found["samples_obtained"]) == (2, [2, 2])
 
 
+def test_the_same_question_under_several_ids_is_one_group() -> None:
+    rows = [("start mail", "x"), ("  Start MAIL! ", "x"), ("start mail", "y"), ("stop mail", "x")]
+    tasks = [
+        HarborTask(f"t{at}", question, InProcessVerifier("contains", expected))
+        for at, (question, expected) in enumerate(rows)
+    ]
+    found = Benchmark.of(tasks, name="b").score(Echo()).per_task()["clusters"]
+    assert found[0] == found[1] is not None
+    assert found[2:] == [None, None]
+
+
 def test_refused_credentials_end_a_scoring_at_once() -> None:
     class Refused(Echo):
         asked = 0

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import ConfigError, EvalError
-from evsys_sdk.eval import bounded_regex
-from evsys_sdk.eval.bounded_regex import end_workers, match_within
-from evsys_sdk.eval.verifiers.contains import Contains
-from evsys_sdk.eval.verifiers.exact_match import ExactMatch
+from evsys_sdk.eval.answers import bounded_regex
+from evsys_sdk.eval.answers.bounded_regex import end_workers, match_within
+from evsys_sdk.eval.verifiers.text_match import Contains, ExactMatch
 
 from .scoring import reward, score
 

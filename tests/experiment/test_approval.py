@@ -11,7 +11,7 @@ import pytest
 
 from evsys_sdk import ConfigError, Experiment, ExperimentConfig, ExperimentResult
 from evsys_sdk.cli.main import main
-from evsys_sdk.experiment.approval import decide, is_awaited
+from evsys_sdk.experiment.jobs.approval import decide, is_awaited
 from evsys_sdk.record.events import Kind, read_events
 
 ROWS = [{"messages": [{"role": "user", "content": w}, {"role": "assistant", "content": w.upper()}]} for w in "abcdefgh"]

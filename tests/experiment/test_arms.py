@@ -1,5 +1,5 @@
 from evsys_sdk.config import ExperimentConfig
-from evsys_sdk.experiment.arms import expand_arms
+from evsys_sdk.experiment.arms.arm import expand_arms
 
 RUN = {
     "name": "r",

@@ -33,8 +33,8 @@ from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.config import Metadata
 from evsys_sdk.errors import EvalError
 from evsys_sdk.experiment import ExperimentResult
+from evsys_sdk.experiment.arms.overrides import rehearsal
 from evsys_sdk.experiment.benchmark_plan import plan_benchmarks
-from evsys_sdk.experiment.overrides import rehearsal
 from evsys_sdk.experiment.run_benchmarks import RunBenchmarks
 from evsys_sdk.training.batch import TrainingBatch
 from evsys_sdk.training.callback import Callback, RunControl

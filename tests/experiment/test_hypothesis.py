@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.config import ExperimentConfig, Metadata
-from evsys_sdk.experiment.arms import expand_arms
+from evsys_sdk.experiment.arms.arm import expand_arms
 from evsys_sdk.experiment.hypothesis import claim_problems, find_claim, hypothesis_sha256, normalised
 
 DATA = {"source_kind": "in_memory", "rows": [{"messages": []}]}

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from evsys_sdk.experiment.interrupts import stop_on_interrupt
+from evsys_sdk.experiment.arms.interrupts import stop_on_interrupt
 
 
 class Heard(logging.Handler):

@@ -151,7 +151,7 @@ def test_an_arm_that_does_not_react_is_killed(config: Config, tmp_path: Path, mo
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("evsys_sdk.experiment.scheduler._GRACE_S", 0.1)
+    monkeypatch.setattr("evsys_sdk.experiment.arms.scheduler._GRACE_S", 0.1)
     result = Experiment(config(launcher={"kind": "stubborn"}, arm_timeout_s=0.1)).run()
     assert Stubborn.killed == ["r"]
     assert (result.arms[0].status, result.arms[0].result.error) == ("failed", "it was ended")

@@ -11,7 +11,7 @@ import pytest
 
 from evsys_sdk import Experiment, ExperimentConfig
 from evsys_sdk.cli.main import main
-from evsys_sdk.experiment.live_status import experiment_status
+from evsys_sdk.experiment.jobs.live_status import experiment_status
 from evsys_sdk.training.callback import Callback
 
 WORDS = ["red", "green", "blue", "white"]

@@ -19,7 +19,7 @@ from evsys_sdk import ConfigError, load_yaml, register_algorithm, validate_yaml
 from evsys_sdk.config.yaml_text import read_yaml
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.mutation import Child, MutableField, mutation_space, propose, propose_from_file
-from evsys_sdk.experiment.mutation.moves import move
+from evsys_sdk.experiment.mutation.propose import move
 from evsys_sdk.experiment.mutation.space import value_at
 from evsys_sdk.experiment.mutation.yaml_edit import edited
 from evsys_sdk.record.events import Journal, Kind

@@ -13,7 +13,7 @@ from evsys_sdk import ExperimentConfig, register_algorithm
 from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.overrides import rehearsal, with_steps
+from evsys_sdk.experiment.arms.overrides import rehearsal, with_steps
 
 type Config = Callable[..., ExperimentConfig]
 

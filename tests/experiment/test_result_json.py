@@ -7,7 +7,7 @@ import math
 from dataclasses import fields
 
 from evsys_sdk import RunNotes, RunResult
-from evsys_sdk.experiment.result_json import portable, result_from_dict, result_to_dict
+from evsys_sdk.experiment.arms.results import portable, result_from_dict, result_to_dict
 
 NOTES = RunNotes(
     unscored="no benchmark",

@@ -19,7 +19,7 @@ import pytest
 from evsys_sdk import ExperimentConfig, RunResult, register_launcher
 from evsys_sdk.errors import DataError, TrainingError
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.background import cancel
+from evsys_sdk.experiment.jobs.background import cancel
 from evsys_sdk.experiment.launcher import ArmJob, Launch, WorkerLost, execute
 from evsys_sdk.record.events import Event, Journal, read_events
 from evsys_sdk.record.lock import folder_lock

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from evsys_sdk import RunConfig, RunResult
 from evsys_sdk.experiment.allocation import ArmRequest, Decision, EveryArm, Outcome
-from evsys_sdk.experiment.arms import Arm
-from evsys_sdk.experiment.results import ArmResult
+from evsys_sdk.experiment.arms.arm import Arm
+from evsys_sdk.experiment.arms.results import ArmResult
 from evsys_sdk.experiment.search.objective import Objective
 from evsys_sdk.experiment.search.racing import Racing, RacingRules, gaps_behind
 from evsys_sdk.protocols import RunNotes

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from evsys_sdk.config.load import load_document
 from evsys_sdk.config.yaml_text import read_yaml
-from evsys_sdk.data.reference import slug
+from evsys_sdk.data.workspace.reference import slug
 from evsys_sdk.eval.benchmark import Benchmark
 from evsys_sdk.eval.metric import MetricValue
 from evsys_sdk.eval.predictions import Prediction, PredictionJournal, digest_task

@@ -19,7 +19,7 @@ from typing import Any
 from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.backends.client import AdamParams, ModelSpec, SamplingParams, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import DataError
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.loop.decider import LearnDecision, decide

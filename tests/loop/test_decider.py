@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk import register_inference
 from evsys_sdk.cli.main import main
 from evsys_sdk.config.specs import InferenceSpec
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import ConfigError, EvsysError
 from evsys_sdk.loop.decider import LearnDecision, decide
 from evsys_sdk.loop.system import SystemConfig, load_system

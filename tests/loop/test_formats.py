@@ -1,8 +1,9 @@
 """Every format is read from files of its producer, and damage is counted, never skipped silently or fatal.
 
 The OpenTelemetry files were written by its own exporters (`fixtures/make_otel.py`), the trajectory by Harbor 0.25's
-models, `claude-2.1.325.jsonl` and `codex-0.166.0.jsonl` by the programs themselves (`fixtures/make_sessions.py`). The
-two session files without a version are written by hand, to have in few lines what sessions rarely have.
+models, `claude-2.1.325.jsonl` and `codex-0.166.0.jsonl` by the programs themselves (`fixtures/make_sessions.py`), the
+files of Langfuse from what its SDK sent (`fixtures/make_langfuse.py`). The two session files without a version are
+written by hand, to have in few lines what sessions rarely have.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.errors import DataError
+from evsys_sdk.loop.traces.otlp import read_protobuf
 from evsys_sdk.loop.traces.reading import Counts, TraceFile
 from evsys_sdk.loop.traces.store import TraceStore, import_traces
 from evsys_sdk.loop.traces.trace import BadRecord, Feedback, RewardRule, Trace, parse_time, work_out_reward
@@ -133,6 +135,35 @@ def test_langfuse_rows_with_missing_columns_and_scores_in_another_file(project: 
     assert (first["reward"], first["feedback"][0]["scale"]) == (0.75, [1.0, 5.0])
     assert first["time"] == pytest.approx(1794736800.123456)
     assert [m["content"] for m in second["messages"]] == ["What?", "That."]
+
+
+def test_langfuse_exports_of_what_its_sdk_sent(project: Path) -> None:
+    files = [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("observations_v2", "scores")]
+    rules = [RewardRule.parse(one) for one in ("helpful", "stars=1:5", "thumbs")]
+    report = import_traces("lf", files, rules=rules)
+    assert (report.added, report.counts.bad) == (3, 0)
+    plan, answer, plain = TraceStore("lf").read()
+    assert plan["messages"][-1]["tool_calls"][0]["function"]["name"] == "weather"
+    assert [one["role"] for one in answer["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert (answer["model"], answer["usage"]) == ("small-1", {"input": 31, "output": 3})
+    assert answer["conversation"] == plan["conversation"] == "session-1"
+    assert plan["reward"] == 0.75, "what is said of the trace is said of all in it"
+    assert answer["reward"] == pytest.approx((0.75 + 1.0 + 0.75) / 3)
+    assert ([one["content"] for one in plain["messages"]], plain["reward"]) == (["Name a colour.", "Red."], None)
+
+
+def test_what_the_sdk_of_langfuse_sends_is_read_as_its_exports_are(project: Path) -> None:
+    request = read_protobuf((FIXTURES / "langfuse-5.0.4-spans.pb").read_bytes())
+    Path("spans.jsonl").write_text(json.dumps(request), "utf-8")
+    scores = FIXTURES / "langfuse-5.0.4-sent-scores.jsonl"
+    import_traces("sent", [Path("spans.jsonl"), scores])
+    import_traces("exported", [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("observations_v2", "scores")])
+    keys = ("messages", "model", "usage", "reward")
+    sent, exported = (
+        [{key: one[key] for key in keys} for one in TraceStore(name).read()] for name in ("sent", "exported")
+    )
+    assert sent == exported
+    assert len(sent) == 3
 
 
 def test_langfuse_csv(project: Path) -> None:

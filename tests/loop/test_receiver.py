@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,6 +84,88 @@ def test_the_real_exporter_is_understood(receiver: Receiver, compressed: bool) -
     assert import_traces("live", [Path("again.jsonl")]).duplicates == 1
 
 
+@pytest.mark.parametrize("is_current", [True, False])
+def test_the_real_exporter_of_log_records_is_understood(receiver: Receiver, is_current: bool) -> None:
+    exporter = pytest.importorskip("opentelemetry.exporter.otlp.proto.http._log_exporter", reason="not installed")
+    sdk = pytest.importorskip("opentelemetry.sdk._logs")
+    export = pytest.importorskip("opentelemetry.sdk._logs.export")
+    api = pytest.importorskip("opentelemetry._logs")
+    trace = pytest.importorskip("opentelemetry.trace")
+    provider = sdk.LoggerProvider(shutdown_on_exit=False)
+    sender = exporter.OTLPLogExporter(endpoint=f"{receiver.url}/v1/logs")
+    provider.add_log_record_processor(export.BatchLogRecordProcessor(sender))
+    logger, context = provider.get_logger("test"), trace.SpanContext(0xA1, 0xB2, is_remote=False)
+    within = trace.set_span_in_context(trace.NonRecordingSpan(context))
+
+    def write(name: str, body: Any = None, **attributes: Any) -> None:
+        now = time.time_ns()
+        logger.emit(
+            api.LogRecord(timestamp=now, context=within, event_name=name, body=body, attributes=attributes or None)
+        )
+
+    if is_current:
+        asked = [{"role": "user", "parts": [{"type": "text", "content": "Weather?"}]}]
+        answered = [{"role": "assistant", "parts": [{"type": "text", "content": "Sunny."}]}]
+        told = {"gen_ai.input.messages": asked, "gen_ai.output.messages": answered, "gen_ai.request.model": "small-1"}
+        write("gen_ai.client.inference.operation.details", **told)
+    else:
+        write("gen_ai.user.message", {"content": "Weather?"}, **{"gen_ai.request.model": "small-1"})
+        write("gen_ai.choice", {"index": 0, "finish_reason": "stop", "message": {"content": "Sunny."}})
+    assert provider.force_flush()
+    [kept] = stored()
+    assert [(one["role"], one["content"]) for one in kept["messages"]] == [
+        ("user", "Weather?"),
+        ("assistant", "Sunny."),
+    ]
+    assert (kept["model"], kept["reward"]) == ("small-1", None)
+    assert kept["time"] > 1.79e9
+    write("gen_ai.evaluation.result", **{"gen_ai.evaluation.name": "h", "gen_ai.evaluation.score.value": 0.5})
+    provider.shutdown()
+    assert [one["reward"] for one in stored()] == [0.5]
+
+
+def log(number: int, name: str, body: Any = None, **attributes: str) -> dict[str, Any]:
+    listed = [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()]
+    told = {} if body is None else {"body": {"stringValue": json.dumps(body)}}
+    ids = {"traceId": f"{number:032x}", "spanId": f"{number:016x}"}
+    return {**ids, "eventName": name, "timeUnixNano": "17", "attributes": listed, **told}
+
+
+def logs(*records: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}
+
+
+def test_log_records_are_put_together_by_span_and_what_is_half_is_refused(receiver: Receiver) -> None:
+    whole = [log(1, "gen_ai.user.message", {"content": "Hi"}), log(1, "gen_ai.choice", {"message": {"content": "Ho"}})]
+    half, other = log(2, "gen_ai.user.message", {"content": "Hi"}), log(3, "session.started", {"x": 1})
+    judged = log(4, "gen_ai.evaluation.result", **{"gen_ai.evaluation.name": "h"})
+    judged["attributes"].append({"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 1.0}})
+    answer = httpx.post(f"{receiver.url}/v1/logs", json=logs(whole[0], half, other, whole[1], judged))
+    assert answer.status_code == 200
+    partial = answer.json()["partialSuccess"]
+    assert (partial["rejectedLogRecords"], "not among the log records" in partial["errorMessage"]) == ("2", True)
+    [kept] = stored()
+    assert [one["content"] for one in kept["messages"]] == ["Hi", "Ho"]
+    assert httpx.post(f"{receiver.url}/v1/logs", json=logs(*whole)).json() == {}
+    assert len(stored()) == 1
+    Path("logs.jsonl").write_text(json.dumps(logs(*whole)) + "\n", "utf-8")
+    assert import_traces("live", [Path("logs.jsonl")]).duplicates == 1
+
+
+def test_the_sdk_of_langfuse_can_send_here(project: Path) -> None:
+    body = gzip.compress((FIXTURES / "langfuse-5.0.4-spans.pb").read_bytes())
+    headers = {**PROTOBUF, "content-encoding": "gzip"}
+    with Receiver(ReceiverSettings(port=0, api_key="secret-1"), LiveStore("live")) as receiver:
+        for password, status in (("wrong", 401), ("secret-1", 200)):
+            answer = httpx.post(
+                f"{receiver.url}/api/public/otel/v1/traces", content=body, headers=headers, auth=("pk-lf-x", password)
+            )
+            assert answer.status_code == status
+        hostile = {**headers, "authorization": "Basic not=base64"}
+        assert httpx.post(f"{receiver.url}/v1/traces", content=body, headers=hostile).status_code == 401
+    assert [one["messages"][-1]["content"] for one in stored()] == ["", "Sunny.", "Red."]
+
+
 def test_json_is_taken_once_and_answered_once_it_is_on_disk(receiver: Receiver) -> None:
     for _ in range(2):
         answer = httpx.post(f"{receiver.url}/v1/traces", json=request(span(1), span(2)))
@@ -124,7 +207,7 @@ def test_many_clients_at_once_and_an_import_beside_them(receiver: Receiver) -> N
 @pytest.mark.parametrize(
     ("status", "said", "path", "headers", "body"),
     [
-        (404, "only /v1/traces", "/v1/logs", JSON, b"{}"),
+        (404, "only /v1/traces and /v1/logs", "/v1/metrics", JSON, b"{}"),
         (415, "content type 'text/plain'", "/v1/traces", {"content-type": "text/plain"}, b"{}"),
         (415, "encoding 'br'", "/v1/traces", {**JSON, "content-encoding": "br"}, b"{}"),
         (400, "not JSON", "/v1/traces", JSON, b"{"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.experiment.live_status import ArmStatus, LiveStatus, estimate_left
+from evsys_sdk.experiment.jobs.live_status import ArmStatus, LiveStatus, estimate_left
 from evsys_sdk.observers.progress.board import Changes, Repeats, headline, watch_plain
 
 
@@ -83,7 +83,7 @@ def test_without_a_terminal_each_arm_that_ends_is_a_line(capsys: pytest.CaptureF
 PRINTS = """
 import os, subprocess, sys
 from pathlib import Path
-from evsys_sdk.experiment.live_status import LiveStatus
+from evsys_sdk.experiment.jobs.live_status import LiveStatus
 from evsys_sdk.observers.progress.board import watch_live
 
 found = LiveStatus(Path("words"), "w", "running", 1, "here", [])

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evsys_sdk.observers.callbacks.print_progress import PrintProgress
-from evsys_sdk.observers.progress.display import is_live_terminal
 from evsys_sdk.observers.progress.live import LiveDisplay
 from evsys_sdk.observers.progress.plain import PlainDisplay, progress_line
-from evsys_sdk.observers.progress.state import ProgressState, Snapshot
+from evsys_sdk.observers.progress.state import ProgressState, Snapshot, is_live_terminal
 from evsys_sdk.observers.progress.text import count, duration, number, sparkline
 from evsys_sdk.protocols import RunResult
 from evsys_sdk.training.callback import EvalRecord, RunControl

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evsys_sdk.experiment.observed_log_store import LogStoreCallback
+from evsys_sdk.experiment.arms.observed_log_store import LogStoreCallback
 from evsys_sdk.observers.callbacks.csv_metrics import CsvMetrics
 from evsys_sdk.observers.callbacks.local_logger import LocalLogger
 from evsys_sdk.observers.log_stores.jsonl import JsonlLogStore

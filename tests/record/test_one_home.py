@@ -60,15 +60,15 @@ WORDS_THAT_ARE_NO_KINDS = {
 }
 NAMES_ELSEWHERE = {
     ("deploy/base_model.py", "config.json"): "of a model, in the layout of transformers",
-    ("data/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
+    ("data/workspace/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
     ("eval/model_eval.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
 }
 MAY_OPEN = {
     "dashboard/local.py": "pages for people are shown as text",
     "dashboard/upload.py": "pages for people are sent as text",
-    "experiment/background.py": "console.log is written by the process in the background, and followed as text",
+    "experiment/jobs/background.py": "console.log is written by the process in the background, and followed as text",
     "experiment/launchers/ray.py": "the token is made by the launcher, and means nothing to a reader",
-    "experiment/rows.py": "datasets.json is a note for people; no reader",
+    "experiment/arms/rows.py": "datasets.json is a note for people; no reader",
     "experiment/run_benchmarks.py": "benchmarks.json is a note for people; no reader",
     "algorithms/examples.py": "rendered_examples.md is a page for people; no reader",
 }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.experiment.live_status import experiment_status
+from evsys_sdk.experiment.jobs.live_status import experiment_status
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.folders import begin_run, note_length, write_result
 from evsys_sdk.record.layout import ExperimentFiles

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.training.order import BatchOrder
+from evsys_sdk.training.batch import BatchOrder
 
 orders = st.builds(BatchOrder, st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**62))
 

@@ -25,8 +25,7 @@ from pydantic import Field, field_validator
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
 from ..protocols import AlgorithmTraits
-from ..training.batch import TrainingBatch
-from ..training.order import BatchOrder
+from ..training.batch import BatchOrder, TrainingBatch
 from ..training.schedule import Schedule, ScheduleKind
 
 if TYPE_CHECKING:

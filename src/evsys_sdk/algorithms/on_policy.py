@@ -13,15 +13,15 @@ from pydantic import Field, model_validator
 from ..backends.client import SamplingClient, SamplingParams
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
-from ..data import HarborTask, TargetFormat, parse_rows
+from ..data import HarborTask, TargetFormat, detect_format, parse_rows
+from ..inference.renderer import row_messages
 from ..log import get_logger
 from ..protocols import AlgorithmTraits, RolloutTraits, Row
 from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, RolloutRequest
 from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness, import_agent
 from ..rollouts.policy import ContextFullError, SamplerPolicy
-from ..rollouts.rollout import AllFailedError, Message, Rollout, Turn
+from ..rollouts.rollout import AllFailedError, Message, Rollout, Turn, opening
 from .base import BaseAlgorithm, PlannedWork, TrainingConfig
-from .prompts import prompt_of
 
 
 class SamplingConfig(Strict):
@@ -237,3 +237,22 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
         "time/rollouts_s": sum(rollout.seconds for rollout in rollouts),
     }
     return metrics | ({"reward/mean": sum(rewards) / len(rewards)} if rewards else {})
+
+
+def conversation_of(row: Row) -> list[Message]:
+    """Everything that is said in a row: a task's opening, an example's inputs, or a whole conversation."""
+    shape = detect_format(row)
+    if shape == "harbor_task":
+        [task] = parse_rows([row], TargetFormat.HARBOR_TASK)
+        return opening(task)
+    if shape == "prompt_dataset":
+        [example] = parse_rows([row], TargetFormat.PROMPT_DATASET)
+        return [{"role": "user", "content": "\n".join(str(value) for value in example.inputs.values())}]
+    [chat] = parse_rows([row], TargetFormat.CHAT_MESSAGES)
+    return [dict(message) for message in row_messages(chat)]
+
+
+def prompt_of(row: Row) -> list[Message]:
+    """What the model is shown: the conversation up to its last answer."""
+    messages = conversation_of(row)
+    return messages[:-1] if len(messages) > 1 and messages[-1]["role"] == "assistant" else messages

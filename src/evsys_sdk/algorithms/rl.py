@@ -7,9 +7,10 @@ above its group; a group whose rewards are all the same says nothing and is drop
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -21,12 +22,44 @@ from ..config.fields import NOT_SEARCHED, searched
 from ..rollouts.datums import rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
-from .mastery import Mastery
 from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient
     from ..training.loop import LoopSettings
+
+
+# `Mastery` notices when there is nothing left to learn: every attempt earns the most that any attempt has earned.
+#
+# Batches then hold no differences to learn from. Without this a run that has succeeded would end like one that never
+# got a reward.
+@dataclass(slots=True)
+class Mastery:
+    """The range of rewards seen, and for how many batches in a row all of them were at its upper end."""
+
+    patience: int = 3
+    lowest: float = math.inf
+    highest: float = -math.inf
+    in_a_row: int = 0
+
+    def reached(self, rewards: Sequence[float]) -> bool:
+        """Take note of a batch; says whether enough of them in a row were perfect."""
+        if rewards:
+            self.lowest, self.highest = min(self.lowest, *rewards), max(self.highest, *rewards)
+            # Where nothing but one reward was ever seen, nobody knows whether it is a good one.
+            perfect = min(rewards) == self.highest > self.lowest
+            self.in_a_row = self.in_a_row + 1 if perfect else 0
+        return self.in_a_row >= self.patience
+
+    def state(self) -> dict[str, float]:
+        """What `restore` needs after a resume, as finite numbers."""
+        return {key: value for key, value in asdict(self).items() if math.isfinite(value)}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from a saved state."""
+        self.lowest, self.highest = state.get("lowest", math.inf), state.get("highest", -math.inf)
+        self.in_a_row = int(state.get("in_a_row", 0))
+
 
 type Advantage = Literal["mean", "std", "rloo"]
 type Normalisation = Literal["token", "sequence", "fixed"]
@@ -271,3 +304,11 @@ def _whole_sequence(datum: Datum) -> list[int]:
 
 def _up_to_multiple(steps: int, of: int) -> int:
     return -(-steps // of) * of
+
+
+# Whatever backend the run names: for trying a config without spending anything.
+class MockRL(RL):
+    """Policy gradient that always runs on the mock backend."""
+
+    name: ClassVar[str] = "mock_rl"
+    pinned_backend: ClassVar[str | None] = "mock"

@@ -57,3 +57,11 @@ class SFT(BaseAlgorithm):
     @property
     def uses_every_row(self) -> bool:
         return self.cfg.too_long == "error"
+
+
+# Whatever backend the run names: for trying a config without spending anything.
+class MockSFT(SFT):
+    """Supervised fine-tuning that always runs on the mock backend."""
+
+    name: ClassVar[str] = "mock_sft"
+    pinned_backend: ClassVar[str | None] = "mock"

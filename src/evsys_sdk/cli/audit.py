@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import emit, import_option, json_option
+from .output import emit, json_option, recheck_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..experiment.audit import AuditReport
+    from ..experiment.audit.audit import AuditReport
 
 _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·", "yellow")}
 
@@ -22,25 +22,29 @@ _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·",
     "--anchor", metavar="git|dashboard|FILE", help="Check what was noted there, then note the head of the journal."
 )
 @json_option
-@import_option
-def audit(experiment: str | None, anchor: str | None, as_json: bool) -> None:
+@recheck_option
+def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tuple[str, ...]) -> None:
     """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
 
-    Your own verifiers are needed to judge answers again: name them with --import. Where the environment names a
-    dashboard (EVSYS_API_KEY), its anchors are compared as well. Exits with 2 if anything is flagged.
+    Your own verifiers are needed to judge answers again: the project's settings, its run or --import name them. They do
+    so in another process, which has no say in anything else. Where the environment names a dashboard (EVSYS_API_KEY),
+    its anchors are compared as well. Exits with 2 if anything is flagged.
     """
     from pathlib import Path
 
     from ..dashboard import remote_record
-    from ..experiment.audit import audit_experiment
+    from ..experiment.audit.audit import audit_experiment
 
     folders = _find(experiment)
     file = Path(anchor) if anchor is not None and anchor not in ("git", "dashboard") else None
     ask = anchor == "dashboard" or remote_record.is_named()
     reports = [
-        audit_experiment(folder, anchors=file, witnessed=remote_record.read_anchors(folder) if ask else ())
+        audit_experiment(
+            folder, anchors=file, witnessed=remote_record.read_anchors(folder) if ask else (), imports=imports
+        )
         for folder in folders
     ]
+    _forget_summaries(folders)
     for report in reports:
         _journal(report)
         if anchor is not None and report.clean:
@@ -73,6 +77,16 @@ def _journal(report: AuditReport) -> None:
     if flags != (before[-1] if before else []):
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
+
+
+def _forget_summaries(folders: list[Path]) -> None:
+    """Have history read these records themselves: what it remembers of them is a file that anybody can write."""
+    from ..history.cache import SummaryCache
+
+    for root in dict.fromkeys(folder.parent for folder in folders):
+        cache = SummaryCache(root)
+        cache.write((), gone=[folder.name for folder in folders if folder.parent == root])
+        cache.close()
 
 
 def _anchor(folder: Path, place: str) -> None:

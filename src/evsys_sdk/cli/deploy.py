@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the deployer. May be repeated.")
 @click.option("--gated", is_flag=True, help="Only if the gate let these weights pass against what is live.")
 @click.option("--share", type=float, help="Answer this part of the requests first, e.g. 0.05, beside what is live.")
+@click.option(
+    "--shadow", type=float, help="Answer this part of the requests too, unseen, beside what is live: see docs/gate.md."
+)
 @click.option("--despite-audit", is_flag=True, help="Ship it although its record does not hold.")
 @json_option
 @import_option
@@ -34,6 +37,7 @@ def deploy(
     params: tuple[str, ...],
     gated: bool,
     share: float | None,
+    shadow: float | None,
     despite_audit: bool,
     as_json: bool,
 ) -> None:
@@ -55,6 +59,7 @@ def deploy(
         folder=Path(out) if out else None,
         despite_audit=despite_audit,
         share=share,
+        shadow=shadow,
     )
     emit(deployment.to_dict(), as_json, lambda: _render(deployment))
 

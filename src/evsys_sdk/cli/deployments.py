@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,16 +28,15 @@ def list_(name: str | None, as_json: bool) -> None:
 
     known = Deployments.read()
     chosen = [one for one in known.all if name in (None, one.name)]
-    answer = [
-        {**one.to_dict(), "live": known.live.get(one.name) == one.id, "share": _share(known, one)} for one in chosen
-    ]
+    answer = [{**one.to_dict(), "live": known.live.get(one.name) == one.id, **_stage_of(known, one)} for one in chosen]
     emit(answer, as_json, lambda: _list(known, chosen))
 
 
 @deployments.command()
 @click.argument("deployment")
+@click.option("--traces", metavar="STORE", help="Say how far its shadow has come, by what evsys serve --traces keeps.")
 @json_option
-def show(deployment: str, as_json: bool) -> None:
+def show(deployment: str, traces: str | None, as_json: bool) -> None:
     """Show DEPLOYMENT, by its id or by the name it is live under, and whether its files are as they were shipped."""
     from ..deploy.deployments import Deployments
     from ..deploy.ship import check_whole
@@ -50,7 +50,12 @@ def show(deployment: str, as_json: bool) -> None:
     except DataError as error:
         damage = str(error)
     answer = {**found.to_dict(), "live": known.live.get(found.name) == found.id, "damage": damage or None}
-    emit(answer, as_json, lambda: _show(found, live=bool(answer["live"]), damage=damage))
+    answer |= _stage_of(known, found)
+    if traces is not None:
+        from ..loop.live_scores import count_shadow
+
+        answer["shadow_answers"] = count_shadow(traces, found.id).to_dict()
+    emit(answer, as_json, lambda: _show(found, answer, _state(known, found)))
     if damage:
         click.get_current_context().exit(2)
 
@@ -81,14 +86,10 @@ def step(name: str, policy: str, store: str, as_json: bool) -> None:
     """Give what is staged under NAME more requests, or take it back, by its live scores."""
     from ..deploy.policy import load_policy
     from ..deploy.rollout import take_step
-    from ..loop.traces.store import TraceStore
+    from ..loop.live_scores import TracedScores
 
-    def read_scores(deployment: Deployment, since: float) -> list[float]:
-        answered = (one for one in TraceStore(store).read() if one["model"] == deployment.id)
-        timed = sorted((one["time"] or 0.0, one["reward"]) for one in answered if one["reward"] is not None)
-        return [reward for time, reward in timed if time >= since]
-
-    found = take_step(name, load_policy(policy), read_scores)
+    found_policy = load_policy(policy)
+    found = take_step(name, found_policy, TracedScores(store, found_policy.rollout.shadow))
     emit(found.to_dict(), as_json, lambda: click.echo(f"{found.action}: {found.reason}"))
 
 
@@ -110,9 +111,9 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
     click.echo(table(("deployment", "", "kind", "from", "gate", "when"), rows))
 
 
-def _show(found: Deployment, *, live: bool, damage: str) -> None:
+def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
     source = found.source
-    click.secho(f"{found.id} ({found.kind}){', live' if live else ''}", bold=True)
+    click.secho(f"{found.id} ({found.kind}){', ' + state if state else ''}", bold=True)
     click.echo(f"  where       {found.location}")
     click.echo(f"  from        {source.get('path')} / {source.get('arm')} / {source.get('checkpoint')}")
     click.echo(f"  base model  {source.get('base_model')}")
@@ -120,19 +121,27 @@ def _show(found: Deployment, *, live: bool, damage: str) -> None:
     click.echo(f"  gate        {found.gate or 'none was asked for'}")
     for name, value in found.facts.items():
         click.echo(f"  {name:<11} {value}")
-    click.echo(f"  files       {len(found.files)}, {damage or 'all as they were shipped'}")
+    click.echo(f"  files       {len(found.files)}, {answer['damage'] or 'all as they were shipped'}")
+    if counts := answer.get("shadow_answers"):
+        click.echo(
+            f"  shadow      {counts['answered']} requests answered, {counts['failed']} of them without an answer; "
+            f"{counts['missed']} it did not get round to"
+        )
 
 
 def _state(known: Deployments, one: Deployment) -> str:
     if known.live.get(one.name) == one.id:
         return "live"
-    share = _share(known, one)
-    return f"{share:.0%} of requests" if share else ""
-
-
-def _share(known: Deployments, one: Deployment) -> float | None:
     staged = known.staged.get(one.name)
-    return staged.share if staged and staged.deployment == one.id else None
+    return staged.told if staged and staged.deployment == one.id else ""
+
+
+def _stage_of(known: Deployments, one: Deployment) -> dict[str, float | None]:
+    """The share of the requests that it answers, or that it shadows."""
+    staged = known.staged.get(one.name)
+    share = staged.share if staged and staged.deployment == one.id else None
+    is_shadow = bool(staged and staged.is_shadow)
+    return {"share": None if is_shadow else share, "shadow": share if is_shadow else None}
 
 
 def _when(time: float | None) -> str:

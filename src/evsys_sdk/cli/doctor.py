@@ -160,8 +160,7 @@ def _asked(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
 
 
 def _report(answer: dict[str, Any], server: Server, cached: bool, as_json: bool) -> None:
-    from ..backends.probes.facts import Facts
-    from ..backends.probes.report import consequences
+    from ..backends.probes.facts import Facts, consequences
 
     facts = Facts.from_dict(answer["facts"])
     told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
@@ -169,7 +168,7 @@ def _report(answer: dict[str, Any], server: Server, cached: bool, as_json: bool)
 
 
 def _render(told: dict[str, Any], facts: Facts) -> None:
-    from ..backends.probes.report import MEANING
+    from ..backends.probes.facts import MEANING
 
     problems: dict[str, str] = told["problems"]
     rows = [(name, _shown(name, getattr(facts, name), problems), meaning) for name, meaning in MEANING.items()]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import emit, import_option, json_option
+from .output import emit, json_option, recheck_option
 
 if TYPE_CHECKING:
     from ..deploy.gate import Decision
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.option("--policy", required=True, type=click.Path(), help="YAML file that says what must hold.")
 @click.option("--checkpoint", default="final", show_default=True, help="final, best, or the name of a checkpoint.")
 @json_option
-@import_option
-def gate(candidate: str, current: str, policy: str, checkpoint: str, as_json: bool) -> None:
+@recheck_option
+def gate(candidate: str, current: str, policy: str, checkpoint: str, as_json: bool, imports: tuple[str, ...]) -> None:
     """Judge CANDIDATE, an experiment or EXPERIMENT/ARM, against what is live, by a policy; the decision is recorded.
 
     Exits with 2 if it is refused. Then evsys deploy --gated ships only what passed.
@@ -28,7 +28,7 @@ def gate(candidate: str, current: str, policy: str, checkpoint: str, as_json: bo
     from ..deploy.policy import load_policy
     from ..deploy.source import find_source
 
-    decision = judge(find_source(candidate, checkpoint=checkpoint), current, load_policy(policy))
+    decision = judge(find_source(candidate, checkpoint=checkpoint), current, load_policy(policy), imports=imports)
     emit(decision.to_dict(), as_json, lambda: _render(decision))
     if not decision.passed:
         click.get_current_context().exit(2)

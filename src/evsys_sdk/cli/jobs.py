@@ -1,4 +1,4 @@
-"""`evsys status`, `attach` and `cancel`: experiments that run in the background, or on another terminal."""
+"""`evsys status`, `attach`, `approve`, `cancel` and `logs`: experiments that run elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .output import emit, fit_table, json_option
 from .record_options import root_option
 
 if TYPE_CHECKING:
-    from ..experiment.live_status import ArmStatus, LiveStatus
+    from ..experiment.jobs.live_status import ArmStatus, LiveStatus
+
 
 _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
 
@@ -23,7 +24,7 @@ _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
 @json_option
 def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int:
     """Show how EXPERIMENT is getting on, arm by arm; without it, everything that is running."""
-    from ..experiment.live_status import experiment_status
+    from ..experiment.jobs.live_status import experiment_status
 
     if experiment is not None:
         found = experiment_status(_find(experiment, roots))
@@ -40,8 +41,8 @@ def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int
 @json_option
 def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
     """Follow what EXPERIMENT prints until it has ended. Ctrl-C lets go of it; it runs on."""
-    from ..experiment.background import follow, wait_for_end
-    from ..experiment.live_status import experiment_status
+    from ..experiment.jobs.background import follow, wait_for_end
+    from ..experiment.jobs.live_status import experiment_status
     from ..record.layout import ExperimentFiles
 
     path = _find(experiment, roots)
@@ -65,7 +66,7 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
 @json_option
 def approve(experiment: str, reject: bool, reason: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
     """Let EXPERIMENT start, which waits for it because of `budget: {needs_approval: true}`."""
-    from ..experiment.approval import decide
+    from ..experiment.jobs.approval import decide
 
     path = _find(experiment, roots)
     event = decide(path, approve=not reject, reason=reason, author=author)
@@ -81,7 +82,7 @@ def approve(experiment: str, reject: bool, reason: str, author: str, roots: tupl
 @json_option
 def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...], as_json: bool) -> int:
     """Stop EXPERIMENT after its current steps, with checkpoints to go on from."""
-    from ..experiment.background import cancel as cancel_experiment
+    from ..experiment.jobs.background import cancel as cancel_experiment
 
     path = _find(experiment, roots)
     outcome = cancel_experiment(path, patience_s=patience_s, kill=kill)
@@ -157,3 +158,63 @@ def _told(path: Path, outcome: dict[str, Any]) -> str:
         return f"{path} has not stopped yet. It finishes its steps; --kill ends it."
     how = "was ended" if outcome["killed"] else "has stopped, with checkpoints"
     return f"{path} {how}. Run the same command again to go on."
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--arm", default="", help="Which arm; by default the first that has begun.")
+@click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of what it printed.")
+@click.option("--rollouts", "split", metavar="SPLIT", help="The last answers: of val, test or training.")
+@click.option("--last", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many lines.")
+@root_option
+@json_option
+def logs(
+    experiment: str,
+    arm: str,
+    wanted: str | None,
+    split: str | None,
+    last: int,
+    roots: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show the last lines that EXPERIMENT (a path, an id, its beginning, or a name) left behind."""
+    from pathlib import Path
+
+    from ..history.find import find_experiment
+    from ..record.reader import ExperimentRecord
+    from ..record.tails import last_console, last_metrics, last_rollouts
+
+    record = ExperimentRecord(find_experiment(experiment, [Path(root) for root in roots] or None))
+    answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}
+    if wanted is None and split is None:
+        answer |= {"what": "console", "lines": last_console(record.files, last)}
+    else:
+        run = _choose_arm(record.runs, arm)
+        lines = last_rollouts(run.files, split, last) if split is not None else last_metrics(run.files, last)
+        answer |= {"arm": run.name, "what": f"rollouts of {split}" if split is not None else "metrics", "lines": lines}
+    emit(answer, as_json, lambda: _render_logs(answer))
+
+
+def _choose_arm(runs: list[Any], name: str) -> Any:
+    from ..errors import DataError, closest, show
+
+    if not name:
+        found = next((run for run in runs if run.starts), None) or next(iter(runs), None)
+        if found is None:
+            raise DataError("this experiment has no arm yet. See how it gets on with: evsys status")
+        return found
+    names = {run.name: run for run in runs}
+    if name not in names:
+        guess = closest(name, names)
+        hint = f"Did you mean '{guess}'?" if guess else f"Choose one of: {', '.join(list(names)[:5])}."
+        raise DataError(f"there is no arm {show(name)}. {hint}")
+    return names[name]
+
+
+def _render_logs(answer: dict[str, Any]) -> None:
+    import json
+
+    for line in answer["lines"]:
+        click.echo(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False))
+    if not answer["lines"]:
+        click.echo(f"{answer['path']} ({answer['state']}) has no {answer['what']}.", err=True)

@@ -10,6 +10,8 @@ import click
 from .output import emit, import_option, json_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..loop.loop import Loop
 
 
@@ -38,9 +40,12 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
     if status:
         _show(running, as_json)
         return
+    report = _find_dashboard(running)
+    report()
     while True:
         over = False
         for step in running.steps():
+            report()
             over = over or step.over_budget
             if as_json:
                 import json
@@ -53,6 +58,30 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
         if not follow or running.stop_file.exists():
             return
         time.sleep(every)
+
+
+def _find_dashboard(running: Loop) -> Callable[[], None]:
+    """What reports a loop to the dashboard that the environment names, if it names one and anything has changed.
+
+    The loop goes on whatever becomes of that.
+    """
+    from os import environ
+
+    if not (environ.get("EVSYS_API_KEY") and environ.get("EVSYS_PROJECT_ID")):
+        return lambda: None
+    from ..dashboard.client import DashboardClient
+    from ..loop.page import describe_loop
+
+    client, told = DashboardClient(raise_refusals=False), dict[str, Any]()
+
+    def report() -> None:
+        nonlocal told
+        page = describe_loop(running)
+        if page != told:
+            client.log_loop(running.system.name, page)
+            told = page
+
+    return report
 
 
 def _show(running: Loop, as_json: bool) -> None:

@@ -61,6 +61,17 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+def recheck_option[F: Callable[..., Any]](command: F) -> F:
+    """Add `--import` to a command that must not be spoken for: another process imports what it names."""
+    return click.option(
+        "--import",
+        "imports",
+        multiple=True,
+        metavar="MODULE",
+        help="Let your own verifiers and metrics judge again: a module name or a .py file. May be repeated.",
+    )(command)
+
+
 def import_option[F: Callable[..., Any]](command: F) -> F:
     """Add `--import`, which loads the user's own extensions before the command runs."""
 

@@ -68,7 +68,7 @@ def _cells(needs: Needs) -> tuple[str, str, str, str, str]:
 
 
 def _verdict(name: str, limit: LimitPlan) -> str:
-    from ..spend.budget import amount
+    from ..spend.ledger import amount
 
     unit = name.rpartition(".")[2]
     whose = "each arm's own budget" if name.startswith("per_arm.") else "budget"

@@ -84,7 +84,7 @@ def run(
 
 def _detach(experiment: Experiment, *, resume: bool, fresh: bool, as_json: bool) -> int:
     """Start the same command in the background, on the folder that is made or found here."""
-    from ..experiment.background import start_in_background
+    from ..experiment.jobs.background import start_in_background
     from ..record.reader import experiment_id
 
     folder = experiment.open(resume=resume, fresh=fresh)
@@ -106,7 +106,7 @@ def _render_detached(answer: dict[str, Any]) -> None:
 
 def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
     """The config with what the command line overrides."""
-    from ..experiment.overrides import rehearsal, with_steps
+    from ..experiment.arms.overrides import rehearsal, with_steps
 
     if dry:
         return rehearsal(config, steps=steps)
@@ -116,7 +116,7 @@ def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Exper
 def _build_watched(config: ExperimentConfig) -> Experiment:
     """The experiment with a view of it: one arm as a bar, several as a board; lines where nothing can be redrawn."""
     from ..experiment import Experiment
-    from ..observers.progress.display import is_live_terminal
+    from ..observers.progress.state import is_live_terminal
     from ..registry import get_callback
 
     own = any(spec.kind == "print_progress" for spec in config.callbacks)

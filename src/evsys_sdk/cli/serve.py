@@ -11,6 +11,7 @@ from ..errors import ConfigError
 from .output import import_option, json_option
 
 KEY_VARIABLE = "EVSYS_SERVE_API_KEY"
+FEEDBACK_KEY_VARIABLE = "EVSYS_SERVE_FEEDBACK_KEY"
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
@@ -64,6 +65,14 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial time per operation, for benchmarks."
 )
 @click.option("--traces", metavar="NAME", help="Keep chats as traces in this store: see evsys traces.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option(
+    "--feedback-key-file",
+    type=click.Path(),
+    help=f"File with a key that sends feedback and does nothing else; or set {FEEDBACK_KEY_VARIABLE}.",
+)
 @json_option
 @import_option
 def serve(
@@ -72,6 +81,8 @@ def serve(
     api_key_file: str | None,
     state_dir: str | None,
     traces: str | None,
+    feedback: tuple[str, ...],
+    feedback_key_file: str | None,
     **options: Any,
 ) -> int:
     """Serve models to any client of the Tinker protocol, for instance the `tinker` package, and of OpenAI's API.
@@ -86,23 +97,27 @@ def serve(
     from ..server.run import serve as run
     from ..server.settings import ServeSettings
     from .params import read_params
+    from .traces import read_rules
 
     folder = Path(state_dir) if state_dir else workspace_dir() / "serve"
     catalog = DeployedModels()
     wanted = catalog.base_models(options["backend"])  # what is deployed needs its base
     options["models"] = tuple(dict.fromkeys([*options["models"], *wanted]))
     given = read_params(params, "--backend-param")
-    settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, api_key=_key(api_key_file), **options)
+    keys = {"api_key": _key(api_key_file), "feedback_key": _feedback_key(feedback_key_file)}
+    settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, **keys, **options)
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
     if traces is None:
+        if feedback or settings.feedback_key:
+            raise ConfigError("feedback is kept with the traces that it is about. Name a store for them with --traces.")
         run(settings, lambda url: _announce(url, settings, as_json), catalog)
         return 0
     from ..loop.traces.request_log import RequestLog
     from ..loop.traces.store import LiveStore
 
-    log = RequestLog(LiveStore(traces))
+    log = RequestLog(LiveStore(traces), read_rules(feedback))
     try:
-        run(settings, lambda url: _announce(url, settings, as_json), catalog, log.wrap)
+        run(settings, lambda url: _announce(url, settings, as_json), catalog, log)
     finally:
         log.close()
     return 0
@@ -125,19 +140,27 @@ def _announce(url: str, settings: Any, as_json: bool) -> None:
 
 
 def _key(file: str | None) -> str | None:
-    import os
-
-    if not file:
-        key = os.environ.get(KEY_VARIABLE, "").strip()
-    else:
-        try:
-            key = Path(file).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"--api-key-file {file} cannot be read ({error.strerror}).") from None
-        if not key:
-            raise ConfigError(f"--api-key-file {file} is empty. Write the key into it.")
+    key = _read_key(file, "--api-key-file", KEY_VARIABLE)
     if key and not key.startswith(("tml-", "eyJ")):
         from ..log import get_logger
 
         get_logger(__name__).warning("the tinker package takes only keys that start with 'tml-'; this one does not.")
     return key or None
+
+
+def _feedback_key(file: str | None) -> str | None:
+    return _read_key(file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None
+
+
+def _read_key(file: str | None, option: str, variable: str) -> str:
+    import os
+
+    if not file:
+        return os.environ.get(variable, "").strip()
+    try:
+        key = Path(file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"{option} {file} cannot be read ({error.strerror}).") from None
+    if not key:
+        raise ConfigError(f"{option} {file} is empty. Write the key into it.")
+    return key

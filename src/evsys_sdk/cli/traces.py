@@ -42,9 +42,39 @@ def import_(
     from ..loop.traces.store import import_traces
 
     report = import_traces(
-        name, files, format=format, rules=_rules(feedback), most_bad=most_bad, keep_personal=keep_personal
+        name, files, format=format, rules=read_rules(feedback), most_bad=most_bad, keep_personal=keep_personal
     )
     emit(report.to_dict(), as_json, lambda: _render(report))
+
+
+@traces.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="Store of the traces that it is about.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@json_option
+def feedback(files: tuple[Path, ...], name: str, feedback: tuple[str, ...], keep_personal: bool, as_json: bool) -> int:
+    """Join the feedback in FILES to the traces of a store, by the ids of the answers; exits 2 if some fits none."""
+    from ..loop.traces.feedback_log import import_feedback, show_unknown
+
+    report = import_feedback(name, files, rules=read_rules(feedback), keep_personal=keep_personal)
+
+    def render() -> None:
+        click.echo(
+            f"{name}: {report.added} pieces of feedback added ({report.changed} changed, {report.late} about traces "
+            f"that a round has taken), {report.known} were there already"
+        )
+        if report.unknown:
+            click.echo(f"  unknown    {len(report.unknown)} name no answer: {show_unknown(report)}")
+        if report.crowded:
+            click.echo(f"  left out   {report.crowded} about answers of which much was said already")
+        for reason, where in report.reasons.items():
+            click.echo(f"  bad        {where}: {reason}")
+
+    emit(report.to_dict(), as_json, render)
+    return 2 if report.unknown or report.bad or report.crowded else 0
 
 
 @traces.command()
@@ -74,7 +104,7 @@ def listen(
 
     key = _read_key(api_key_file) if api_key_file else None
     settings = ReceiverSettings(host, port, key, allow_anyone)
-    with Receiver(settings, LiveStore(name, rules=_rules(feedback), keep_personal=keep_personal)) as receiver:
+    with Receiver(settings, LiveStore(name, rules=read_rules(feedback), keep_personal=keep_personal)) as receiver:
         told = f"{name} receives traces at {receiver.url}{PATH}. Ctrl-C stops it."
         emit({"url": receiver.url, "path": PATH, "name": name}, as_json, lambda: click.echo(told))
         _wait_for_signal()
@@ -149,7 +179,8 @@ def _wait_for_signal() -> None:
     stop.wait()
 
 
-def _rules(feedback: tuple[str, ...]) -> list[RewardRule]:
+def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:
+    """How feedback becomes a reward, as the command line says it."""
     from ..errors import ConfigError
     from ..loop.traces.trace import BadRecord, RewardRule
 

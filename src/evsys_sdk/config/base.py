@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from ..lazy import spare_pydantic_its_plugins
+
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic_core import CoreSchema
+
+spare_pydantic_its_plugins()
 
 NAME_PATTERN = r"^[^\s/\\\x00-\x1f.][^/\\\x00-\x1f]*$"
 

@@ -17,6 +17,7 @@ from .shapes import (
     Edge,
     ExperimentDetail,
     Lineage,
+    Look,
     Node,
     Run,
     Spend,
@@ -45,6 +46,7 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
         next=_texts(conclusion.get("next")),
         not_scored={key: text(value) for key, value in part(conclusion, "not_scored").items()},
         looks=_object(conclusion.get("looks")),
+        interim=_looks(data),
         noise_floor=_object(conclusion.get("noise_floor")),
         smallest_detectable=number(conclusion.get("smallest_detectable")),
         failures=[{"arm": arm.arm, "reason": arm.problem} for arm in data.arms if arm.problem],
@@ -111,6 +113,28 @@ def _claim(data: ExperimentData) -> Claim:
         registered_at=data.registered_at,
         sha256=text(data.conclusion.get("hypothesis_sha256")),
     )
+
+
+def _looks(data: ExperimentData) -> list[Look]:
+    """Every look that was noted, and the one that the conclusion rests on; a look that was taken again counts once."""
+    found = {_whole(row.get("look")) or 0: row for row in data.looks}
+    last = part(data.conclusion, "sequential")
+    if last and (place := _whole(last.get("look"))) is not None and place not in found:
+        told = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
+        found[place] = {**last, **told, "why": last.get("outcome")}
+    return [
+        Look(
+            look=at,
+            of=_whole(row.get("of")) or 0,
+            seeds=_whole(row.get("seeds")) or 0,
+            verdict=text(row.get("verdict")),
+            error=number(row.get("error")),
+            chance=number(row.get("chance")),
+            ends=row.get("ends") is True,
+            why=text(row.get("why")),
+        )
+        for at, row in sorted(found.items())
+    ]
 
 
 def _runs(data: ExperimentData, varied: Sequence[str]) -> list[Run]:

@@ -14,7 +14,6 @@ DashboardClientError, at the call itself where it reports something rare, at a l
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import Any, Self
 from ..errors import DashboardClientError, DataError, show
 from ..log import get_logger
 from ..record.jsonable import jsonable
+from ..record.jsonl_file import count_forks
 from ..redact import redact, redact_text
 from .connection import Connection, new_id
 from .mirror import BATCH_BYTES, Mirror, encode_record
@@ -62,7 +62,7 @@ class DashboardClient:
         self._mirror: Mirror | None = None
         self._sender: Sender | None = None
         self._opening = threading.Lock()
-        self._pid = 0
+        self._forks = 0
         self._told: DashboardClientError | None = None
 
     # -- experiments and runs ------------------------------------------------------------------------------------------
@@ -212,6 +212,11 @@ class DashboardClient:
         head = _text("the chain's head", chain_head)
         self._report({"kind": "anchor", "experiment": experiment_id, "events": events, "head": head})
 
+    def log_loop(self, system: str, page: Mapping[str, Any]) -> None:
+        """Report how a closed loop stands, as `evsys loop --status --json` tells it."""
+        record = {"kind": "loop", "system": check_id(system, "the loop's system"), "at": time.time()}
+        self._report({**record, "page": dict(page)}, wait=False)
+
     def answer_request(self, request_id: str, state: str, answer: str = "") -> None:
         """Say what came of a request: `taken`, `done` or `refused`."""
         self._report({"kind": "answer", "request": request_id, "state": state, "answer": answer}, wait=False)
@@ -256,30 +261,30 @@ class DashboardClient:
         self._append(line, wait=wait and self._raise)
 
     def _append(self, line: bytes, *, wait: bool = False) -> None:
-        if self._mirror is None or self._pid != os.getpid():
+        if self._mirror is None or self._forks != count_forks():
             self._open()
         mirror, sender = self._mirror, self._sender
         assert mirror is not None
-        number = mirror.append(line)
+        length = mirror.append(line)
         if sender is None:
             return
-        sender.wake(number + 1)
+        if length >= sender.wakes_at:
+            sender.wake()
         if wait:
-            sender.wait_for(number + 1, _CALL_S)
+            sender.wait_for(length, _CALL_S)
         if sender.refusal is not None or sender.has_rejections:
             self._tell_refusals(sender)
 
     def _open(self) -> None:
         """The stream of this process; a forked child makes its own, because it has no sender."""
         with self._opening:
-            if self._mirror is not None and self._pid == os.getpid():
+            if self._mirror is not None and self._forks == count_forks():
                 return
             self._mirror = mirror = Mirror(self.connection.mirror_dir, self.connection.project)
-            self._pid = os.getpid()
+            self._forks = count_forks()
             self._sender = None
             if not self.connection.offline:
-                self._sender = Sender(self.connection, mirror.path, self._on_request)
-                self._sender.wake(mirror.length)
+                self._sender = Sender(self.connection, mirror, self._on_request)
             atexit.register(self.close)
 
     def _tell_refusals(self, sender: Sender) -> None:

@@ -5,7 +5,6 @@ All reading of files for the dashboard is here and in `local_rollouts.py`, throu
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,26 +14,21 @@ from ..errors import EvsysError
 from ..history.detail import Detail, checkpoints, commands, read_detail
 from ..history.filters import NO_VERDICT, ORDERS, Filters, select
 from ..history.filters import count as count_experiments
-from ..history.index import HistoryIndex
+from ..history.index import HistoryIndex, fingerprint
 from ..history.notes import add_note
 from ..history.outcome import is_score
+from ..history.summary import ExperimentSummary
 from ..record.events import Journal, Kind
-from ..record.layout import ExperimentFiles, LogFiles, RunFiles
-from ..record.runs import RunRecord, add_spend
-from ..record.values import (
-    Object,
-    items,
-    mtime,
-    number,
-    part,
-    read_lines,
-    text,
-)
+from ..record.layout import ExperimentFiles, RunFiles
+from ..record.runs import RunRecord
+from ..record.values import Object, items, mtime, number, part, read_lines, text
 from ..redact import redact, redact_text
 from .cursors import read_cursor, write_cursor
 from .local_data import local_entries, local_rows
+from .local_index import LocalIndex
+from .local_metrics import LocalMetrics
 from .local_rollouts import LocalRollouts
-from .local_rows import checkpoint_of, event_of, experiment_of, note_of, request_of, version_of
+from .local_rows import checkpoint_of, event_of, experiment_of, latest_of, note_of, request_of, version_of
 from .shapes import (
     Anchor,
     ControlRequest,
@@ -63,14 +57,11 @@ from .source import (
     RolloutQuery,
 )
 
-_LOGS, _TRAINING = RunFiles(Path()).logs, RunFiles(Path()).logs.below(LogFiles.training.name)
-_METRICS = tuple(path.as_posix() for path in (_LOGS.metrics, LogFiles(Path()).metrics, _TRAINING.metrics))
-_TIMING = tuple(path.as_posix() for path in (_LOGS.timing, _TRAINING.timing))
 _REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
 _RECENT = 40
+_SETTLED = ("completed", "failed", "budget")
+_MOST_FINISHED = 8
 _MOST_FACETS = 200
-
-type Metrics = dict[str, dict[float, float | None]]
 
 
 class LocalRecords:
@@ -78,31 +69,36 @@ class LocalRecords:
 
     def __init__(self, roots: Sequence[Path], project: Path) -> None:
         self.roots, self.project = list(roots), project
+        self._index = LocalIndex(roots)
         self._rollouts = LocalRollouts()
-        self._metrics: dict[Path, tuple[tuple[int, ...], Metrics]] = {}
+        self.metrics = LocalMetrics()
+        self._finished: dict[Path, tuple[str, ExperimentData]] = {}
+        """Experiments that have ended, with what tells whether they still are what they were."""
         self._arm_names: dict[Path, tuple[tuple[float | None, ...], list[str]]] = {}
         self._lock = threading.Lock()
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
     def overview(self) -> Overview:
-        with HistoryIndex(self.roots) as index:
+        with self._index.open() as index:
             rows = index.rows(("status", "verdict", "tags", "models", "algorithms", "usd", "tokens", "wall_s"))
             running = select(index, Filters(statuses=("running",)), limit=_RECENT)
-        total: dict[str, float] = {}
-        for row in rows:
-            spend = {"usd": row[5], "tokens_trained": row[6], "wall_s": row[7]}
-            total = add_spend(total, {name: value for name, value in spend.items() if value is not None})
+        spend: dict[str, float] = {
+            name: sum(row[at] for row in rows if row[at] is not None)
+            for at, name in ((5, "usd"), (6, "tokens_trained"), (7, "wall_s"))
+            if any(row[at] is not None for row in rows)
+        }
         return Overview(
             total=len(rows),
             by_status=_counts(str(row[0]) for row in rows),
             by_verdict=_counts(str(row[1]) or NO_VERDICT for row in rows),
-            spend=total,
+            spend=spend,
             tags=_facets(row[2] for row in rows),
             models=_facets(row[3] for row in rows),
             algorithms=_facets(row[4] for row in rows),
             running=[experiment_of(one) for one in running],
             version=self.version(),
+            reading=self._index.progress(len(rows)),
         )
 
     def list_experiments(self, query: ExperimentQuery) -> Experiments:
@@ -117,29 +113,48 @@ class LocalRecords:
             search=query.search,
         )
         position, last = read_cursor(query.cursor, int, str) if query.cursor else (query.offset, "")
-        with HistoryIndex(self.roots) as index:
+        with self._index.open() as index:
             if query.parent:
                 found = [one for one in select(index, filters, sort=query.sort) if one.parent_id == query.parent]
-                total = len(found)
+                begin, total = max(position, 0), len(found)
+                page = found[begin : begin + query.limit]
             else:
-                found = select(index, filters, sort=query.sort, limit=max(position, 0) + query.limit + 1)
-                total = count_experiments(index, filters)
-        # What came in since the last page moves everything: go on after the experiment that ended it.
-        begin = next((at + 1 for at, one in enumerate(found) if one.id == last), max(position, 0)) if last else position
-        page = found[begin : begin + query.limit]
-        more = begin + query.limit < len(found)
-        following = write_cursor(begin + len(page), page[-1].id) if more and page else None
+                begin = _begin_after(index, filters, query.sort, max(position, 0), last)
+                page = select(index, filters, sort=query.sort, limit=query.limit, offset=begin)
+                is_all = not begin and len(page) < query.limit
+                total = len(page) if is_all else count_experiments(index, filters)
+        end = begin + len(page)
+        following = write_cursor(end, page[-1].id) if page and end < total else None
         return Experiments(items=[experiment_of(one) for one in page], next=following, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
-        with HistoryIndex(self.roots) as index:
+        with self._index.open() as index:
             marks = ",".join("?" * len(ids))
             return [experiment_of(one) for one in index.summaries(f"id IN ({marks})", list(ids))]
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
     def experiment(self, id: str) -> ExperimentData:
-        detail = read_detail(self._folder(id))
+        folder = self._folder(id)
+        state = fingerprint(str(folder))
+        with self._lock:
+            known = self._finished.get(folder)
+        if known is not None and known[0] == state:
+            return known[1]
+        with self._index.open() as index:
+            same = index.summaries("id = ? AND fingerprint = ?", [id, state])
+            summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
+        data = self._read_experiment(folder, summary)
+        if data.experiment.status in _SETTLED:
+            with self._lock:
+                self._finished.pop(folder, None)
+                self._finished[folder] = (state, data)
+                if len(self._finished) > _MOST_FINISHED:
+                    self._finished.pop(next(iter(self._finished)))
+        return data
+
+    def _read_experiment(self, folder: Path, summary: ExperimentSummary | None) -> ExperimentData:
+        detail = read_detail(folder, summary)
         events = list(read_lines(ExperimentFiles(detail.folder).journal))
         started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
         return ExperimentData(
@@ -153,6 +168,7 @@ class LocalRecords:
             requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
+            looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
         )
 
     def arm_files(self, id: str, arm: str) -> ArmFiles:
@@ -165,7 +181,7 @@ class LocalRecords:
 
     def metric_names(self, id: str) -> list[str]:
         folder = self._folder(id)
-        names = {name for arm in self._arms(folder) for name in self._logged(folder / arm)}
+        names = {name for arm in self._arms(folder) for name in self.metrics.read(folder / arm)}
         return sorted(names, key=lambda name: (is_score(name), name))
 
     def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
@@ -173,7 +189,7 @@ class LocalRecords:
         known = set(self._arms(folder))
         found: dict[str, Points] = {}
         for arm in arms:
-            values = self._logged(folder / arm).get(metric) if arm in known else None
+            values = self.metrics.read(folder / arm).get(metric) if arm in known else None
             if values:
                 steps = sorted(values)
                 found[arm] = Points(steps, [values[step] for step in steps])
@@ -221,8 +237,8 @@ class LocalRecords:
         )
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
-        from ..experiment.approval import is_awaited
-        from ..experiment.background import cancel
+        from ..experiment.jobs.approval import is_awaited
+        from ..experiment.jobs.background import cancel
 
         folder = self._folder(id)
         kind = _REQUESTS[request.kind]
@@ -253,20 +269,22 @@ class LocalRecords:
 
     def changes(self, since: int) -> list[Change]:
         """Experiments whose files changed after a moment (in milliseconds)."""
-        with HistoryIndex(self.roots) as index:
+        with self._index.open() as index:
             rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
-        found = [
-            Change("experiment", id, version_of(root / folder, fingerprint, unfinished))
-            for root, several in rows
-            for id, folder, fingerprint, unfinished in several
-        ]
-        return sorted((one for one in found if one.version > since), key=lambda one: one.version)
+        found: list[Change] = []
+        for root, several in rows:
+            for id, folder, state, unfinished in several:
+                latest = 0 if unfinished else latest_of(state)  # told without a look at the disk
+                version = latest or version_of(root / folder, unfinished=bool(unfinished))
+                if version > since:
+                    found.append(Change("experiment", id, version))
+        return sorted(found, key=lambda one: one.version)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _folder(self, id: str) -> Path:
         """The folder of an experiment that the index knows; an id never becomes a path."""
-        with HistoryIndex(self.roots) as index:
+        with self._index.open() as index:
             known = index.rows_by_root(("folder",), "id = ?", [id])
         folders = [root / row[0] for root, rows in known for row in rows]
         if not folders:
@@ -277,9 +295,12 @@ class LocalRecords:
         """The arms of an experiment; what is started is told by its journal and makes a folder."""
         stamp = tuple(mtime(path) for path in (folder, ExperimentFiles(folder).journal, ExperimentFiles(folder).config))
         with self._lock:
-            known = self._arm_names.get(folder)
+            known, read = self._arm_names.get(folder), self._finished.get(folder)
         if known is None or known[0] != stamp:
-            known = (stamp, [arm.name for arm in read_detail(folder).arms])
+            if read is not None and read[0] == fingerprint(str(folder)):
+                known = (stamp, [arm.arm for arm in read[1].arms])
+            else:
+                known = (stamp, [arm.name for arm in read_detail(folder).arms])
             with self._lock:
                 self._arm_names[folder] = known
         return known[1]
@@ -292,50 +313,24 @@ class LocalRecords:
             seed=arm.seed,
             status=arm.status,
             problem=redact_text(arm.problem),
-            metrics=dict(arm.metrics) or {name: last for name, last in self._last(folder) if last is not None},
+            metrics=dict(arm.metrics) or self.metrics.last(folder),
             spend=dict(arm.spend),
-            step=self._furthest(folder),
+            step=int(arm.metrics["steps"]) if "steps" in arm.metrics else self.metrics.furthest(folder),
             total_steps=arm.total_steps,
             checkpoints=checkpoints(arm),
             datasets=read_list(arm.files.datasets),
             benchmarks=read_list(arm.files.benchmarks),
         )
 
-    def steps_of(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
-        """What an arm logged, step by step, with NaN where it was no finite number."""
-        by_step: dict[int, dict[str, float]] = {}
-        for name, values in self._logged(folder).items():
-            for step, value in values.items():
-                by_step.setdefault(int(step), {})[name] = math.nan if value is None else value
-        return sorted(by_step.items())
 
-    def _last(self, folder: Path) -> list[tuple[str, float | None]]:
-        return [(name, values[max(values)]) for name, values in self._logged(folder).items() if values]
-
-    def _furthest(self, folder: Path) -> int | None:
-        steps = [max(values) for name, values in self._logged(folder).items() if values and not is_score(name)]
-        return int(max(steps)) if steps else None
-
-    def _logged(self, folder: Path) -> Metrics:
-        """Every metric that was logged by step; of a step that was done twice, the later one counts."""
-        present = [file for names in (_METRICS, _TIMING) if (file := _first_file(folder, names)) is not None]
-        stamp = tuple(part for file in present for part in _stamp(file))
-        with self._lock:
-            known = self._metrics.get(folder)
-            if known is not None and known[0] == stamp:
-                return known[1]
-        found: Metrics = {}
-        for file in present:
-            for line in read_lines(file):
-                step = number(line.get("step"))
-                for name, raw in line.items() if step is not None else ():
-                    if name not in ("step", "_nonfinite") and (raw is None or number(raw) is not None):
-                        found.setdefault(name, {})[step or 0.0] = number(raw)
-        with self._lock:
-            if len(self._metrics) >= _MOST_FACETS:
-                self._metrics.pop(next(iter(self._metrics)))
-            self._metrics[folder] = (stamp, found)
-        return found
+def _begin_after(index: HistoryIndex, filters: Filters, sort: str, position: int, last: str) -> int:
+    """Where the page after the experiment `last` begins: what came in since the page it ended moved everything."""
+    if not last or [one.id for one in select(index, filters, sort=sort, limit=1, offset=max(position - 1, 0))] == [
+        last
+    ]:
+        return position
+    found = select(index, filters, sort=sort)
+    return next((at + 1 for at, one in enumerate(found) if one.id == last), position)
 
 
 def _counts(words: Any) -> dict[str, int]:
@@ -347,11 +342,7 @@ def _counts(words: Any) -> dict[str, int]:
 
 def _facets(columns: Any) -> list[str]:
     """The words of columns that hold lists between bars."""
-    return sorted({word for column in columns for word in str(column or "").split("|") if word})[:_MOST_FACETS]
-
-
-def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    return sorted({word for column in {*columns} for word in str(column or "").split("|") if word})[:_MOST_FACETS]
 
 
 def read_list(path: Path) -> list[Object]:
@@ -371,8 +362,3 @@ def read_text(path: Path) -> str:
         return redact_text(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size

@@ -6,9 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..data.inventory import Listing
-from ..data.row_cache import CachedRows
-from ..data.workspace import Workspace
+from ..data.workspace.inventory import Listing
+from ..data.workspace.row_cache import CachedRows
+from ..data.workspace.workspace import Workspace
 from ..errors import WorkspaceError
 from .cursors import read_cursor, write_cursor
 from .shapes import DataEntries, DataEntry, DataRows

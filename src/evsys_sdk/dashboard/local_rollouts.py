@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from ..record.layout import RunFiles
 from ..record.values import number, subfolders, text
-from .cursors import read_cursor, write_cursor
-from .rollouts import Selection, detail_of, page_of, preview_of, select_rollouts
-from .shapes import Rollout, RolloutDetail, Rollouts
+from .cursors import read_cursor
+from .rollouts import Everything, Line, Selection, detail_of, page_of, preview_of, select_rollouts
+from .shapes import RolloutDetail, Rollouts
 from .source import NotFound, Object, RolloutQuery
 
 _SPLITS = {"validation": "val", "training": "train"}
 """Folder of a `local_logger` -> split."""
 _MOST_INDEXED = 500_000
 """Rollouts whose index is kept in memory; older indexes are forgotten first."""
-_MOST_SELECTIONS = 4
+_MOST_KEPT = 4
 """Lists that are kept; the pages of one list come from one of them."""
+_MANY_ARMS = 100
+_MOST_OF_THE_TIME = 10
+"""Where an experiment has many arms, its files are looked for in at most one part in so many of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +46,75 @@ class LocalRollouts:
 
     def __init__(self) -> None:
         self._indexes: dict[Path, _Index] = {}
+        self._listed: dict[Path, tuple[float, list[_File]]] = {}
+        """The files of experiments with many arms, and until when that is taken for true."""
+        self._everything: list[tuple[tuple[Any, ...], Everything]] = []
         self._selections: list[tuple[tuple[Any, ...], Selection]] = []
-        """The lists that were asked for last, the latest first."""
+        """What was asked for last, the latest first."""
         self._lock = threading.Lock()
 
     def list(self, folder: Path, arms: Sequence[str], query: RolloutQuery) -> Rollouts:
         """A page of the rollouts of an experiment; the pages of one list share its selection."""
-        files = list(_files(folder, arms))
-        key = (folder, tuple(_stamp(file.path) for file in files), replace(query, cursor="", limit=0, offset=0))
-        with self._lock:
-            known = next((selection for one, selection in self._selections if one == key), None)
-        if known is None:
-            known = select_rollouts(self._all(folder, files), query)
-            with self._lock:
-                self._selections = [(key, known), *self._selections[: _MOST_SELECTIONS - 1]]
-        return page_of(known, query)
+        files = self._files(folder, arms)
+        state = (folder, tuple(_stamp(file.path) for file in files))
+        asked = (state, replace(query, cursor="", limit=0, offset=0))
+
+        def read_everything() -> Everything:
+            return Everything(line for file in files for line in self._index(folder, file).lines)
+
+        def select() -> Selection:
+            everything = self._remember(self._everything, state, read_everything)
+            among = None
+            if query.task:
+                found = [line for file in files for line in self._index(folder, file).by_task.get(query.task, ())]
+                among = sorted(found, key=lambda line: line.place)
+            return select_rollouts(everything, query, among)
+
+        return page_of(self._remember(self._selections, asked, select), query)
 
     def read(self, folder: Path, arms: Sequence[str], id: str) -> RolloutDetail:
         """One rollout, whole."""
-        arm, name, offset = read_cursor(id, str, str, int)
-        files = {(file.arm, str(file.path.relative_to(folder))): file for file in _files(folder, arms)}
-        file = files.get((arm, name))
-        known = [] if file is None else [rollout for at, rollout in self._index(folder, file) if at == offset]
-        if file is None or not known:
+        arm, name, begin = read_cursor(id, str, str, int)
+        known = (file for file in _files(folder, [arm]) if arm in arms)
+        file = next((file for file in known if str(file.path.relative_to(folder)) == name), None)
+        index = _Index((0, 0)) if file is None else self._index(folder, file)
+        at = bisect_left(index.lines, begin, key=lambda line: line.begin)
+        if file is None or at == len(index.lines) or index.lines[at].begin != begin:
             raise NotFound("rollout", id)
+        line = index.lines[at]
         with file.path.open("rb") as lines:
-            lines.seek(offset)
+            lines.seek(begin)
             raw: Object = json.loads(lines.readline())
-        group = [
-            one.id for _, one in self._index(folder, file) if (one.task, one.step) == (known[0].task, known[0].step)
-        ]
-        return detail_of(known[0], raw, group)
+        return detail_of(line.show(), raw, [one.id for one in index.by_task[line.task] if one.step == line.step])
 
-    def _all(self, folder: Path, files: Iterable[_File]) -> Iterator[Rollout]:
-        for file in files:
-            for _, rollout in self._index(folder, file):
-                yield rollout
+    def _remember[T](self, kept: list[tuple[tuple[Any, ...], T]], key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What was made for a key, or what is made for it now; the few latest are kept."""
+        with self._lock:
+            known = next((value for one, value in kept if one == key), None)
+        if known is None:
+            known = make()
+            with self._lock:
+                kept[:] = [(key, known), *kept[: _MOST_KEPT - 1]]
+        return known
 
-    def _index(self, folder: Path, file: _File) -> list[tuple[int, Rollout]]:
+    def _files(self, folder: Path, arms: Sequence[str]) -> list[_File]:
+        """The files of rollouts; of an experiment with many arms, as they were a moment ago."""
+        began = time.monotonic()
+        with self._lock:
+            until, files = self._listed.get(folder, (0.0, list[_File]()))
+        if began < until:
+            return files
+        files = list(_files(folder, arms))
+        if len(arms) > _MANY_ARMS:
+            now = time.monotonic()
+            with self._lock:
+                self._listed[folder] = (now + (now - began) * _MOST_OF_THE_TIME, files)
+        return files
+
+    def _index(self, folder: Path, file: _File) -> _Index:
         stamp = _stamp(file.path)
         if stamp is None:
-            return []
+            return _Index((0, 0))
         with self._lock:
             known = self._indexes.get(file.path)
         if known is None or known.stamp != stamp:
@@ -89,23 +122,25 @@ class LocalRollouts:
             with self._lock:
                 self._indexes.pop(file.path, None)
                 self._indexes[file.path] = known
-                while len(self._indexes) > 1 and sum(len(one.rows) for one in self._indexes.values()) > _MOST_INDEXED:
+                while len(self._indexes) > 1 and sum(len(one.lines) for one in self._indexes.values()) > _MOST_INDEXED:
                     self._indexes.pop(next(iter(self._indexes)))
-        return list(known.rows.values())
+        return known
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What was read of a file: rollouts by what tells them apart, each with the place where it begins."""
+    """What was read of a file: its rollouts by what tells them apart, in the order of their places in it."""
 
     stamp: tuple[int, int]
     end: int = 0
     """Up to where it was read."""
     last: tuple[int, bytes] = (0, b"")
     """The last line that was read and where it begins: as long as it is there, the file has only grown."""
-    rows: dict[tuple[Any, ...], tuple[int, Rollout]] = field(default_factory=dict[tuple[Any, ...], tuple[int, Rollout]])
+    rows: dict[tuple[Any, ...], Line] = field(default_factory=dict[tuple[Any, ...], Line])
     unnamed: dict[tuple[Any, Any], int] = field(default_factory=dict[tuple[Any, Any], int])
     """The last position among the rows of a scoring that name no task."""
+    lines: list[Line] = field(default_factory=list[Line])
+    by_task: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -139,7 +174,7 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
 
     A file that has only grown since it was read is read on from there.
     """
-    relative = str(file.path.relative_to(folder))
+    relative, decode = str(file.path.relative_to(folder)), _decoder()
     try:
         with file.path.open("rb") as lines:
             before = known if known is not None and _has_only_grown(lines, known) else _Index(stamp)
@@ -149,19 +184,21 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
                 if not line.endswith(b"\n"):
                     break  # it is being written
                 begin, offset, last = offset, offset + len(line), (offset, line)
-                row = _parse(line)
+                row = _parse(line, decode)
                 if row is None or "scoring" in row:
                     continue
                 if "task_id" not in row:  # rows of a run's own evaluation are known by their position
                     place = (row.get("step"), row.get("name"))
                     row["task_id"] = unnamed[place] = unnamed.get(place, -1) + 1
-                rollout = _rollout(file, row, write_cursor(file.arm, relative, begin))
-                key = (rollout.name, rollout.step, rollout.task, rollout.sample)
-                rows.pop(key, None)
-                rows[key] = (begin, rollout)
+                shown = _line(file, row, relative, begin)
+                rows.pop(shown[2:6], None)
+                rows[shown[2:6]] = shown  # name, step, task and sample
     except OSError:
         return _Index(stamp)
-    return _Index(stamp, offset, last, rows, unnamed)
+    by_task: dict[str, list[Line]] = {}
+    for shown in rows.values():
+        by_task.setdefault(shown.task, []).append(shown)
+    return _Index(stamp, offset, last, rows, unnamed, list(rows.values()), by_task)
 
 
 def _has_only_grown(lines: IO[bytes], known: _Index) -> bool:
@@ -170,28 +207,55 @@ def _has_only_grown(lines: IO[bytes], known: _Index) -> bool:
     return bool(line) and lines.read(len(line)) == line
 
 
-def _parse(line: bytes) -> Object | None:
+def _decoder() -> Callable[[bytes], Any]:
+    """msgspec takes an eighth of the time; it comes with the server and is not needed to export."""
     try:
-        row: Any = json.loads(line)
+        from msgspec.json import Decoder
+    except ImportError:
+        return json.loads
+    return Decoder[Any]().decode
+
+
+def _parse(line: bytes, decode: Callable[[bytes], Any]) -> Object | None:
+    try:
+        row: Any = decode(line)
+    except ValueError:
+        row = _parse_loosely(line)
+    except RecursionError:
+        return None
+    return cast(Object, row) if isinstance(row, dict) else None
+
+
+def _parse_loosely(line: bytes) -> Any:
+    """Also NaN, which is no JSON and which Python writes."""
+    try:
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def _rollout(file: _File, row: Object, id: str) -> Rollout:
-    step = file.step if file.step is not None else int(number(row.get("step")) or 0)
-    tokens, turns = number(row.get("tokens")), number(row.get("turns"))
-    return Rollout(
-        id=id,
-        arm=file.arm,
-        split=file.split,
-        name=file.name or text(row.get("name")),
-        step=step,
-        task=str(row.get("task_id", "")),
-        sample=int(number(row.get("sample")) or 0),
-        status=text(row.get("status")),
-        reward=number(row.get("reward")),
-        tokens=None if tokens is None else int(tokens),
-        turns=None if turns is None else int(turns),
-        preview=preview_of(row),
+def _line(file: _File, row: Object, relative: str, begin: int) -> Line:
+    get = row.get
+    return Line(
+        file.arm,
+        file.split,
+        file.name or text(get("name")),
+        (_whole(get("step")) or 0) if file.step is None else file.step,
+        str(get("task_id", "")),
+        _whole(get("sample")) or 0,
+        text(get("status")),
+        number(get("reward")),
+        _whole(get("tokens")),
+        _whole(get("turns")),
+        preview_of(row),
+        relative,
+        begin,
     )
+
+
+def _whole(value: Any) -> int | None:
+    """A number without what follows its point."""
+    if value is None or type(value) is int:  # nearly all are, and there are many
+        return value
+    found = number(value)
+    return None if found is None else int(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ def experiment_of(one: ExperimentSummary) -> Experiment:
     """A line of the list."""
     values = {name: getattr(one, name) for name in Experiment.model_fields if hasattr(one, name)}
     live = _live(one) if one.status == "running" else None
-    version = version_of(one.folder, "", one.status == "running")
+    version = version_of(one.folder, unfinished=one.status == "running")
     return Experiment(**values, n_notes=len(one.notes), version=version, live=live)
 
 
 def _live(one: ExperimentSummary) -> Live:
     """How a running experiment is getting on, from the ends of its files."""
-    from ..experiment.approval import is_awaited
-    from ..experiment.live_status import experiment_status
+    from ..experiment.jobs.approval import is_awaited
+    from ..experiment.jobs.live_status import experiment_status
 
     try:
         arms = experiment_status(one.folder).arms
@@ -48,13 +49,18 @@ def _live(one: ExperimentSummary) -> Live:
     )
 
 
-def version_of(folder: Path, fingerprint: str, unfinished: Any) -> int:
+def version_of(folder: Path, *, unfinished: bool) -> int:
     """When the record of an experiment last changed, in milliseconds."""
     if unfinished:
         return int(ExperimentRecord(folder).last_activity * 1000)
-    times = [int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()]
-    seen = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)] if not times else []
-    return max([*times, *(int(at * 1000) for at in seen if at is not None)], default=0)
+    seen = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)]
+    return max([int(at * 1000) for at in seen if at is not None], default=0)
+
+
+@lru_cache(maxsize=1 << 16)
+def latest_of(fingerprint: str) -> int:
+    """The latest time that a fingerprint names; each is asked about again and again."""
+    return max([int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()], default=0)
 
 
 def checkpoint_of(line: Object) -> Object:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,18 +43,17 @@ class Mirror:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._file = JsonlFile(self.path)
-        self._lock = threading.Lock()
-        self.length = 0
-        """How many records the stream has."""
         header = {"kind": "stream", "format": FORMAT, "stream": self.stream, "project": project, "sdk": __version__}
         self.append(encode_line({**header, "at": time.time()}, str(self.path)))
 
     def append(self, line: bytes) -> int:
-        """Add a record as a line; it is on disk when this returns. Returns its number."""
-        with self._lock:
-            self._file.append_line(line)
-            self.length += 1
-            return self.length - 1
+        """Add a record as a line; it is on disk when this returns. Returns how many the stream has with it."""
+        return self._file.append_line(line)
+
+    @property
+    def length(self) -> int:
+        """How many records the stream has."""
+        return self._file.appended
 
     def close(self) -> None:
         self._file.close()

@@ -13,6 +13,7 @@
 | `spend` | experiment, number, line | one line of the ledger; counts once by its number |
 | `benchmark` | id, name, metadata | which benchmark is scored on |
 | `anchor` | experiment, events, head | how long a journal was, and the hash that it ended with |
+| `loop` | system, at, page | how a closed loop stood; the latest counts |
 | `answer` | request, state, answer | what came of a request |
 """
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from ..data.dataset_source import Available, SourceEntry, UnknownDataError, choose, unknown_id
-from ..data.reference import FOLDERS, Kind, Reference
-from ..data.row_cache import CachedRows
+from ..data.workspace.dataset_source import Available, SourceEntry, UnknownDataError, choose, unknown_id
+from ..data.workspace.reference import FOLDERS, Kind, Reference
+from ..data.workspace.row_cache import CachedRows
 from ..errors import DashboardClientError
 from ..log import get_logger
 from ..protocols import Row

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 from ..record.values import items, part, text
 from .cursors import read_cursor, write_cursor
@@ -28,7 +29,7 @@ def preview_of(row: Mapping[str, Any]) -> str:
 def text_of(row: Mapping[str, Any]) -> str:
     """What the model wrote, or the last message where that is all there is."""
     for key in ("prediction", "text", "completion", "output"):
-        if found := text(row.get(key)):
+        if (found := row.get(key)) and isinstance(found, str):
             return found
     messages = items(row.get("messages"))
     return text(part({"it": messages[-1]}, "it").get("content")) if messages else ""
@@ -56,33 +57,86 @@ def check_outcome(query: RolloutQuery) -> None:
         raise BadQuery(f"outcome is {query.outcome[:40]!r}. It can be {', '.join(OUTCOMES)}.")
 
 
+class Line(NamedTuple):
+    """What the list needs of one rollout on a disk; a hundred thousand are made and sorted at once."""
+
+    arm: str
+    split: str
+    name: str
+    step: int
+    task: str
+    sample: int
+    status: str
+    reward: float | None
+    tokens: int | None
+    turns: int | None
+    preview: str
+    file: str
+    """Below the folder of the experiment ..."""
+    begin: int
+    """... and where in it the rollout begins."""
+
+    @property
+    def place(self) -> Place:
+        return -self.step, self.arm, self.split, self.name, self.task, self.sample
+
+    @property
+    def id(self) -> str:
+        return write_cursor(self.arm, self.file, self.begin)
+
+    def show(self) -> Rollout:
+        shown = {name: getattr(self, name) for name in Rollout.model_fields}
+        return Rollout(**shown)
+
+
+class Everything:
+    """All rollouts of an experiment in the order of the list, later steps first, and what they can be narrowed by."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self.lines = sorted(lines, key=lambda one: (-one[3], *one[:3], one[4], one[5]))  # its place, without the calls
+        self.arms = sorted({one.arm for one in self.lines})
+        self.sets = sorted({f"{split}/{name}" if name else split for split, name in {one[1:3] for one in self.lines}})
+        self.steps = sorted({one.step for one in self.lines})
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What a search looks at, for each."""
+        return [f"{one.task} {one.preview}".casefold() for one in self.lines]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The rollouts that meet a query, in the order of the list; made once for all pages of it."""
 
-    wanted: Sequence[Rollout]
-    places: Sequence[Place]
+    wanted: Sequence[Line]
     about: Rollouts
     """The answer without rows."""
 
 
-def select_rollouts(rollouts: Iterable[Rollout], query: RolloutQuery) -> Selection:
-    """Those that meet a query; later steps first, then by task."""
+def select_rollouts(everything: Everything, query: RolloutQuery, among: Sequence[Line] | None = None) -> Selection:
+    """Those that meet a query; `among` are, in order, all that can."""
     check_outcome(query)
-    everything = list(rollouts)
-    wanted = sorted((one for one in everything if _is_wanted(one, query)), key=_place)
-    bins, edges = histogram([one.reward for one in wanted])
+    found = everything.lines if among is None else among
+    if query.search:
+        words = query.search.casefold()
+        if among is None:
+            found = [one for one, text in zip(found, everything.texts, strict=True) if words in text]
+        else:
+            found = [one for one in found if words in f"{one.task} {one.preview}".casefold()]
+    for is_wanted in _conditions(query):
+        found = [one for one in found if is_wanted(one)]
+    bins, edges = histogram([one.reward for one in found])
     about = Rollouts(
         items=[],
         next=None,
-        total=len(wanted),
-        arms=sorted({one.arm for one in everything}),
-        sets=sorted({f"{one.split}/{one.name}" if one.name else one.split for one in everything}),
-        steps=sorted({one.step for one in everything}),
+        total=len(found),
+        arms=everything.arms,
+        sets=everything.sets,
+        steps=everything.steps,
         rewards=bins,
         reward_range=edges,
     )
-    return Selection(wanted, [_place(one) for one in wanted], about)
+    return Selection(found, about)
 
 
 def page_of(selection: Selection, query: RolloutQuery) -> Rollouts:
@@ -90,10 +144,10 @@ def page_of(selection: Selection, query: RolloutQuery) -> Rollouts:
     begin = query.offset
     if query.cursor:
         step, arm, split, name, task, sample = read_cursor(query.cursor, int, str, str, str, str, int)
-        begin = bisect_right(selection.places, (step, arm, split, name, task, sample))
-    page = list(selection.wanted[begin : begin + query.limit])
-    more = begin + len(page) < len(selection.wanted) and page
-    return selection.about.model_copy(update={"items": page, "next": write_cursor(*_place(page[-1])) if more else None})
+        begin = bisect_right(selection.wanted, (step, arm, split, name, task, sample), key=lambda one: one.place)
+    page = selection.wanted[begin : begin + query.limit]
+    following = write_cursor(*page[-1].place) if page and begin + len(page) < len(selection.wanted) else None
+    return selection.about.model_copy(update={"items": [one.show() for one in page], "next": following})
 
 
 def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
@@ -106,23 +160,19 @@ def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
     return bins, [low, high]
 
 
-def _place(one: Rollout) -> Place:
-    return -one.step, one.arm, one.split, one.name, one.task, one.sample
-
-
-def _is_wanted(one: Rollout, query: RolloutQuery) -> bool:
-    reward = one.reward
-    return (
-        (not query.arm or one.arm == query.arm)
-        and (not query.split or one.split == query.split)
-        and (not query.name or one.name == query.name)
-        and (query.step is None or one.step == query.step)
-        and (not query.task or one.task == query.task)
-        and (query.min_reward is None or (reward is not None and reward >= query.min_reward))
-        and (query.max_reward is None or (reward is not None and reward <= query.max_reward))
-        and (not query.outcome or query.outcome == _outcome(reward))
-        and (not query.search or query.search.casefold() in f"{one.task} {one.preview}".casefold())
-    )
+def _conditions(query: RolloutQuery) -> Iterator[Callable[[Line], bool]]:
+    """One test for each thing that a query asks, the text aside."""
+    for name in ("arm", "split", "name", "task"):
+        if value := getattr(query, name):
+            yield lambda one, name=name, value=value: getattr(one, name) == value
+    if query.step is not None:
+        yield lambda one: one.step == query.step
+    if (low := query.min_reward) is not None:
+        yield lambda one: one.reward is not None and one.reward >= low
+    if (high := query.max_reward) is not None:
+        yield lambda one: one.reward is not None and one.reward <= high
+    if query.outcome:
+        yield lambda one: _outcome(one.reward) == query.outcome
 
 
 def _outcome(reward: float | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DashboardClientError
 from ..log import get_logger
 from .connection import Connection, Gap, Unreachable
-from .mirror import BATCH_BYTES, StreamReader, note_sent
+from .mirror import BATCH_BYTES, Mirror, StreamReader, note_sent
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -28,6 +28,9 @@ FLUSH_S = 10.0
 """How long the end of a run waits for a server that does answer."""
 _GATHER_S = 0.05
 """Records of so long go into one request, unless somebody waits; the first waits, the others travel with it."""
+_GATHER_RECORDS = 1000
+"""So many do not wait longer: the server stores them while the next ones are made."""
+_NEVER = 1 << 62
 _LONGEST_PAUSE_S = 30.0
 
 _warned_about: set[str] = set()
@@ -125,13 +128,16 @@ class StreamUpload:
 class Sender:
     """A thread that follows the stream of this process."""
 
-    def __init__(self, connection: Connection, path: Path, on_request: RequestHandler | None = None) -> None:
-        self._upload = StreamUpload(connection, path)
+    def __init__(self, connection: Connection, mirror: Mirror, on_request: RequestHandler | None = None) -> None:
+        self._mirror = mirror
+        self._upload = StreamUpload(connection, mirror.path)
         self.on_request = on_request
         self.refusal: DashboardClientError | None = None
         """Why the server will take nothing more of this stream."""
         self._state = threading.Condition()
-        self._written = 0
+        self.wakes_at = 0
+        """How many records the stream must have for `wake` to be of use. Whoever adds one looks here first: to take a
+        lock each time would cost training more than the rest of the call."""
         self._failing = False
         self._attempts = 0
         self._stopping = self._hurried = False
@@ -139,13 +145,10 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="evsys-dashboard", daemon=True)
         self._thread.start()
 
-    def wake(self, length: int) -> None:
-        """Say that the stream now has so many records."""
+    def wake(self) -> None:
+        """Say that the stream has grown."""
         with self._state:
-            was_idle = self._written <= self._upload.acknowledged
-            self._written = max(self._written, length)
-            if was_idle:
-                self._state.notify_all()
+            self._state.notify_all()
 
     def wait_for(self, number: int, timeout_s: float, *, stubborn: bool = False) -> bool:
         """Wait until the server has the first `number` records; False when it has not.
@@ -181,9 +184,8 @@ class Sender:
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Send what is left, if that can be done in time; whether everything has arrived."""
-        with self._state:
-            length = self._written
-        arrived = self.wait_for(length, FLUSH_S if timeout_s is None else timeout_s, stubborn=timeout_s is not None)
+        wait_s = FLUSH_S if timeout_s is None else timeout_s
+        arrived = self.wait_for(self._mirror.length, wait_s, stubborn=timeout_s is not None)
         if not arrived and self.refusal is None:
             self._warn("not everything has reached the dashboard yet.")
         with self._state:
@@ -196,18 +198,28 @@ class Sender:
         pause = 0.0
         while self.refusal is None:
             with self._state:
-                idle = pause or self._written <= self._upload.acknowledged
-                if idle and not (self._stopping or (pause and self._hurried)):
-                    self._state.wait(pause or IDLE_S)
-                if not (pause or self._hurried):
-                    self._state.wait_for(lambda: self._hurried or self._stopping, _GATHER_S)
+                if pause:
+                    self._sleep(pause, _NEVER)
+                else:
+                    self._sleep(IDLE_S, self._upload.acknowledged + 1)
+                    self._sleep(_GATHER_S, self._upload.acknowledged + _GATHER_RECORDS)
                 self._hurried = False
                 if self._stopping:
                     break
             pause = self._send_all(pause)
-        if self.refusal is None and self._upload.acknowledged >= self._written:
+        if self.refusal is None and self._upload.acknowledged >= self._mirror.length:
             self._note()
         self._upload.close()
+
+    def _sleep(self, seconds: float, until_length: int) -> None:
+        """Wait until the stream has so many records, somebody waits for them, or the time is over."""
+        self.wakes_at = until_length  # before the length is looked at: who adds one then finds either this or that
+
+        def is_over() -> bool:
+            return self._hurried or self._stopping or self._mirror.length >= until_length
+
+        self._state.wait_for(is_over, seconds)
+        self.wakes_at = _NEVER
 
     def _send_all(self, pause: float) -> float:
         """Send everything there is; returns how long to wait before the next attempt."""

@@ -123,6 +123,8 @@ class ExperimentData:
     requests: Sequence[ControlRequest]
     commands: Mapping[str, str]
     registered_at: float | None = None
+    looks: Sequence[Object] = ()
+    """What each look at the claim found, as in the journal."""
 
 
 @dataclass(frozen=True, slots=True)

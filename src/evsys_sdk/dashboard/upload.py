@@ -99,7 +99,7 @@ def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detai
     records = LocalRecords([folder.parent], folder.parent)
     for arm in detail.arms:
         run_id = run_id_of(id, arm.name)
-        for step, metrics in records.steps_of(folder / arm.name):
+        for step, metrics in records.metrics.read_steps(folder / arm.name):
             client.log_step_metric(run_id, step, metrics)
         cursor: str | None = ""
         while cursor is not None:

@@ -1,8 +1,8 @@
 """The data surface: raw rows -> typed rows.
 
 In the order of the flow: `sources` (where rows come from), `stores/`, `transforms/` and `pipeline` (what happens to
-them), `rows` and `types` (what they become), `workspace` and `lineage` (where versions of them are kept). Names are
-loaded on first use.
+them), `rows` and `types` (what they become), `workspace/` (where versions of them are kept). Names are loaded on first
+use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         TypedRow,
         VerifierPayload,
     )
-    from .workspace import Workspace
+    from .workspace.workspace import Workspace
 
 __all__ = [
     "BaseTransform",
@@ -72,6 +72,6 @@ __getattr__ = lazy_names(
         "transform": "BaseTransform NoParams RowTransform TransformConfig",
         "types": "ChatMessagesRow E2BVerifier HarborTask InProcessVerifier LLMJudgeVerifier PromptExample TargetFormat "
         "TypedRow VerifierPayload",
-        "workspace": "Workspace",
+        "workspace.workspace": "Workspace",
     },
 )

@@ -30,9 +30,13 @@ class DeployedModels:
         """What is live under a name, or a deployment by its id; an asker stays with what it got while shares hold."""
         known = self._look()
         found = known.live_under(name) or next((one for one in known.all if one.id == name), None)
+        shadow = ""
         if (staged := known.staged.get(name)) is not None and is_chosen(staged, asker):
-            found = known.staged_under(name)
-        return _offer(found) if found is not None and found.kind == OpenAIServer.name else None
+            if staged.is_shadow:
+                shadow = staged.deployment
+            else:
+                found = known.staged_under(name)
+        return _offer(found, shadow) if found is not None and found.kind == OpenAIServer.name else None
 
     def base_models(self, backend: str) -> list[str]:
         """The models that what is live was trained from, on a backend."""
@@ -51,7 +55,7 @@ class DeployedModels:
         return self._known
 
 
-def _offer(one: Deployment) -> Offer:
+def _offer(one: Deployment, shadow: str = "") -> Offer:
     return Offer(
         text(one.facts.get("base_model")),
         text(one.facts.get("backend")),
@@ -59,4 +63,5 @@ def _offer(one: Deployment) -> Offer:
         text(one.facts.get("renderer")) or None,
         text(one.facts.get("system_prompt")),
         one.id,
+        shadow,
     )

@@ -1,7 +1,8 @@
 """Everything that was shipped, told from the list of promotions: which deployment is live under which name.
 
 A name (`production`, `canary`) has numbered deployments: `production.1`, `production.2`. The last one that was made or
-gone back to is the live one; beside it there may be one that answers a share of the requests, on its way to all.
+gone back to is the live one; beside it there may be one on its way to all requests: it answers a share of them, or is
+their shadow, whose answers nobody sees.
 Nothing else holds that state, so nothing can disagree with it.
 """
 
@@ -70,12 +71,19 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A deployment that answers a share of the requests to its name."""
+    """A deployment that answers a share of the requests to its name, or is their shadow."""
 
     deployment: str
     share: float
     since: float
     """When it got this share."""
+    is_shadow: bool = False
+    """Whether these requests are answered by what is live as well, and nobody sees the answers of this one."""
+
+    @property
+    def told(self) -> str:
+        """What it does, in words."""
+        return f"{'shadows' if self.is_shadow else 'answers'} {self.share:.0%} of the requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ class Deployments:
     live: dict[str, str]
     """Name -> id of the deployment that is live under it."""
     staged: dict[str, Staged] = field(default_factory=dict[str, Staged])
-    """Name -> what answers a share of its requests."""
+    """Name -> what answers a share of its requests, or shadows it."""
     once_live: frozenset[str] = frozenset()
     """Ids of all that ever answered every request to their names."""
 
@@ -118,7 +126,9 @@ class Deployments:
             if event.kind in (Kind.DEPLOYED, Kind.STAGED):
                 name, id, share = event.text("name"), event.text("deployment"), number(event.get("share"))
                 staged.pop(name, None)
-                if share is None or share >= 1:
+                if (shadowed := number(event.get("shadow"))) is not None:
+                    staged[name] = Staged(id, shadowed, event.time or 0.0, is_shadow=True)
+                elif share is None or share >= 1:
                     live[name] = id
                     once_live.add(id)
                 else:
@@ -141,7 +151,7 @@ class Deployments:
         return next((one for one in self.all if one.id == id), None)
 
     def staged_under(self, name: str) -> Deployment | None:
-        """What answers a share of the requests to a name."""
+        """What answers a share of the requests to a name, or shadows it."""
         staged = self.staged.get(name)
         return next((one for one in self.all if staged and one.id == staged.deployment), None)
 

@@ -9,12 +9,12 @@ tasks cannot show is refused, and said. Candidates that are judged on one set of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import DataError
-from ..experiment.audit import AuditReport, audit_experiment
+from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..experiment.statistics.attempts import attempt_error
 from ..record.events import Event, Kind
 from ..record.promotions import PromotionLog, read_promotions
@@ -69,11 +69,11 @@ class Decision:
         return {**about, "candidate": self.candidate, "current": self.current, "checks": checks}
 
 
-def judge(source: Source, current: str, policy: GatePolicy) -> Decision:
-    """Judge weights by a policy, and write the decision down."""
+def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence[str] = ()) -> Decision:
+    """Judge weights by a policy, and write the decision down; `imports` names verifiers for the audit of its record."""
     check_promotions()
     candidate, live = judge_source(source), find_judged(current, source)
-    checks = list(_check_all(source, candidate, live, policy))
+    checks = list(_check_all(source, candidate, live, policy, imports))
     decision = Decision(candidate.label, live.label, checks)
     target = candidate.score(policy.target.metric)
     with PromotionLog.open() as log:
@@ -117,7 +117,9 @@ def _first_reason(event: Event) -> str:
     return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "no reason was recorded.")
 
 
-def _check_all(source: Source, candidate: Judged, live: Judged, policy: GatePolicy) -> Iterator[GateCheck]:
+def _check_all(
+    source: Source, candidate: Judged, live: Judged, policy: GatePolicy, imports: Sequence[str]
+) -> Iterator[GateCheck]:
     target = candidate.score(policy.target.metric)
     attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256)
     error = attempt_error(attempt, policy.error)
@@ -129,7 +131,7 @@ def _check_all(source: Source, candidate: Judged, live: Judged, policy: GatePoli
         current = live.score(policy.target.metric)
         for name in type(policy.limits).model_fields:
             yield from _check_limit(name, getattr(policy.limits, name), target, current)
-    yield from _check_record(source, policy)
+    yield from _check_record(source, policy, imports)
 
 
 def _check_gap(
@@ -180,8 +182,8 @@ def _check_limit(name: str, limit: Limit, target: Scored, current: Scored | None
             yield GateCheck(name, state, f"{name} {taken:.4g} is {said} {bound:.4g}.", {"value": taken, "bound": bound})
 
 
-def _check_record(source: Source, policy: GatePolicy) -> Iterator[GateCheck]:
-    report = audit_experiment(source.detail.folder)
+def _check_record(source: Source, policy: GatePolicy, imports: Sequence[str]) -> Iterator[GateCheck]:
+    report = audit_experiment(source.detail.folder, imports=imports)
     if policy.integrity.audit != "ignore":
         yield _check_audit(report, policy.integrity.audit)
     if policy.integrity.contamination:

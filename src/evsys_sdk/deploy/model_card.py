@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..experiment.audit import AuditReport
+from ..experiment.audit.audit import AuditReport
 from ..record.values import number, text
 from .source import Source, describe_scores
 

@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from ..config.base import Strict
+from ..config.specs import VerifierSpec
 from ..config.typed_file import load_settings
 
 type Direction = Literal["increase", "decrease"]
@@ -80,13 +81,27 @@ class Watch(Strict):
     """Live scores that are waited for before anything is decided."""
 
 
+class Shadow(Strict):
+    """How the answers of a shadow are compared with those that users got."""
+
+    verifier: VerifierSpec = VerifierSpec(kind="exact_match")
+    """What scores an answer of either: any verifier, `llm_judge` among them."""
+    expects: Literal["feedback", "nothing"] = "feedback"
+    """`feedback`: what a user corrected the answer to, or the live answer where it was found good, is what is expected,
+    and requests without either have no score. `nothing`: all have one, by a verifier that needs no expected answer."""
+
+
 class Rollout(Strict):
     """How what passed the gate comes to answer all requests: a share of them first, then more, by live scores."""
+
+    shadow: Shadow = Shadow()
+    """What happens before that, where it was shipped with `--shadow`."""
 
     stages: list[float] = Field(default=[0.05, 0.25], min_length=1)
     """Shares of the requests, growing, each above 0 and below 1; behind the last it answers all of them."""
     min_scores: int = Field(default=30, ge=5)
-    """Live scores of a stage that are waited for; where they do not decide, twice as many are, and so on."""
+    """Live scores of a stage, or scored pairs of a shadow, that are waited for; where they do not decide, twice as many
+    are, and so on."""
     margin: float = Field(default=0.05, gt=0)
     """Live scores may be lower than those of what is live by less than this."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..config.building import build_extension
 from ..errors import DataError, show
-from ..experiment.audit import AuditReport, audit_experiment
+from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..files import write_text
 from ..paths import workspace_dir
 from ..record.events import Kind
@@ -26,7 +26,7 @@ from .deployer import Built, Deployer, Publisher
 from .deployments import Deployment, Deployments, check_promotions
 from .gate import find_pass
 from .model_card import write_card
-from .rollout import check_share
+from .rollout import check_stage
 from .source import Source, hash_file
 
 CARD = "README.md"
@@ -55,11 +55,12 @@ def ship(
     gated: bool = False,
     despite_audit: bool = False,
     share: float | None = None,
+    shadow: float | None = None,
 ) -> Deployment:
     """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
 
     With `gated`, only weights that passed the gate against what is live at this moment. With `share`, they answer only
-    that part of the requests, beside what is live.
+    that part of the requests, beside what is live; with `shadow`, nobody sees what they answer to that part.
     """
     given = dict(params or {})
     deployer: Deployer = build_extension(get_deployer(kind), given, what=f"deployer '{kind}'", path="--param")
@@ -73,8 +74,7 @@ def ship(
         )
     with promoting():
         gate = find_pass(source, name) if gated else ""
-        if share is not None:
-            check_share(source, kind, name, share)
+        check_stage(source, kind, name, share=share, shadow=shadow)
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
         built = _build(deployer, source, place, audit)
@@ -92,6 +92,7 @@ def ship(
                 facts=built.facts,
                 gate=gate,
                 **({} if share is None else {"share": share}),
+                **({} if shadow is None else {"shadow": shadow}),
                 audit={"clean": audit.clean, "flags": [check.name for check in audit.flags]},
             )
     return Deployments.read().find(f"{name}.{number}")
@@ -100,7 +101,7 @@ def ship(
 def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bool = False) -> Deployment | None:
     """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then.
 
-    Where something answers a share of the requests, it is what is taken back.
+    Where something answers a share of the requests or shadows them, it is what is taken back.
     """
     check_promotions()
     with promoting():

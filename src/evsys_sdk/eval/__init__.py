@@ -16,12 +16,12 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..inference.retry import RetryFailure, RetryReport, call_with_retry
+    from .answers.slugs import AliasMatcher, extract_predicted_slug
     from .benchmark import Benchmark
     from .model_eval import EvalArtifacts, ModelEvalConfig, evaluate_model, load_eval_dataset, score_rows
     from .model_summary import EvalRow, EvalSummary, RowResult, format_summary_markdown, summarize
     from .prompts import DEFAULT_SYSTEM, DEFAULT_SYSTEM_NO_THINK, qwen3_chat_template_prompt, qwen_chat_prompt
     from .scores import EvalResult
-    from .slugs import AliasMatcher, extract_predicted_slug
 
 __all__ = [
     "DEFAULT_SYSTEM",
@@ -56,6 +56,6 @@ __getattr__ = lazy_names(
         "model_summary": "EvalRow EvalSummary RowResult format_summary_markdown summarize",
         "prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
         "scores": "EvalResult",
-        "slugs": "AliasMatcher extract_predicted_slug",
+        "answers.slugs": "AliasMatcher extract_predicted_slug",
     },
 )

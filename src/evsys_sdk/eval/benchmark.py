@@ -13,24 +13,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..config.specs import MetricSpec, TransformSpec
 from ..data import HarborTask, TargetFormat, Workspace, apply_transforms, build_transforms, parse_rows, to_dict
-from ..errors import DataError, show
+from ..errors import ConfigError, DataError, Problem, closest, show
 from ..log import get_logger
 from ..rollouts.engine import EngineLimits, RolloutRequest
 from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks, refuse_containers
 from ..rollouts.harness import Harness, build_harness
 from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
-from .engines import open_engine
 from .metric import BuiltMetric, build_metric
 from .pace import Pace
 from .predictions import Prediction, PredictionJournal, digest_task
@@ -40,6 +42,8 @@ from .verifier import verify_with
 
 if TYPE_CHECKING:
     from ..rollouts.engine import RolloutEngine, Verify
+
+_STOPS = re.compile(r"""(?:[\s.,;:!?"'`]|\\n)+""")
 
 type Progress = Callable[[int, int], None]
 """Told after each attempt how many are done, and of how many."""
@@ -211,8 +215,21 @@ class Benchmark:
 
 
 def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:
+    """The group that each task was drawn with; the same question under several ids is a group, and tells but once."""
     found = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
+    alone = [task for task in tasks if found[task.task_id] is None]
+    questions = {task.task_id: hash_question(task) for task in alone}
+    repeated = {question for question, times in Counter(questions.values()).items() if times > 1}
+    found |= {task: f"the same as {question}" for task, question in questions.items() if question in repeated}
     return {task_id: str(cluster) for task_id, cluster in found.items() if cluster is not None}
+
+
+def hash_question(task: HarborTask) -> str:
+    """The same for what is asked and judged in the same way, whatever its case, spaces, stops, id or notes."""
+    row = to_dict(task)
+    text = json.dumps([row["instruction"], row["verifier"]], sort_keys=True, ensure_ascii=False, default=str)
+    words = _STOPS.sub(" ", unicodedata.normalize("NFKC", text).casefold())
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
 async def _attempt_all(
@@ -257,3 +274,29 @@ async def _attempt_all(
     tell()
     await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
     return [found[task.task_id, sample] for task, sample in pairs]
+
+
+# Which rollout engine a benchmark's `engine` stands for.
+
+ENGINES = {"inline": "rollouts.engine:InlineEngine", "harbor": "rollouts.harbor.engine:HarborEngine"}
+"""Name -> where the class lives, below `evsys_sdk`; it is made from `EngineLimits`."""
+
+
+def check_engine(name: str, *, path: str = "engine") -> None:
+    """Refuse an engine that does not exist, before anything is spent."""
+    if name not in ENGINES:
+        guess = closest(name, ENGINES)
+        known = ", ".join(ENGINES)
+        hint = f"Did you mean '{guess}'?" if guess else f"This version has: {known}."
+        raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
+    if name == "harbor":
+        from ..rollouts.harbor.package import require_harbor
+
+        require_harbor()
+
+
+def open_engine(name: str, limits: EngineLimits) -> RolloutEngine:
+    """A running engine; the caller closes it."""
+    check_engine(name)
+    module, _, attribute = ENGINES[name].partition(":")
+    return getattr(import_module(f"evsys_sdk.{module}"), attribute)(limits)

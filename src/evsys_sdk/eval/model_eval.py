@@ -39,6 +39,7 @@ from ..record.lock import exclusive
 from ..record.scorings import write_scoring
 from ..rollouts.engine import EngineLimits
 from ..rollouts.rollout import Rollout
+from .answers.slugs import PASSES, TOOL_CALL_TAG, AliasMatcher, extract_predicted_slug, normalise
 from .benchmark import Benchmark, ScoreSettings
 from .model_summary import EvalRow, EvalSummary, RowResult, counted, format_summary_markdown, summarize
 from .predictions import Prediction
@@ -46,7 +47,6 @@ from .prompts import DEFAULT_SYSTEM, END_OF_TURN, conversation, qwen3_chat_templ
 from .row_tasks import task_of
 from .scored_model import AskAgain, ClientModel, Sampling
 from .scores import EvalResult
-from .slugs import PASSES, TOOL_CALL_TAG, AliasMatcher, extract_predicted_slug, normalise
 
 type Extract = Callable[[str], str | None]
 """Finds the predicted slug in an answer."""

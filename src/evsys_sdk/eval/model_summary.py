@@ -14,10 +14,10 @@ from typing import Any
 
 from ..data.types import Message
 from ..inference.retry import RetryReport
+from .answers.slugs import MATCHES, PASSES
 from .metric import MetricValue
-from .passing import chance_of_any
+from .metrics.passing import chance_of_any
 from .predictions import Prediction
-from .slugs import MATCHES, PASSES
 
 _MOST_FAILURES = 10
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.types import HarborTask
 from ..errors import EvsysError, show
-from .answer import extract_answer
+from .answers.answer import extract_answer
 from .metric import BuiltMetric, MetricValue
 from .predictions import Prediction
 from .samples import Sample, TaskSamples

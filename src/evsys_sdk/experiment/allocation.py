@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .arms import Arm
-from .results import ArmResult
+from .arms.arm import Arm
+from .arms.results import ArmResult
 
 
 @dataclass(frozen=True, slots=True)

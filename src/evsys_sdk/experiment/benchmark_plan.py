@@ -11,8 +11,7 @@ from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
 from ..data.types import HarborTask, InProcessVerifier
 from ..errors import EvalError, EvsysError, Problem, closest, problems_of
-from ..eval.benchmark import Benchmark, ScoreSettings
-from ..eval.engines import check_engine
+from ..eval.benchmark import Benchmark, ScoreSettings, check_engine
 from ..eval.metric import build_metric
 from ..eval.run_eval import asks_another_model
 from ..eval.scored_model import Sampling

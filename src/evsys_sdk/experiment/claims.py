@@ -3,20 +3,24 @@
     register_claim(config, folder, "study-1f2e3d4c")     {"family": "9a...", "attempt": 3}
 
 Two experiments try the same if they ask the same tasks, by what these say, for the same metric, of something compared
-with the same baseline recipe. How experiment, runs, benchmark or tasks are called, noted or stored is no difference.
+with the same baseline recipe. How experiment, runs, benchmark or tasks are called, noted or stored is no difference,
+nor are tasks that were added or left out, as long as half of the smaller set is the same.
 The number is fixed in the journal before the first step. Earlier attempts are known from the records in every folder
 that the project writes to, and from a list in its workspace, which stays when records are removed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
 from ..errors import EvsysError
-from ..record.claims import note_claim
+from ..eval.benchmark import Benchmark, hash_question
+from ..record.claims import Claimed, note_claim, sketch_questions
 from ..record.evidence import hash_value
 from ..record.layout import REHEARSALS
 from .benchmark_plan import load_entry
@@ -29,22 +33,37 @@ _NAMES = frozenset({"name", "seed", "tags"})
 
 def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> dict[str, Any]:
     """Count an experiment that is about to start; what its journal is to say of that, if it claims anything."""
-    if folder.resolve().parent.name == REHEARSALS or (family := identify_family(config)) is None:
+    if folder.resolve().parent.name == REHEARSALS:
         return {}
-    return {"family": family, "attempt": note_claim(experiment, family, folder)}
+    claim = identify_claim(config)
+    if claim is None:  # who only looks now may claim later
+        return {**sketch_questions(_hash_questions(_load_all(config.metadata.benchmark)))}
+    return {**asdict(claim), "attempt": note_claim(experiment, claim, folder)}
 
 
-def identify_family(config: ExperimentConfig) -> str | None:
-    """The hash of what a claim is about; None where nothing is claimed that tasks could answer."""
+def identify_claim(config: ExperimentConfig) -> Claimed | None:
+    """What a claim is about; None where nothing is claimed that tasks could answer."""
     claim = find_claim(config.metadata)
     if claim is None or not config.metadata.benchmark:
         return None
     metric, entries = _resolve_metric(claim, config.metadata.benchmark)
-    try:
-        tasks = sorted(load_entry(entry).content for entry in entries)
-    except EvsysError:  # it is said where the benchmark is needed
+    benchmarks = _load_all(entries)
+    if not benchmarks:
         return None
-    return hash_value([tasks, metric, claim.direction, _find_baseline(config, claim)])
+    tasks = sorted(benchmark.content for benchmark in benchmarks)
+    about = [metric, claim.direction, _find_baseline(config, claim)]
+    return Claimed(hash_value([tasks, *about]), hash_value(about), **sketch_questions(_hash_questions(benchmarks)))
+
+
+def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:
+    try:
+        return [load_entry(entry) for entry in entries]
+    except EvsysError:  # it is said where the benchmark is needed
+        return []
+
+
+def _hash_questions(benchmarks: Iterable[Benchmark]) -> set[str]:
+    return {hash_question(task) for benchmark in benchmarks for task in benchmark.tasks}
 
 
 def _resolve_metric(claim: Claim, entries: list[BenchmarkEntry]) -> tuple[str | None, list[BenchmarkEntry]]:

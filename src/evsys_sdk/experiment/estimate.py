@@ -12,6 +12,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..algorithms.base import BaseAlgorithm, PlannedWork
 from ..algorithms.combo import Combo
 from ..algorithms.continual import Continual
+from ..algorithms.on_policy import conversation_of
 from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
 from ..config import DataConfig, ExperimentConfig, RunConfig
@@ -32,13 +34,59 @@ from ..registry import get_data_store
 from ..training.blocking import run_blocking
 from ..training.callback import Observers, RunControl
 from ..training.services import RunServices
+from .arms.recipe import build_algorithm
+from .arms.rows import load_transformed
 from .benchmark_plan import plan_benchmarks
-from .recipe import build_algorithm
-from .rows import load_transformed
-from .token_scale import TokenScale, token_scale
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
+
+
+# How many tokens of a real model one token of the mock model is; the mock's are bytes.
+
+_BYTES_PER_TOKEN = 4
+_MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScale:
+    """A factor, and where it comes from."""
+
+    per_mock_token: float = 1.0
+    says: str = "tokens are those of the mock backend"
+
+
+def token_scale(
+    backend: str, model: str, rows: Sequence[Row], mock: Renderer, *, renderer_name: str | None = None
+) -> TokenScale:
+    """The factor for a model on a backend, measured on some rows where its tokenizer is on this machine."""
+    if backend == "mock":
+        return TokenScale()
+    tokenizer = _local_tokenizer(model)
+    if tokenizer is None or not rows:
+        return TokenScale(1 / _BYTES_PER_TOKEN, f"tokens are characters / {_BYTES_PER_TOKEN}: '{model}' is not here")
+    says = f"tokens are those of '{model}', on real rows"
+    try:
+        real = get_renderer(tokenizer, renderer_name)
+        conversations = [conversation_of(row) for row in rows[:_MOST_ROWS]]
+        sizes = [(len(real.prompt(messages)), len(mock.prompt(messages))) for messages in conversations]
+        return TokenScale(sum(size for size, _ in sizes) / sum(size for _, size in sizes), says)
+    except Exception:  # rows that are no conversations, or a template that refuses them: the bare text will do
+        text = "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows[:_MOST_ROWS])
+        return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), says)
+
+
+def _local_tokenizer(model: str) -> Any | None:
+    """The tokenizer of a model, if it needs no network; None otherwise."""
+    if find_spec("transformers") is None:
+        return None
+    try:
+        from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    except Exception:  # not there, or damaged: an estimate does without
+        return None
+
 
 _ROWS_LOOKED_AT = 512
 _MOCK_CONTEXT = 1 << 20

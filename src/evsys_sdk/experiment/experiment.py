@@ -28,23 +28,20 @@ from ..record.events import Journal, Kind
 from ..record.lock import FolderBusy, folder_lock
 from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
-from ..registry import get_launcher
+from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
-from ..spend.budget import STOP_PREFIX, exhausted, is_budget_stop
-from ..spend.ledger import SpendLedger, open_ledger
-from .approval import wait_for_approval
-from .arms import Arm, expand_arms, first_arms
-from .experiment_end import tell_experiment_end
+from ..spend.ledger import STOP_PREFIX, SpendLedger, exhausted, is_budget_stop, open_ledger
+from ..training.callback import Callback
+from .arms.arm import Arm, Sweep, expand_arms, first_arms
+from .arms.interrupts import Interrupt, stop_on_interrupt
+from .arms.results import ArmResult, ExperimentResult, ExperimentStatus
 from .hypothesis import hypothesis_sha256, normalised
-from .interrupts import Interrupt, stop_on_interrupt
+from .jobs.approval import wait_for_approval
 from .record_dir import ExperimentDir, open_experiment_dir
-from .results import ArmResult, ExperimentResult, ExperimentStatus
 from .search import allocation_for, mark_stopped
-from .sweep import Sweep
 
 if TYPE_CHECKING:
-    from ..training.callback import Callback
-    from .audit import AuditReport
+    from .audit.audit import AuditReport
     from .launcher import Launcher
 
 
@@ -179,8 +176,8 @@ class Experiment:
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
     ) -> list[ArmResult]:
+        from .arms.scheduler import ArmScheduler
         from .launcher import Launch
-        from .scheduler import ArmScheduler
 
         allocation = allocation_for(self.config, self.arms, folder.path)
         launcher = self._launcher()
@@ -229,7 +226,7 @@ class Experiment:
 
     def _audit(self, folder: ExperimentDir, journal: Journal) -> AuditReport:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
-        from .audit import audit_experiment
+        from .audit.audit import audit_experiment
 
         report = audit_experiment(folder.path, before_conclusion=True)
         for check in report.flags:
@@ -270,3 +267,17 @@ def _sha256(config: ExperimentConfig) -> str:
 
 def _watch_nothing(_: Path) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+# Telling the callbacks that an experiment has ended; whatever they do, it has.
+
+
+def tell_experiment_end(config: ExperimentConfig, folder: Path) -> None:
+    """Call `on_experiment_end` of the callbacks that have one."""
+    for spec in config.callbacks:
+        try:
+            kind = get_callback(spec.kind)
+            if getattr(kind, "on_experiment_end", Callback.on_experiment_end) is not Callback.on_experiment_end:
+                kind(**spec.params).on_experiment_end(folder)
+        except (Exception, SystemExit) as error:
+            get_logger(__name__).warning("callback '%s' failed: %s: %s", spec.kind, type(error).__name__, error)

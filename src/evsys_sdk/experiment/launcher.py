@@ -6,6 +6,9 @@ are or what becomes of their results, so that the record is the same whichever l
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
@@ -17,14 +20,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from ..config import ExperimentConfig
 from ..errors import EvsysError
-from ..inference.metering import paying
+from ..inference.client import paying
 from ..protocols import RunResult
 from ..record.lock import folder_lock
 from ..registry import get_callback
 from ..spend.ledger import open_ledger
 from ..spend.meter import meter_for
 from ..training.callback import Callback, RunControl
-from .arms import Arm
+from .arms.arm import Arm
 from .record_dir import write_result
 from .runner import ArmOptions, failed_result, run_arm
 
@@ -156,3 +159,29 @@ def _time_limit(seconds: float | None, control: RunControl) -> Generator[None]:
         yield
     finally:
         timer.cancel()
+
+
+# What this machine has to give: cores and GPUs. Nothing heavy is imported to find out.
+
+
+def cpu_count() -> int:
+    """Cores this process may use, which in a container are fewer than the machine has."""
+    try:
+        return len(os.sched_getaffinity(0)) or 1
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [gpu for gpu in given.split(",") if gpu.strip() not in ("", "-1", "NoDevFiles")]
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        found = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [str(index) for index, line in enumerate(found.stdout.splitlines()) if line.startswith("GPU ")]

@@ -14,8 +14,8 @@ from ..config import Budget, ExperimentConfig, RunConfig
 from ..config.experiment import Limits
 from ..config.prices import Tariff, TokenUsage, backend_of, price_of
 from ..paths import in_project
-from ..spend.budget import LIMITED
-from .arms import expand_arms
+from ..spend.ledger import LIMITED
+from .arms.arm import expand_arms
 from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run, size_of_work
 from .experiment import Experiment

@@ -8,7 +8,7 @@ from .._version import __version__
 from ..config import ExperimentConfig
 from ..errors import ConfigError, Problem, show
 from ..record.evidence import hash_value
-from .project_code import ProjectCode
+from .arms.project_code import ProjectCode
 
 _DIGITS = 16
 

@@ -23,7 +23,7 @@ from ..record.layout import ExperimentFiles, RunFiles
 from ..record.lock import lock_owner
 from ..record.reader import ExperimentRecord
 from ..redact import redact
-from .result_json import result_from_dict, result_to_dict
+from .arms.results import result_from_dict, result_to_dict
 
 _MAY_CHANGE = ("budget", "max_concurrent_arms", "launcher", "arm_timeout_s", "arm_retries", "description", "callbacks")
 """Fields that say how an experiment is run rather than what it is; changing them does not make it another one."""

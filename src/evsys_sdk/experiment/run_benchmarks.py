@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.metadata import BASE_MODEL
-from ..data.reference import slug
+from ..data.workspace.reference import slug
 from ..errors import EvalError
-from ..eval.engines import open_engine
+from ..eval.benchmark import open_engine
 from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
 from ..eval.scores import EvalResult

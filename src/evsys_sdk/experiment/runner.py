@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig, RunConfig
+from ..data.contamination import row_texts
 from ..errors import BackendError, EvsysError, TrainingError, blame_user_code, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
@@ -21,19 +22,21 @@ from ..record.checkpoints import CheckpointLog
 from ..record.folders import begin_run, note_identity, note_length
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
+from ..spend.metered_client import MeteredClient
 from ..training.blocking import run_blocking
 from ..training.callback import Callback, Observers, RunControl, RunInfo
 from ..training.diagnosis import Diagnosis
 from ..training.rollout_recorder import RolloutRecorder
 from ..training.services import RunServices, Selection
-from .arms import Arm
+from ..training.trained_tasks import TrainedTasks
+from .arms.arm import Arm
+from .arms.observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
+from .arms.recipe import build_algorithm, build_backend, prepare_backend
+from .arms.results import lift_notes
+from .arms.rows import RowLoader, content_hash
+from .audit.identity import identify_run
 from .benchmark_plan import plan_benchmarks, selection
-from .identity import identify_run
-from .observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
-from .recipe import build_algorithm, build_backend, prepare_backend
 from .record_dir import write_result
-from .result_json import lift_notes
-from .rows import RowLoader, content_hash
 from .run_benchmarks import RunBenchmarks
 
 
@@ -89,6 +92,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         benchmarks, services = add_benchmarks(config, run, algorithm, services, options)
         if benchmarks is not None:
             ending.callback(benchmarks.close)
+        trained = watch_for_tasks(services.client, benchmarks)
         extras: dict[str, Any] = {"train_rows": rows, "n_train_rows": len(rows), "backend_handles": handles}
         extras |= {"model_name": run.model.name, "tags": run.tags}
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
@@ -96,6 +100,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         if benchmarks is not None and not info.steps_done:
             benchmarks.score_baselines()
         result = train(algorithm, ctx)
+        result.notes.trained_on = None if trained is None else trained.summarise()
         if result.status == "completed":
             score_if_missing(evaluator, run, result)
         if benchmarks is not None:
@@ -194,6 +199,21 @@ def add_benchmarks(
         scoring=benchmarks.background_scoring(),
         selection=services.selection if chosen is None else Selection(*chosen),
     )
+
+
+def watch_for_tasks(client: Any, benchmarks: RunBenchmarks | None) -> TrainedTasks | None:
+    """Notice every task of the benchmarks that the client is given to learn."""
+    if benchmarks is None or not isinstance(client, MeteredClient):
+        return None
+    asked = {
+        f"{one.split}/{one.label}": {
+            task.task_id: "\n".join(row_texts(task.instruction)) for task in one.benchmark.tasks
+        }
+        for one in benchmarks.planned
+    }
+    trained = TrainedTasks(asked, client.tokenizer)
+    client.hear = trained.look
+    return trained
 
 
 def announce_run(

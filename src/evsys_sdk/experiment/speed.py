@@ -19,7 +19,7 @@ from ..paths import in_project
 from ..record.folders import RunTimes, latest_run_times
 from ..record.values import number, part
 from ..registry import get_backend
-from .recipe import is_local_path
+from .arms.recipe import is_local_path
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient

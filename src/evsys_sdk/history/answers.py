@@ -116,7 +116,7 @@ def find_errors(
 
 def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> tuple[list[Answer], list[str]]:
     """The answers behind some scorings of an arm, with their tasks where those are there; and what is to be said."""
-    from ..data.reference import slug
+    from ..data.workspace.reference import slug
 
     answers: list[Answer] = []
     remarks: list[str] = []

@@ -25,6 +25,9 @@ _FORMAT = 5
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
 
+_SORTED = json.JSONEncoder(sort_keys=True)
+"""Made once: `json.dumps` would make one for every row."""
+
 type Row = tuple[Any, ...]
 type NewRow = dict[str, Any]
 
@@ -66,7 +69,7 @@ RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary, RunResult], Any]]
     "mode": ("TEXT", lambda one, _: one.mode),
     "tasks": ("TEXT", lambda _, run: run.tasks),
     "algorithm": ("TEXT", lambda _, run: run.algorithm),
-    "params": ("TEXT", lambda _, run: json.dumps(run.params, sort_keys=True)),
+    "params": ("TEXT", lambda _, run: _SORTED.encode(run.params)),
     "id": ("TEXT", lambda one, _: one.id),
     "run": ("TEXT", lambda _, run: run.run),
     "first": ("INTEGER", lambda one, run: int(_is_first(one, run))),
@@ -155,6 +158,11 @@ class SummaryCache:
             self._db = self._copied_to_memory()
             self._write(rows, names)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is on the disk."""
+        return bool(self._db.execute("PRAGMA database_list").fetchone()[2])
+
     def close(self) -> None:
         self._db.close()
 
@@ -240,9 +248,8 @@ def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSumm
 
 def _storable(row: NewRow) -> NewRow:
     """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
-    return {
-        key: one.encode(errors="backslashreplace").decode() if isinstance(one, str) else one for key, one in row.items()
-    }
+    unsafe = {key: one for key, one in row.items() if isinstance(one, str) and not one.isascii()}
+    return row | {key: one.encode(errors="backslashreplace").decode() for key, one in unsafe.items()}
 
 
 def _run_of(one: ExperimentSummary, found: Contrast) -> RunResult:

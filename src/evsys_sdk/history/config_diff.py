@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..record.runs import config_runs
-from ..record.values import Object, items, part
+from ..record.values import Object
 
 if TYPE_CHECKING:
     from .detail import Detail
@@ -51,14 +51,17 @@ def _without_name(run: Object) -> Object:
 
 def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested data as dotted paths; lists of plain values stay as they are."""
-    inner: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        inner = [(f"{prefix}.{key}" if prefix else key, one) for key, one in part({"it": value}, "it").items()]
-    elif any(isinstance(one, dict) for one in items(value)):
-        inner = [(f"{prefix}[{index}]", one) for index, one in enumerate(items(value))]
-    if not inner:
-        return {prefix: value} if value not in (None, {}, [], "") else {}
     found: dict[str, Any] = {}
-    for path, one in inner:
-        found |= flatten_config(one, path)
+    _flatten(value, prefix, found)
     return found
+
+
+def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
+    if isinstance(value, dict):
+        for key, inner in cast(Object, value).items():
+            _flatten(inner, f"{path}.{key}" if path else key, found)
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast(list[Any], value)):
+        for index, inner in enumerate(cast(list[Any], value)):
+            _flatten(inner, f"{path}[{index}]", found)
+    elif value is not None and value != "" and value != []:
+        found[path] = value

@@ -8,6 +8,7 @@ apart than that allows, the interval is widened by as much.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -101,11 +102,10 @@ class Effect:
 
 
 def find_contrasts(
-    runs: Sequence[Object], conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]
+    own: Mapping[str, Settings], conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]
 ) -> list[Contrast]:
-    """Every setting that was changed alone between two runs of an experiment; `runs` are their configs."""
+    """Every setting that was changed alone between two runs of an experiment; `own` are those of its runs."""
     scored = {run.run: run for run in outcome.runs if run.score is not None and not run.failures}
-    own = {text(run.get("name")): settings_of(run) for run in runs}
     names = [name for name in own if name in scored]
     baseline = next((name for name in names if scored[name].role == "baseline"), "")
     pairs = itertools.combinations(names, 2)
@@ -133,7 +133,17 @@ def settings_of(run: Object) -> Settings:
     from .config_diff import flatten_config
 
     flat = flatten_config({key: value for key, value in run.items() if key not in _NOT_SETTINGS})
-    return {path: json.dumps(value, sort_keys=True, default=str) for path, value in flat.items()}
+    return {
+        path: _to_json(value) if isinstance(value, list) else _scalar_to_json(value) for path, value in flat.items()
+    }
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+_scalar_to_json = functools.lru_cache(maxsize=4096, typed=True)(_to_json)
+"""The same few values stand in thousands of configs."""
 
 
 def changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
@@ -151,6 +161,7 @@ def changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | No
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def short_axis(path: str) -> str:
     """A setting as people call it: `learning_rate`, `backend.lora_rank`, `data`."""
     if path in ("algorithm.kind", "data.path", "data.dataset_name", "data.dataset_id", "data.hf_dataset"):
@@ -164,6 +175,7 @@ def data_source(settings: Settings) -> str:
     return next((value_text(settings[name]) for name in names if name in settings), "")
 
 
+@functools.lru_cache(maxsize=4096)
 def value_text(value: str) -> str:
     """A value as one would write it; long ones are cut."""
     found: Any = json.loads(value)
@@ -186,7 +198,7 @@ class _Measured:
     def __init__(
         self, conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord], scored: Mapping[str, RunScore]
     ) -> None:
-        rows = [part({"it": raw}, "it") for raw in items(conclusion.get("comparisons"))]
+        rows = [part(raw) for raw in items(conclusion.get("comparisons"))]
         self._compared = {text(row.get("run")): row for row in rows}
         self._metric, self._arms, self._scored = outcome.metric, arms, scored
 

@@ -83,7 +83,7 @@ def exported_checkpoint(reference: str) -> str:
         origin: Any = json.loads((Path(reference) / ORIGIN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return reference
-    return text(part({"it": origin}, "it").get("checkpoint")) or reference
+    return text(part(origin).get("checkpoint")) or reference
 
 
 def describe_page(found: Export) -> str:

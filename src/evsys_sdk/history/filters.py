@@ -93,14 +93,21 @@ ORDERS = {
 
 
 def select(
-    index: HistoryIndex, filters: Filters | None = None, *, sort: str = "newest", limit: int | None = None
+    index: HistoryIndex,
+    filters: Filters | None = None,
+    *,
+    sort: str = "newest",
+    limit: int | None = None,
+    offset: int = 0,
 ) -> list[ExperimentSummary]:
-    """The experiments that meet the filters, in order."""
+    """The experiments that meet the filters, in order; `offset` of them are passed over."""
     order = ORDERS[sort]
     condition, values = (filters or Filters()).condition()
-    tail = f"ORDER BY {order.sql}" + ("" if limit is None else f" LIMIT {int(limit)}")
+    several = len(index.roots) > 1
+    skipped, end = (0, None if limit is None else offset + limit) if several else (offset, limit)
+    tail = f"ORDER BY {order.sql} LIMIT {-1 if end is None else int(end)} OFFSET {int(skipped)}"
     found = index.summaries(condition, values, tail)
-    return sorted(found, key=order.key)[:limit] if len(index.roots) > 1 else found
+    return sorted(found, key=order.key)[offset:end] if several else found
 
 
 def count(index: HistoryIndex, filters: Filters | None = None) -> int:

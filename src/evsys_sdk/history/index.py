@@ -36,12 +36,15 @@ _BATCH = 500
 class HistoryIndex:
     """The experiments below some roots."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], *, refresh: bool = True) -> None:
+        """Without `refresh` it is what the last look left on the disk, which may still go on elsewhere."""
         self.roots = list(roots)
         self._caches: list[tuple[Path, SummaryCache]] = []
         for root in self.roots:
             cache = SummaryCache(root)
             self._caches.append((root, cache))
+            if not refresh:
+                continue
             try:
                 _refresh(root, cache)
             except sqlite3.DatabaseError as error:
@@ -79,6 +82,11 @@ class HistoryIndex:
                 _refresh(root, cache)
                 found += _restored(root, cache, f"{_where(condition)} {tail}", values)
         return found
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what a look finds is there for the next one; not where the disk cannot be written."""
+        return all(cache.is_kept for _, cache in self._caches)
 
     def close(self) -> None:
         for _, cache in self._caches:

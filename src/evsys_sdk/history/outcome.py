@@ -11,6 +11,7 @@ from ..record.values import Object, items, number, part, text
 
 _SPLITS = ("val", "eval", "test", "train_fit")
 """How names of scores begin; the earlier ones decide before the later ones."""
+_OPENINGS = tuple(f"{split}/" for split in _SPLITS)
 _COUNTS = ("/stderr", "/tasks", "/failed_samples", "/unscored_tasks")
 
 
@@ -104,8 +105,8 @@ def deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str
 def success_metric(config: Object, arms: Iterable[RunRecord], *, scored: Iterable[str] = ()) -> tuple[str, str]:
     """Full name and direction of the metric that decides, among those that arms ended with or were `scored` by."""
     wanted = part(config, "metadata").get("success_metric")
-    name = text(wanted) or text(part({"it": wanted}, "it").get("name"))
-    mode = text(part({"it": wanted}, "it").get("mode")) or "max"
+    name = text(wanted) or text(part(wanted).get("name"))
+    mode = text(part(wanted).get("mode")) or "max"
     known = {key: None for arm in arms for key in arm.metrics}
     if name in known:
         return name, mode
@@ -150,9 +151,7 @@ def latest_score(arm: RunRecord, metric: str) -> tuple[float, int | None] | None
 
 def is_score(metric: str) -> bool:
     """Whether a metric is the score of a whole set of tasks or rows."""
-    return metric.startswith(tuple(f"{split}/" for split in _SPLITS)) and not (
-        metric.endswith(_COUNTS) or "=" in metric
-    )
+    return metric.startswith(_OPENINGS) and not (metric.endswith(_COUNTS) or "=" in metric)
 
 
 def plain_scores(arms: Sequence[RunRecord], metric: str) -> list[RunScore]:
@@ -186,7 +185,7 @@ def _plain_score(run: str, arms: Sequence[RunRecord], metric: str) -> RunScore:
 
 
 def _concluded_runs(conclusion: Object) -> list[RunScore]:
-    rows = [part({"it": raw}, "it") for raw in items(conclusion.get("runs"))]
+    rows = [part(raw) for raw in items(conclusion.get("runs"))]
     repeated = any((number(row.get("n_seeds")) or 0) > 1 for row in rows)  # runs lend each other their seed noise
     return [
         RunScore(

@@ -163,7 +163,7 @@ def _run_row(detail: Detail, run: RunScore) -> list[str]:
 def _difference(detail: Detail, run: str) -> str:
     """What the conclusion says of the run against the baseline, corrected for the number of runs."""
     for raw in items(detail.conclusion.get("comparisons")):
-        found = part({"it": raw}, "it")
+        found = part(raw)
         difference = number(found.get("difference"))
         if found.get("run") == run and difference is not None:
             interval = interval_text(number(found.get("low")), number(found.get("high")))

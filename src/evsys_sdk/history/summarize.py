@@ -11,7 +11,7 @@ from typing import Any
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord, add_spend, config_runs
 from ..record.values import Object, items, number, part, text
-from ..redact import redact, redact_text
+from ..redact import is_suspicious, redact, redact_text
 from .effects import Settings, data_source, find_contrasts, settings_of, short_axis, value_text
 from .outcome import Outcome, RunScore, best_of, is_score, latest_score, outcome_of
 from .summary import ExperimentSummary, Failure, RunResult
@@ -24,7 +24,8 @@ _LONGEST_TEXT = 600
 def summarize(record: ExperimentRecord) -> ExperimentSummary:
     """One experiment in a few fields; `unfinished` is left to whoever asks when to tell running from killed."""
     config, arms, start = record.config or {}, record.runs, record.start
-    metadata, runs = part(config, "metadata"), config_runs(redact(config))
+    metadata, runs = part(config, "metadata"), config_runs(_without_secrets(config))
+    settings = {text(run.get("name")): settings_of(run) for run in runs}
     outcome = outcome_of(record.conclusion, config, arms)
     best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
     return ExperimentSummary(
@@ -49,8 +50,8 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         best_tasks=best.n_tasks,
         best_covers=best.covers,
         best_step=best.step,
-        results=run_results(record, runs, outcome),
-        contrasts=find_contrasts(runs, record.conclusion, outcome, arms) if outcome.metric else [],
+        results=run_results(record, settings, outcome),
+        contrasts=find_contrasts(settings, record.conclusion, outcome, arms) if outcome.metric else [],
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
         n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
@@ -72,9 +73,13 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
     )
 
 
-def run_results(record: ExperimentRecord, configs: Sequence[Object], outcome: Outcome) -> list[RunResult]:
+def _without_secrets(config: Object) -> Object:
+    """The config, which may be of a version that recorded what it was given; most need only a quick look."""
+    return redact(config) if is_suspicious(json.dumps(config)) else config
+
+
+def run_results(record: ExperimentRecord, settings: Mapping[str, Settings], outcome: Outcome) -> list[RunResult]:
     """Every run that was scored; the best one of each model tells where its weights are."""
-    settings = {text(run.get("name")): settings_of(run) for run in configs}
     scored = [run for run in outcome.runs if run.score is not None and run.run in settings]  # not those of a parent
     of_model: dict[str, list[RunScore]] = {}
     for run in scored:
@@ -136,8 +141,8 @@ def best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:
     ranked = [(sign * score[0], arm) for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
     for _, arm in sorted(ranked, key=lambda pair: pair[0]):
         artifacts = part(arm.result or {}, "artifacts")
-        last = text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""
-        if found := text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint")) or last:
+        found = text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint"))
+        if found := found or (text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""):
             return found
     return ""
 
@@ -160,7 +165,7 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         name = f"{prefix}{key}"
         if isinstance(inner, Mapping):
-            found |= scalars(part({"it": inner}, "it"), f"{name}.")
+            found |= scalars(part(inner), f"{name}.")
         elif isinstance(inner, list):
             found[name] = _short(json.dumps(inner, default=str), 80)
         elif inner is not None and not (isinstance(inner, float) and number(inner) is None):
@@ -170,7 +175,9 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
     """The dotted paths in which the runs of an experiment differ."""
-    flat = [scalars({key: value for key, value in run.items() if key != "name"}) for run in runs[:200]]
+    runs = runs[:200]
+    same = {key for key, value in runs[0].items() if all(run.get(key) == value for run in runs)} if runs else set[str]()
+    flat = [scalars({key: value for key, value in run.items() if key != "name" and key not in same}) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
     return [name for name in names if any(one.get(name) != flat[0].get(name) for one in flat)][:most]
 

@@ -15,17 +15,61 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from ..config.prices import Prices, TokenUsage, find_tariff
 from ..data.types import Message
 from ..errors import show
 from .background_loop import background_loop
 from .errors import InferenceError
-from .metering import current_payer
+
+# Who pays for the answers of inference clients.
+#
+# A judge, a hosted baseline and `eval.inference` are asked deep inside a run. Whoever pays for the run hears of every
+# answer as it comes, so that none escapes the bill, whatever becomes of it afterwards:
+#
+#     with paying(meter):
+#         ...                      # here, and in everything that is started from here
+
+
+class Payer(Protocol):
+    """Knows prices, and is told what was used."""
+
+    @property
+    def prices(self) -> Prices:
+        """Prices of its own; they come before those that are built in."""
+        ...
+
+    def pay(self, usage: TokenUsage, cost: Decimal | None) -> None:
+        """Note one answer; its cost is None where it is not known. May be called from any thread."""
+        ...
+
+
+_payer: ContextVar[Payer | None] = ContextVar("payer", default=None)
+_open: list[Payer] = []
+
+
+@contextmanager
+def paying(payer: Payer) -> Generator[None]:
+    """Send the bill for everything that is asked in this block to `payer`."""
+    token = _payer.set(payer)
+    _open.append(payer)
+    try:
+        yield
+    finally:
+        _open.remove(payer)
+        _payer.reset(token)
+
+
+def current_payer() -> Payer | None:
+    """Who pays here. A thread that somebody's code started knows nobody: the one who began last pays for it."""
+    return _payer.get() or next(iter(_open[-1:]), None)
+
 
 type StopReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 

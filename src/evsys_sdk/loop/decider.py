@@ -23,6 +23,7 @@ from .opinion import ask_opinion
 from .questions import Asked, follow_settled, is_new, pairs_of, sort_by_kind
 from .reason import Reason
 from .system import SystemConfig
+from .traces.feedback import as_taught, list_corrections
 from .traces.rounds import read_rounds, taken_in, trained_in
 from .traces.store import TraceStore
 
@@ -62,11 +63,12 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     volume = _judge_volume(len(fresh), rules.min_new)
     if volume.votes is False:
         return LearnDecision(False, [volume], len(fresh))
-    new, known = sort_by_kind(fresh, [one for one in traces if one["id"] in trained])
-    disputed, contradiction = _judge_contradiction(new, known, rules.max_contradiction)
+    earlier = [as_taught(one) for one in traces if one["id"] in trained]
+    new, known, right = sort_by_kind(fresh, earlier, list_corrections(fresh))
+    disputed, contradiction = _judge_contradiction([*new, *right], known, rules.max_contradiction)
     aside = {trace["id"] for trace, one in zip(fresh, new, strict=True) if one.kind in disputed}
     if aside:  # what people disagree about is no reason to learn, and not learned
-        new = [one for one in new if one.kind not in disputed]
+        new, right = ([one for one in group if one.kind not in disputed] for group in (new, right))
         volume = _judge_volume(len(new), rules.min_new)
         if volume.votes is False:
             return LearnDecision(False, [volume, contradiction], len(fresh))
@@ -79,7 +81,7 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     ]
     if any(one.votes for one in why):
         bar = max(0.5, _mean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
-        why.append(_judge_lessons(new, strange, rules.min_lessons, bar, system.traces.min_reward))
+        why.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
     why.append(contradiction)
     learn = any(one.votes is True for one in why) and not any(one.votes is False for one in why)
     if rules.max_wait_days is not None:

@@ -20,8 +20,9 @@ from ..deploy.deployments import Deployments
 from ..deploy.gate import judge
 from ..deploy.judged import BASE
 from ..deploy.policy import load_policy
+from ..deploy.rollout import take_step
 from ..deploy.ship import roll_back, ship
-from ..errors import DataError
+from ..errors import DataError, EvsysError
 from ..experiment.experiment import Experiment
 from ..files import write_json, write_text
 from ..paths import project_root, workspace_dir
@@ -30,6 +31,7 @@ from ..record.lock import folder_lock
 from ..record.values import part
 from .candidate import load_candidate, scaffold
 from .decider import LearnDecision, decide
+from .live_scores import TracedScores
 from .rounds_state import RoundState, tell_round
 from .system import SystemConfig
 from .traces.rounds import read_rounds, seal_round
@@ -143,6 +145,8 @@ class Loop:
                 return self._run(state)
             case "gate":
                 return self._judge(state)
+            case "rollout":
+                return self._roll_out(state)
             case _:
                 return self._ship(state)
 
@@ -162,13 +166,17 @@ class Loop:
             yield step
 
     def _watch(self) -> Step | None:
-        live = Deployments.read().live_under(self.system.deploy.name)
+        known = Deployments.read()
+        live = known.live_under(self.system.deploy.name)
         if live is None or not TraceStore(self._store).file.is_file():
             return None
         seen = watch_live(live, self._store, self.policy.watch)
         if seen.state != "fell":
             return None
-        target = roll_back(live.name, reason=seen.reason, nothing=Deployments.read().before(live) is None)
+        before, staged = known.before(live), known.staged_under(live.name)
+        if before is None and staged is not None:  # which is judged by what is live, and is all there is to follow it
+            return None
+        target = roll_back(live.name, to=before.id if before else None, reason=seen.reason, nothing=before is None)
         back = target.id if target else "nothing"
         return Step("rollback", f"{seen.reason} {back} is live again.", self._round_of(live.id))
 
@@ -228,11 +236,22 @@ class Loop:
     def _ship(self, state: RoundState) -> Step:
         assert state.source is not None
         spec = self.system.deploy
+        shadow = spec.shadow if Deployments.read().live_under(spec.name) else None  # of nothing there is none
         try:
-            made = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True)
+            made = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True, shadow=shadow)
         except DataError as error:
             return Step("given up", f"it passed, and cannot be shipped: {error}", state.number)
-        return Step("deploy", f"{made.id} is live.", state.number)
+        told = f"{made.id} is live." if shadow is None else f"{made.id} shadows {shadow:.0%} of the requests."
+        return Step("deploy", told, state.number)
+
+    def _roll_out(self, state: RoundState) -> Step:
+        """Give what is on its way more requests, or take it back."""
+        try:
+            scores = TracedScores(self._store, self.policy.rollout.shadow)
+            step = take_step(self.system.deploy.name, self.policy, scores)
+        except EvsysError as error:  # a judge that cannot be reached may be there tomorrow
+            return Step("rollout", f"nothing can be decided: {error}", state.number, waits=True)
+        return Step("rollout", f"{step.action}: {step.reason}", state.number, waits=step.action == "wait")
 
     def _asks(self, state: RoundState) -> bool:
         return state.stage in self.system.approve and not self._approval_of(state.stage, state.number).exists()

@@ -18,7 +18,7 @@ from ..record.events import Event
 from ..record.reader import ExperimentRecord
 from .watch import first_failure, passed_events
 
-type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "settled"]
+type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "rollout", "settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RoundState:
     stage: RoundStage
     """What is to be done next."""
     outcome: str = ""
-    """`shipped`, `rolled back`, `refused` or `failed` once it is settled."""
+    """`shipped`, `rolled back`, `replaced`, `refused` or `failed` once it is settled."""
     reason: str = ""
     config: ExperimentConfig | None = None
     source: Source | None = None
@@ -82,6 +82,10 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
     shipped = next((one for one in deployments.all if one.gate == decision.id), None)
     if shipped is None:
         return RoundState(number, made, "deploy", "", "", config, source, decision, usd=usd)
+    if deployments.staged_under(shipped.name) == shipped:
+        return RoundState(number, made, "rollout", "", "", config, source, decision, shipped, usd)
     back = next((one for one in deployments.rollbacks if one.replaced == shipped.id), None)
     outcome, reason = ("rolled back", back.reason) if back else ("shipped", "")
+    if not back and shipped.id not in deployments.once_live:
+        outcome, reason = "replaced", "something else went live before it answered all requests."
     return RoundState(number, made, "settled", outcome, reason, config, source, decision, shipped, usd)

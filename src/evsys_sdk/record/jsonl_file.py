@@ -11,9 +11,11 @@ they then end up as if nothing had happened.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +30,22 @@ from .lock import exclusive_use
 _BLOCK = 1 << 16
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 """NaN is no JSON, and must not be in an answer that is."""
+_WHITE = b" \t\r\n"
+_forks = 0
+
+
+def count_forks() -> int:
+    """How many forks lead to this process; asked at every line, where asking the system for a number is too slow."""
+    return _forks
+
+
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class JsonlFile:
@@ -39,7 +57,9 @@ class JsonlFile:
         self._descriptor: int | None = None
         self._last, self._end = b"", -1
         """The last line without its end, and where the file ended after it, as far as this process knows."""
-        self._owner = os.getpid()
+        self._owner = _forks
+        self.appended = 0
+        """How many lines this object has written with `append_line`."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = _open_for_append(path)
@@ -53,12 +73,17 @@ class JsonlFile:
         """Write one record; it is in the file when this returns, or not at all."""
         self.append_line(encode_line(record, str(self.path)))
 
-    def append_line(self, line: bytes, *, sync: bool = False) -> None:
-        """Write a record that is a line already; with `sync` it has reached the disk itself when this returns."""
+    def append_line(self, line: bytes, *, sync: bool = False) -> int:
+        """Write a record that is a line already; with `sync` it has reached the disk itself when this returns.
+
+        Returns the number of lines `appended`.
+        """
         with self._lock:
             self._write(line)
             if sync:
                 os.fsync(self._open)
+            self.appended += 1
+            return self.appended
 
     def append_after(self, make: Callable[[bytes], dict[str, Any]]) -> None:
         """Write a record that is made from the line before it (b"" for none), while no other process adds one."""
@@ -114,17 +139,18 @@ class JsonlFile:
     def _open(self) -> int:
         if self._descriptor is None:
             raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
-        if os.getpid() != self._owner:
+        if self._owner != _forks:
             raise DataError(f"{self.path}: a fork of the process that writes it cannot add to it.")
         return self._descriptor
 
     def _write(self, line: bytes) -> None:
-        start, left = os.lseek(self._open, 0, os.SEEK_END), memoryview(line)
+        descriptor, written = self._open, 0
         try:
-            while left:
-                left = left[os.write(self._open, left) :]
+            while written < len(line):
+                written += os.write(descriptor, line[written:] if written else line)
         except OSError as error:
-            os.ftruncate(self._open, start)  # the next record must not continue half of this one
+            if written:  # the next record must not continue half of this one
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             raise cannot_write(self.path, error) from error
 
 
@@ -140,8 +166,40 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines that have their end, with their numbers; what a writer is in the middle of is none yet."""
-    if path.is_file():  # reading from a pipe would wait for ever
-        yield from ((number, line) for number, line in enumerate(_lines(path), 1) if line.endswith(b"\n"))
+    if (descriptor := _open_to_read(path)) is not None:
+        with os.fdopen(descriptor, "rb", _BLOCK) as file:
+            yield from ((number, line) for number, line in enumerate(file, 1) if line.endswith(b"\n"))
+
+
+def read_whole(path: Path) -> bytes | None:
+    """What is in a small file; None where there is none."""
+    if (descriptor := _open_to_read(path)) is None:
+        return None
+    try:
+        found = b""
+        while part := os.read(descriptor, _BLOCK):
+            found += part
+            if len(part) < _BLOCK:  # of a file, less than was asked for is the rest
+                break
+        return found
+    finally:
+        os.close(descriptor)
+
+
+def _open_to_read(path: Path) -> int | None:
+    """A file, open; None where there is none, or something else: reading from a pipe would wait for ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError:  # of a name with a null character
+        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):  # asking beforehand would look the path up twice
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def last_records(path: Path, most_bytes: int = 1 << 14) -> Iterator[dict[str, Any]]:
@@ -213,7 +271,8 @@ def _is_number(value: Any) -> bool:
 def parse_object(line: bytes) -> dict[str, Any] | None:
     """The object in a line or a small file; None where there is none that can be read."""
     try:
-        value = _DECODER.decode(line.decode("utf-8"))
+        content = line.strip(_WHITE).decode()
+        value, end = _DECODER.raw_decode(content)  # `decode` takes twice as long for a short line
     except (ValueError, RecursionError):
         return None
-    return cast(dict[str, Any], value) if isinstance(value, dict) else None
+    return cast(dict[str, Any], value) if isinstance(value, dict) and end == len(content) else None

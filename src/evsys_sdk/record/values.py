@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import DataError
-from .jsonl_file import parse_object, read_records
+from .jsonl_file import parse_object, read_records, read_whole
 
 type Object = dict[str, Any]
 
@@ -36,15 +36,15 @@ class Note:
 def read_object(path: Path) -> Object | None:
     """The JSON object in a file; None when there is none that can be read."""
     try:
-        return parse_object(path.read_bytes()) if path.is_file() else None  # reading from a pipe would wait for ever
-    except (OSError, ValueError):
+        return parse_object(read_whole(path) or b"")
+    except OSError:
         return None
 
 
 def read_json(path: Path) -> Any:
     """Whatever JSON is in a file; None when there is none that can be read."""
     try:
-        return json.loads(path.read_bytes()) if path.is_file() else None
+        return json.loads(read_whole(path) or b"null")
     except (OSError, ValueError, RecursionError):
         return None
 

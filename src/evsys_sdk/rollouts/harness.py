@@ -5,6 +5,9 @@ A model is evaluated in the harness it was trained in, so a harness is one value
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +16,10 @@ from typing import Any
 from ..config.building import build_extension
 from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
+from ..paths import project_root
 from ..registry import get_agent, get_environment
 from .environment import Environment
 from .harbor.foreign_agent import ForeignAgent, is_harbor_agent, refuse_inline
-from .importing import import_object
 from .rollout import Agent
 
 
@@ -94,3 +97,14 @@ def import_agent(path: str) -> Any:
         hint = "An agent has `async run(task, policy, environment)`."
         raise ConfigError(Problem("this is not an agent", path="agent_import_path", value=path, hint=hint))
     return found
+
+
+# Code of the user's own that a config names, e.g. an agent or a tool.
+
+
+def import_object(module: str, name: str) -> Any:
+    """An object of a module that can be imported from here, or lies below the current folder or the project root."""
+    for folder in (os.getcwd(), str(project_root())):  # the installed command does not look there by itself
+        if folder not in sys.path:
+            sys.path.append(folder)  # last, so that nothing there hides a library
+    return getattr(importlib.import_module(module), name)

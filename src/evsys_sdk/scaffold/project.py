@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from ..errors import WorkspaceError, show
+from ..files import write_text
 from ..paths import WORKSPACE_DIR
-from .templates import write_templates
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SCRIPTS = ("data/fetch/write_tickets.py", "data/process/split_tickets.py")
@@ -73,3 +75,36 @@ def _find_place(name: str, folder: Path) -> Path:
             "in an existing project, `evsys new-experiment SLUG` is all that is needed."
         )
     return root
+
+
+# Files that are written once and are then the user's own: the `*.tmpl` beside this module.
+#
+# `dot-gitignore.tmpl` becomes `.gitignore`; `$name` in a file is replaced by what the caller says it is.
+
+_HERE = Path(__file__).parent
+_SUFFIX = ".tmpl"
+
+
+def write_templates(folder: str, target: Path, values: Mapping[str, str]) -> list[Path]:
+    """Write every template of a folder below `target`; returns what was written, in order."""
+    source = _HERE / folder
+    written: list[Path] = []
+    for path in sorted(source.rglob(f"*{_SUFFIX}")):
+        parts = [part.replace("dot-", ".", 1) if part.startswith("dot-") else part for part in _parts(path, source)]
+        file = target.joinpath(*parts)
+        write_text(file, _fill(path, values), verbatim=True)
+        written.append(file)
+    return written
+
+
+def fill_template(name: str, values: Mapping[str, str]) -> str:
+    """The text of one template, without its placeholders."""
+    return _fill(_HERE / f"{name}{_SUFFIX}", values)
+
+
+def _fill(path: Path, values: Mapping[str, str]) -> str:
+    return Template(path.read_text("utf-8")).substitute(values)
+
+
+def _parts(path: Path, source: Path) -> tuple[str, ...]:
+    return path.relative_to(source).with_suffix("").parts

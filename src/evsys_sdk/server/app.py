@@ -29,6 +29,7 @@ class App:
     def __init__(self, service: Service) -> None:
         self.service = service
         self._key = (service.settings.api_key or "").encode()
+        self._feedback_key = (service.settings.feedback_key or "").encode()
         self._router = Router(ROUTES, redirect_slashes=False, default=Unknown())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,11 +57,14 @@ class App:
                 return Refusal(500, "the server failed; its log says how.")
 
     def _admit(self, path: str, headers: Mapping[bytes, bytes]) -> None:
+        keys = [self._key] if self._key else []
+        if path == openai.FEEDBACK and self._feedback_key:  # opens nothing else, so that it may be given away
+            keys.append(self._feedback_key)
         if not self._key:
             self._check_caller(headers)
-        elif path != _OPEN and not path.startswith(external.PREFIX):
+        if keys and path != _OPEN and not path.startswith(external.PREFIX):
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-            if not hmac.compare_digest(given, self._key):
+            if not any(hmac.compare_digest(given, key) for key in keys):
                 raise Refusal(
                     401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token."
                 )

@@ -24,6 +24,8 @@ class Offer:
     """Put before conversations without a system message."""
     version: str = ""
     """What answers call the model: of a name that changes hands, who had it."""
+    shadow: str = ""
+    """The name of weights that are to answer this request as well, unseen."""
 
 
 class Catalog(Protocol):

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ..errors import EvsysError
+from ..errors import EvsysError, show
 from ..log import get_logger
 from .answer import Refusal, answer_json
 from .openai_answers import DONE, Envelope, chat_logprobs, event, refuse, text_logprobs, usage
 from .openai_drawing import Answer, Drawing
 from .openai_models import OfferedModel
-from .openai_requests import ChatRequest, CompletionRequest, GenerateRequest, OpenAIRefusal, read
+from .openai_requests import ChatRequest, CompletionRequest, GenerateRequest, OpenAIRefusal, read, read_object
 from .openai_tools import OPENING, safe_length, split_calls, tell_tools
 
 if TYPE_CHECKING:
     from .service import Service
 
 _FORMAT: Final = "text/event-stream"
+FEEDBACK: Final = "/v1/feedback"
 
 
 async def models(service: Service, request: Request, body: bytes) -> Response:
@@ -48,11 +50,34 @@ async def chat_completions(service: Service, request: Request, body: bytes) -> R
         stops=asked.stops, top_logprobs=asked.top_logprobs or 0, **_sampling(asked),
     )  # fmt: skip
     chat = _Chat(asked, drawing, Envelope("chat.completion", offered.name), with_tools)
+
+    def follow_up() -> None:
+        if offered.shadow and service.shadows is not None:
+            draw = partial(_draw_shadow, service, asked, offered.shadow)
+            service.shadows.add(chat.envelope.full_id, offered.shadow, asked.messages, draw, size=len(body))
+
     if asked.stream:
         service.check_sampling_room()  # before the status has gone out
-        return StreamingResponse(_admit_stream(service, chat.stream()), media_type=_FORMAT)
+        return StreamingResponse(_admit_stream(service, chat.stream(), follow_up), media_type=_FORMAT)
     async with service.admit_sampling():
-        return answer_json(await chat.complete())
+        answer = answer_json(await chat.complete())
+    follow_up()
+    return answer
+
+
+async def _draw_shadow(service: Service, asked: ChatRequest, candidate: str) -> dict[str, Any]:
+    """The answer of other weights, drawn while nobody waits; of several choices one."""
+    offered = await service.offered.open(candidate)
+    with_tools = bool(asked.tools) and asked.tool_choice != "none"
+    prompt = _render(offered, asked, with_tools=with_tools)
+    drawing = Drawing.of(
+        service, offered, prompt, longest=asked.longest, client=None, stops=asked.stops, **_sampling(asked)
+    )
+    one = asked.model_copy(update={"n": 1, "logprobs": False, "top_logprobs": None})
+    chat, answer = _Chat(one, drawing, Envelope("chat.completion", offered.name), with_tools), Answer()
+    async for grown in drawing.stream(0):
+        answer = grown
+    return chat.wrap([answer])
 
 
 async def completions(service: Service, request: Request, body: bytes) -> Response:
@@ -105,6 +130,21 @@ async def generate(service: Service, request: Request, body: bytes) -> Response:
     )
 
 
+async def feedback(service: Service, request: Request, body: bytes) -> Response:
+    """`POST /v1/feedback`: what somebody thought of an answer, by its id."""
+    if service.log is None:
+        raise OpenAIRefusal(404, "this server keeps no traces that feedback could be about. Start it with --traces.")
+    fields = read_object(body)
+    try:
+        taken = await asyncio.to_thread(service.log.take_feedback, fields)
+    except EvsysError as error:
+        raise OpenAIRefusal(400, str(error)) from None
+    if taken is None:
+        told = f"no answer of this server has the id {show(fields.get('response_id'))}."
+        raise OpenAIRefusal(404, told, param="response_id", code="response_not_found")
+    return answer_json({"object": "feedback", **taken})
+
+
 def _pairs(answer: Answer) -> list[tuple[int, float]]:
     return list(zip(answer.tokens, answer.logprobs, strict=True))
 
@@ -150,12 +190,15 @@ def _prompts(offered: OfferedModel, asked: CompletionRequest) -> list[list[int]]
     return found
 
 
-async def _admit_stream(service: Service, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _admit_stream(
+    service: Service, parts: AsyncIterator[bytes], follow_up: Callable[[], None] = lambda: None
+) -> AsyncIterator[bytes]:
     """The events of a stream; what goes wrong after the first is an event, too, because the status has gone out."""
     try:
         async with service.admit_sampling():
             async for part in parts:
                 yield part
+        follow_up()
     except Refusal as refusal:
         yield b"data: " + bytes(refuse(refusal).body) + b"\n\n"
     except Exception as error:
@@ -186,7 +229,10 @@ class _Chat:
         self.asked, self.drawing, self.envelope, self.with_tools = asked, drawing, envelope, with_tools
 
     async def complete(self) -> dict[str, Any]:
-        answers = await self.drawing.draw(self.asked.samples)
+        return self.wrap(await self.drawing.draw(self.asked.samples))
+
+    def wrap(self, answers: list[Answer]) -> dict[str, Any]:
+        """Whole answers as one completion."""
         choices = [self._choice(at, answer) for at, answer in enumerate(answers)]
         written = sum(len(answer.tokens) for answer in answers)
         return self.envelope.wrap(choices, usage=usage(len(self.drawing.prompt), written))
@@ -298,6 +344,7 @@ TABLE: Final[list[tuple[str, str, Handler]]] = [
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/v1/completions", completions),
     ("POST", "/inference/v1/generate", generate),
+    ("POST", FEEDBACK, feedback),
     ("GET", "/v1/models", models),
     ("GET", "/v1/models/{name:path}", model),
 ]

@@ -44,6 +44,11 @@ class Envelope:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @property
+    def full_id(self) -> str:
+        """As clients see it."""
+        return f"{'chatcmpl' if self.kind == 'chat.completion' else 'cmpl'}-{self.id}"
+
     def wrap(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self._head(self.kind), "choices": choices, **more}
 
@@ -52,8 +57,7 @@ class Envelope:
         return {**self._head(kind), "choices": choices, **more}
 
     def _head(self, kind: str) -> dict[str, Any]:
-        prefix = "chatcmpl" if self.kind == "chat.completion" else "cmpl"
-        head = {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
+        head = {"id": self.full_id, "object": kind, "created": self.created, "model": self.model}
         return {**head, "system_fingerprint": None}
 
 

@@ -7,7 +7,7 @@ at others a seed gives the same stream each time, and the same whole each time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,8 +46,8 @@ class Drawing:
     model: OfferedModel
     prompt: list[int]
     params: SamplingParams
-    client: str
-    """Whose turn it takes."""
+    client: str | None
+    """Whose turn it takes; nobody's where it is drawn only while nobody waits."""
     stops: tuple[str, ...] = ()
     """What the client wants the text to end before."""
     top_logprobs: int = 0
@@ -55,7 +55,7 @@ class Drawing:
 
     @classmethod
     def of(
-        cls, service: Service, model: OfferedModel, prompt: Sequence[int], *, longest: int | None, client: str,
+        cls, service: Service, model: OfferedModel, prompt: Sequence[int], *, longest: int | None, client: str | None,
         is_chat: bool = True, stops: Sequence[str] = (), top_logprobs: int = 0, **sampling: Any,
     ) -> Drawing:  # fmt: skip
         """Check everything that can be wrong, so that it is refused before anything is drawn."""
@@ -91,7 +91,7 @@ class Drawing:
             samples = await self.model.client.sample(self.prompt, some, params)
             return [await self._extend(Answer(), sample) for sample in samples]
 
-        return await self.service.samples.run(self.client, count, start)
+        return await self._take_turn(count, start)
 
     async def stream(self, index: int) -> AsyncIterator[Answer]:
         """One continuation as it grows."""
@@ -107,7 +107,7 @@ class Drawing:
             ) -> list[Sample]:
                 return await self.model.client.sample(context, 1, params)
 
-            [sample] = await self.service.samples.run(self.client, 1, start)
+            [sample] = await self._take_turn(1, start)
             await self._extend(answer, sample)
             if sample.stop_reason == "length" and sample.tokens and piece < left:
                 answer.reason = ""
@@ -131,6 +131,12 @@ class Drawing:
         """How many tokens of an answer are text, and not the mark that ends it."""
         ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self.is_chat else []
         return next((at for at, token in enumerate(answer.tokens) if token in ends), len(answer.tokens))
+
+    async def _take_turn[T](self, count: int, start: Callable[[int, int], Awaitable[list[T]]]) -> list[T]:
+        turns = self.service.samples
+        if self.client is None:
+            return await turns.run_spare(lambda: start(0, count))
+        return await turns.run(self.client, count, start)
 
     async def _extend(self, answer: Answer, sample: Sample) -> Answer:
         before = len(answer.tokens)

@@ -31,6 +31,8 @@ class OfferedModel:
     context_length: int
     top_logprobs: int
     system_prompt: str = ""
+    shadow: str = ""
+    """Who is to answer the request as well, unseen."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class OfferedModels:
             able.context_length,
             able.top_k_logprobs,
             offer.system_prompt,
+            offer.shadow,
         )
 
     def _find(self, name: str, asker: str) -> Offer:

@@ -150,8 +150,8 @@ class GenerateRequest(BaseModel):
     request_id: str | None = Field(default=None, max_length=160)
 
 
-def read[R: BaseModel](kind: type[R], body: bytes) -> R:
-    """A request, or a refusal that names the field."""
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that a request is."""
     import json
 
     try:
@@ -160,8 +160,13 @@ def read[R: BaseModel](kind: type[R], body: bytes) -> R:
         raise OpenAIRefusal(400, "the body is not JSON.", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise OpenAIRefusal(400, "the body must be a JSON object.")
+    return cast(dict[str, Any], fields)
+
+
+def read[R: BaseModel](kind: type[R], body: bytes) -> R:
+    """A request, or a refusal that names the field."""
+    given = read_object(body)
     try:
-        given = cast(dict[str, Any], fields)
         found = kind.model_validate({key: value for key, value in given.items() if key not in _IGNORED})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

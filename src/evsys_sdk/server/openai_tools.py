@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import show
-from ..eval.tool_call import calls_in_text
+from ..eval.answers.tool_call import calls_in_text
 from .openai_requests import OpenAIRefusal
 
 TAG: Final = "tool_call"

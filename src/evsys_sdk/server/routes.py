@@ -261,7 +261,7 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
 ROUTES: Final = [
     *(Route(f"{ROOT}/{path}", endpoint, methods=[method]) for method, path, endpoint in _TABLE),
     *(
-        Route(path, Endpoint(handler, takes_work=method == "POST", large=True), methods=[method])
+        Route(path, Endpoint(handler, takes_work=method == "POST", large=path != openai.FEEDBACK), methods=[method])
         for method, path, handler in openai.TABLE
     ),
 ]

@@ -16,6 +16,7 @@ from ..errors import ConfigError, MissingExtraError
 from ..log import get_logger
 from .catalog import Catalog
 from .settings import ServeSettings
+from .trace_log import TraceLog
 
 _CLOSE_S: Final = 10.0
 _FETCH_S: Final = 3.0
@@ -26,12 +27,9 @@ def serve(
     settings: ServeSettings,
     announce: Callable[[str], None],
     catalog: Catalog | None = None,
-    wrap: Callable[[Any], Any] = lambda app: app,
+    log: TraceLog | None = None,
 ) -> None:
-    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect.
-
-    `wrap` gets the application and gives the one that is served: who wants to listen stands before it.
-    """
+    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect, `log` what is said."""
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
     from .protobuf import messages
@@ -40,14 +38,12 @@ def serve(
     messages()  # what is missing should show before a client connects
     listening = _listen(settings)
     try:
-        asyncio.run(_serve(Service.start(settings, catalog), listening, announce, wrap))
+        asyncio.run(_serve(Service.start(settings, catalog, log), listening, announce))
     finally:
         listening.close()
 
 
-async def _serve(
-    service: Any, listening: socket.socket, announce: Callable[[str], None], wrap: Callable[[Any], Any]
-) -> None:
+async def _serve(service: Any, listening: socket.socket, announce: Callable[[str], None]) -> None:
     import uvicorn
 
     from .app import App
@@ -55,7 +51,7 @@ async def _serve(
 
     loop = asyncio.get_running_loop()
     config: Any = uvicorn.Config(
-        wrap(App(service)),
+        App(service) if service.log is None else service.log.wrap(App(service)),
         http=limited(service.settings),
         ws="none",
         lifespan="off",

@@ -32,6 +32,8 @@ from .openai_models import OfferedModels
 from .protobuf import TrainingRequest, read_training_request, training_answer
 from .sessions import Sampler, Session, Sessions
 from .settings import ServeSettings
+from .shadow import Shadows
+from .trace_log import TraceLog
 
 _LARGE_BODY = 1 << 18
 """Longer requests are read on a thread, so that others need not wait."""
@@ -51,6 +53,9 @@ class Service:
     offered: OfferedModels = field(init=False)
     catalog: Catalog = field(default_factory=EmptyCatalog)
     """Names that OpenAI's API answers to beside models and saved weights."""
+    log: TraceLog | None = None
+    """Who keeps what is said; without one there is nothing that shadow answers could be compared by."""
+    shadows: Shadows | None = field(init=False)
     signer: Signer = field(default_factory=Signer)
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
@@ -63,6 +68,7 @@ class Service:
         self.futures = Futures(self.memory)
         self.samples = FairShare(self.settings.samples_at_once)
         self.offered = OfferedModels(self.engine, self.checkpoints, self.catalog)
+        self.shadows = Shadows(self.log) if self.log is not None else None
 
     @contextlib.asynccontextmanager
     async def admit_sampling(self) -> AsyncGenerator[None]:
@@ -86,11 +92,11 @@ class Service:
         return self.futures.running + self._sampling
 
     @classmethod
-    def start(cls, settings: ServeSettings, catalog: Catalog | None = None) -> Service:
+    def start(cls, settings: ServeSettings, catalog: Catalog | None = None, log: TraceLog | None = None) -> Service:
         """Load the models; a folder that cannot be written shows here, not when the first weights are saved."""
         (settings.state_dir / "runs").mkdir(parents=True, exist_ok=True)
         checkpoints = Checkpoints(settings.state_dir)
-        return cls(settings, Engine.start(settings), checkpoints, catalog=catalog or EmptyCatalog())
+        return cls(settings, Engine.start(settings), checkpoints, catalog=catalog or EmptyCatalog(), log=log)
 
     def create_session(self, request: requests.CreateSession) -> dict[str, Any]:
         session = self.sessions.create(display_name=request.display_name, user_metadata=request.user_metadata)
@@ -265,6 +271,8 @@ class Service:
 
     async def close(self) -> None:
         """Let go of all models."""
+        if self.shadows is not None:
+            await self.shadows.close()
         for session in self.sessions.all():
             await self.end_session(session)
         await self.engine.close()

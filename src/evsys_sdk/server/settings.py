@@ -29,6 +29,8 @@ class ServeSettings:
     """0 takes a free one."""
     api_key: str | None = None
     """Clients must send it; None lets everyone in who can connect."""
+    feedback_key: str | None = None
+    """A key that only sends feedback; what it is given to can do nothing else here."""
     allow_anyone: bool = False
     """Serve other machines although there is no key."""
     tokenizer: str | None = None
@@ -70,6 +72,8 @@ class ServeSettings:
             object.__setattr__(self, "models", (_MOCK_MODEL,))
         if not self.models:
             raise ConfigError("the server has no model to offer. Name one or more with --model.")
+        if self.feedback_key and self.feedback_key == self.api_key:
+            raise ConfigError("the key for feedback is the server's own key. Choose another, or leave it out.")
         if not self.api_key and not self.allow_anyone and not is_loopback(self.host):
             raise ConfigError(
                 f"--host {self.host} lets other machines in, and there is no API key. Set EVSYS_SERVE_API_KEY (or "

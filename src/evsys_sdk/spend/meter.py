@@ -27,8 +27,7 @@ from ..log import get_logger
 from ..protocols import RunResult
 from ..record.ledger import Spend
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
-from .budget import STOP_PREFIX, exhausted, limits_anything
-from .ledger import SpendLedger
+from .ledger import STOP_PREFIX, SpendLedger, exhausted, limits_anything
 from .metered_client import MeteredClient
 
 if TYPE_CHECKING:

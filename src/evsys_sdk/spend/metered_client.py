@@ -66,6 +66,8 @@ class MeteredClient:
 
     def __init__(self, client: TrainingClient, count: Count, price: Tariff | None = None) -> None:
         self._client, self._count, self._price = client, count, price
+        self.hear: Callable[[Sequence[Datum]], None] | None = None
+        """Told what is trained on."""
 
     @property
     def model_name(self) -> str:
@@ -89,10 +91,14 @@ class MeteredClient:
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         self._count(self._usage_of(data, loss_fn))
+        if self.hear is not None:
+            self.hear(data)
         return self._client.forward_backward(data, loss_fn, loss_fn_config)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
         self._count(self._usage_of(data, None))
+        if self.hear is not None:
+            self.hear(data)
         return self._client.forward_backward_custom(data, loss_fn)
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:

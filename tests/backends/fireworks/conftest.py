@@ -53,7 +53,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Connect]:
     """Make clients that are closed after the test."""
-    from evsys_sdk.backends.tinker.fireworks import FireworksBackend
+    from evsys_sdk.backends.fireworks.backend import FireworksBackend
 
     prepared: list[tuple[FireworksBackend, dict[str, Any]]] = []
 

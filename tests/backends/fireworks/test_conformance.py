@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.backends.client import ModelSpec, SamplingClient, TrainingClient
-from evsys_sdk.backends.tinker.fireworks import FireworksBackend
+from evsys_sdk.backends.fireworks.backend import FireworksBackend
 from evsys_sdk.protocols import Backend
 from evsys_sdk.testing.backend_conformance import BackendConformance
 

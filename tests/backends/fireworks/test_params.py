@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from evsys_sdk.backends.client import ModelSpec
-from evsys_sdk.backends.tinker.fireworks import FireworksBackend
+from evsys_sdk.backends.fireworks.backend import FireworksBackend
 from evsys_sdk.backends.tinker.session import ServedModel
 from evsys_sdk.errors import BackendError, ConfigError
 

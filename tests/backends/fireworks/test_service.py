@@ -12,8 +12,8 @@ import pytest
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams
 from evsys_sdk.backends.datum import Datum
-from evsys_sdk.backends.tinker.fireworks import FireworksBackend
-from evsys_sdk.backends.tinker.fireworks_client import checked_path, unused_label
+from evsys_sdk.backends.fireworks.backend import FireworksBackend
+from evsys_sdk.backends.fireworks.client import checked_path, unused_label
 from evsys_sdk.errors import BackendError, EvsysAuthError
 
 from .conftest import Connect
@@ -199,7 +199,7 @@ LOSES_A_SAMPLER = """
 import sys
 from pathlib import Path
 from evsys_sdk.backends.client import ModelSpec
-from evsys_sdk.backends.tinker.fireworks import FireworksBackend
+from evsys_sdk.backends.fireworks.backend import FireworksBackend
 
 backend = FireworksBackend(base_url=sys.argv[1], tokenizer="served", deadlines={"operation_s": 1.0})
 client = backend.prepare(model=ModelSpec("tiny"), run_dir=Path(sys.argv[2]))["training_client"]

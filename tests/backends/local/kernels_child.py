@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from evsys_sdk.backends.client import SamplingParams
 from evsys_sdk.backends.local.base.attention import VarlenIndex
 from evsys_sdk.backends.local.base.packing import pack
-from evsys_sdk.backends.local.gpu import choice, decode_attention, decode_kernels
+from evsys_sdk.backends.local.gpu import choice, decode_kernels, decode_step
 from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
 from evsys_sdk.backends.local.gpu.training_graphs import Shape, _inputs
 from evsys_sdk.backends.local.sampling.lanes import choose
@@ -98,7 +98,7 @@ def check_attention(*, norm: bool, window: int | None) -> None:
         expected[slot] = F.scaled_dot_product_attention(q[slot][:, None], own[0], own[1], scale=0.3)[:, 0]
     traits = SimpleNamespace(scale=0.3, window=window)
     where = (positions, homes, shared)
-    found = decode_attention.attend(qkv, (cos, sin), norms, (keys, values), where, traits, heads)
+    found = decode_step.attend(qkv, (cos, sin), norms, (keys, values), where, traits, heads)
     check("attention", found.view(slots, heads, width), expected)
     check("keys", keys, expected_keys)
     check("values", values, expected_values, 0)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.local
 from evsys_sdk import ExperimentConfig, load_yaml, register_verifier_fn  # noqa: E402
 from evsys_sdk.backends.local.client import LocalTrainingClient  # noqa: E402
 from evsys_sdk.experiment import Experiment  # noqa: E402
-from evsys_sdk.experiment.overrides import rehearsal  # noqa: E402
+from evsys_sdk.experiment.arms.overrides import rehearsal  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 

@@ -207,7 +207,7 @@ def _datum(prompt: list[int], answer: list[int], advantage: float) -> Datum:
 
 
 def test_benchmarks_ask_a_model_of_local_rl_as_they_ask_one_of_rl() -> None:
-    from evsys_sdk.algorithms.local_rl import LocalRL
+    from evsys_sdk.algorithms.local_trl import LocalRL
     from evsys_sdk.algorithms.rl import RL
 
     ours, theirs = (kind(sampling={"max_tokens": 6}) for kind in (RL, LocalRL))

@@ -13,7 +13,7 @@ from typing import Any
 
 from evsys_sdk import Experiment
 from evsys_sdk.config import ExperimentConfig
-from evsys_sdk.data.workspace import Workspace
+from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.experiment.conclusion.write import conclude
 from evsys_sdk.history.notes import invalidate
 

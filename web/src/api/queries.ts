@@ -1,7 +1,7 @@
 /** One hook for each question; what is shown stays on the screen while it is asked again. */
 
-import { keepPreviousData, useInfiniteQuery, useQueries, useQuery } from "@tanstack/react-query";
-import { useCallback, useState } from "react";
+import { keepPreviousData, useInfiniteQuery, useQueries, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useCallback, useEffect, useRef, useState } from "react";
 
 import { ask, path, question, type Params } from "./client";
 import type * as t from "./types";
@@ -40,17 +40,19 @@ export interface Paged<A extends { items: unknown[]; total: number }> {
   refetch: () => unknown;
 }
 
-const ROWS_PER_PAGE = 200;
+const ROWS_PER_PAGE = 100;
+const WHILE_READING_MS = 1000;
+const POINTED_MS = 80;
 
 /** A list that can be scrolled to any place: only the pages on the screen are asked for. */
-function usePaged<A extends { items: unknown[]; total: number }>(key: string[], where: string, params: Params): Paged<A> {
+function usePaged<A extends { items: unknown[]; total: number }>(key: string[], where: string, params: Params, everyMs: number | false = false): Paged<A> {
   const [range, setRange] = useState<[number, number]>([0, 0]);
   const page = (number: number) => ({
     queryKey: [...key, "page", number],
     queryFn: ({ signal }: { signal: AbortSignal }) =>
       ask<A>(where, { ...params, limit: ROWS_PER_PAGE, ...(number ? { offset: number * ROWS_PER_PAGE } : {}) }, signal),
   });
-  const first = useQuery({ ...page(0), placeholderData: keepPreviousData });
+  const first = useQuery({ ...page(0), placeholderData: keepPreviousData, refetchInterval: everyMs });
   const numbers: number[] = [];
   for (let number = Math.max(1, range[0]); number <= range[1]; number += 1) numbers.push(number);
   const others = useQueries({ queries: numbers.map(page) });
@@ -69,16 +71,45 @@ function usePaged<A extends { items: unknown[]; total: number }>(key: string[], 
   };
 }
 
-export const useOverview = () => useAnswer<t.Overview>(["experiments", "overview"], "/overview");
+/** A large project takes a while to be read for the first time: what is there is shown, and asked for again. */
+export function useOverview() {
+  const queries = useQueryClient();
+  const overview = useQuery({
+    queryKey: ["experiments", "overview"],
+    queryFn: ({ signal }) => ask<t.Overview>("/overview", {}, signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: ({ state }) => (state.data?.reading ? WHILE_READING_MS : false),
+  });
+  const reading = Boolean(overview.data?.reading);
+  const wasReading = useRef(reading);
+  useEffect(() => {
+    if (wasReading.current && !reading) void queries.invalidateQueries({ queryKey: ["experiments"] });
+    wasReading.current = reading;
+  }, [queries, reading]);
+  return overview;
+}
 
-export const useExperimentList = (params: Params) =>
-  usePaged<t.Experiments>(["experiments", "list", question("", params)], "/experiments", params);
+export const useExperimentList = (params: Params, reading: boolean) =>
+  usePaged<t.Experiments>(["experiments", "list", question("", params)], "/experiments", params, reading && WHILE_READING_MS);
 
 /** All of them, page by page. */
 export const useExperiments = (params: Params) =>
   usePages<t.Experiments>(["experiments", question("", params)], "/experiments", params, 500);
 
 export const useExperiment = (id: string) => useAnswer<t.ExperimentDetail>(about(id, "detail"), path("experiments", id));
+
+/** Who points at an experiment for a moment is likely to open it: it is asked for meanwhile. */
+export function useReadyExperiment(id: string) {
+  const queries = useQueryClient();
+  const timer = useRef(0);
+  return {
+    onPointerEnter: () => {
+      const queryFn = ({ signal }: { signal: AbortSignal }) => ask<t.ExperimentDetail>(path("experiments", id), {}, signal);
+      timer.current = window.setTimeout(() => void queries.prefetchQuery({ queryKey: about(id, "detail"), queryFn }), POINTED_MS);
+    },
+    onPointerLeave: () => window.clearTimeout(timer.current),
+  };
+}
 
 export const useArm = (id: string, arm: string) =>
   useAnswer<t.ArmDetail>(about(id, `arm ${arm}`), path("experiments", id, "arms", arm));

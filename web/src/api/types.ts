@@ -60,6 +60,11 @@ export interface Experiments {
   total: number;
 }
 
+export interface Progress {
+  done: number;
+  of: number;
+}
+
 export interface Overview {
   total: number;
   by_status: Amounts;
@@ -70,6 +75,7 @@ export interface Overview {
   tags: string[];
   running: Experiment[];
   version: number;
+  reading: Progress | null;
 }
 
 export interface Arm {
@@ -141,6 +147,17 @@ export interface ControlRequest {
   answer: string;
 }
 
+export interface Look {
+  look: number;
+  of: number;
+  seeds: number;
+  verdict: string;
+  error: number | null;
+  chance: number | null;
+  ends: boolean;
+  why: string;
+}
+
 export interface ExperimentDetail {
   experiment: Experiment;
   description: string;
@@ -153,6 +170,7 @@ export interface ExperimentDetail {
   next: string[];
   not_scored: { [key: string]: string };
   looks: Dict | null;
+  interim: Look[];
   noise_floor: Dict | null;
   smallest_detectable: number | null;
   failures: { arm: string; reason: string }[];

@@ -1,12 +1,12 @@
 /** One experiment: what was claimed, what came of it, and everything behind it. */
 
 import { useExperiment } from "../api/queries";
-import type { ExperimentDetail, Session } from "../api/types";
-import { plural, shortPath, signed, value, clock, compact, duration, score, usd } from "../format";
+import type { ExperimentDetail, Look, Session } from "../api/types";
+import { plural, shortPath, show, signed, value, clock, compact, duration, score, usd } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
 import { Control } from "../parts/Control";
-import { Outcome, toneOf, verdictWord } from "../parts/marks";
+import { Outcome, toneOf, verdictTone, verdictWord } from "../parts/marks";
 import { labelOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 import { Forest } from "../plots/Forest";
@@ -117,11 +117,45 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
         ) : (
           <BestScore detail={detail} />
         )}
+        {detail.interim.length > 0 && <Looks looks={detail.interim} />}
       </div>
       <Facts detail={detail} />
     </div>
   );
 }
+
+/** Where seeds are added until the claim is decided: what each look at it found. */
+const Looks = ({ looks }: { looks: Look[] }) => (
+  <div className="scroll-x" tabIndex={0} role="group" aria-label="looks at the claim">
+    <table>
+      <thead>
+        <tr>
+          <th className="number">look</th>
+          <th className="number">seeds</th>
+          <th className="number">tested at</th>
+          <th className="number">chance</th>
+          <th>decision</th>
+        </tr>
+      </thead>
+      <tbody>
+        {looks.map((one) => (
+          <tr key={one.look}>
+            <td className="number">
+              {one.look} of {one.of}
+            </td>
+            <td className="number">{one.seeds}</td>
+            <td className="number" title="how often luck alone may pass at this look">{one.error ? show(one.error) : "–"}</td>
+            <td className="number" title="of being supported at the last look">{one.chance === null ? "–" : `${show(100 * one.chance)} %`}</td>
+            <td>
+              {one.ends ? <strong style={{ color: verdictTone(one.verdict) }}>{verdictWord(one.verdict) || "it ends"}</strong> : "goes on"}
+              <p className="small quiet">{one.why.replaceAll("`", "")}</p>
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  </div>
+);
 
 /** The verdict is already said by its mark. */
 function sentence(detail: ExperimentDetail): string {

@@ -2,7 +2,7 @@
 
 import { memo, useCallback, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 
-import { useExperimentList, useOverview } from "../api/queries";
+import { useExperimentList, useOverview, useReadyExperiment } from "../api/queries";
 import type { Experiment, Overview } from "../api/types";
 import { ago, interval, plural, score, spend } from "../format";
 import { useKeys } from "../keys";
@@ -19,7 +19,8 @@ export function ExperimentsPage() {
   const [settings, change] = useSettings();
   const overview = useOverview();
   const params = useMemo(() => Object.fromEntries(FILTERS.map((name) => [name, settings[name]])), [settings]);
-  const list = useExperimentList(useDeferredValue(params));
+  const reading = overview.data?.reading ?? null;
+  const list = useExperimentList(useDeferredValue(params), Boolean(reading));
   const { total } = list;
   const [current, setCurrent] = useState(-1);
   const picked = (settings["pick"] ?? "").split(",").filter(Boolean);
@@ -54,11 +55,14 @@ export function ExperimentsPage() {
           <h1>Experiments</h1>
           {overview.data && <Summary overview={overview.data} />}
         </div>
+        {reading && <Reading done={reading.done} of={reading.of} />}
         <Filters settings={settings} change={change} overview={overview.data} total={list.first ? total : null} />
       </header>
       {list.error && !list.first ? (
         <Failure error={list.error} retry={() => void list.refetch()} />
       ) : !list.first ? (
+        <Bones lines={12} />
+      ) : total === 0 && reading ? (
         <Bones lines={12} />
       ) : total === 0 ? (
         <Nothing filtered={FILTERS.some((name) => settings[name])} clear={() => change(Object.fromEntries(FILTERS.map((name) => [name, null])))} />
@@ -90,6 +94,14 @@ export function ExperimentsPage() {
         </div>
       )}
     </main>
+  );
+}
+
+function Reading({ done, of }: { done: number; of: number }) {
+  return (
+    <label className="row small quiet" role="status">
+      <progress value={done} max={of} /> reading the record: {done.toLocaleString("en")} of {of.toLocaleString("en")} experiments
+    </label>
   );
 }
 
@@ -185,8 +197,9 @@ const Line = memo(function Line({ one, current, picked, onPick }: { one: Experim
   const open = (event: React.MouseEvent) => {
     if (!(event.target as HTMLElement).closest("a, input")) navigate(to);
   };
+  const ready = useReadyExperiment(one.id);
   return (
-    <div className="line" role="row" data-current={current} onClick={open} style={{ cursor: "pointer" }}>
+    <div className="line" role="row" data-current={current} onClick={open} {...ready} style={{ cursor: "pointer" }}>
       <span role="cell" className="pick-cell">
         <input type="checkbox" className="pick" checked={picked} onChange={() => onPick(one.id)} aria-label={`mark ${one.name} to compare`} />
       </span>

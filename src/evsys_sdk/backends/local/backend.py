@@ -108,7 +108,7 @@ class LocalBackend:
 
         A run that cannot fit into `room` bytes of main memory is refused.
         """
-        from .preview import preview_model
+        from .fitting import preview_model
 
         dtype = "float32" if self.config.exact else self.config.dtype
 

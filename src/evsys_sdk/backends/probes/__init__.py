@@ -2,6 +2,6 @@
 
 facts      what is known about a server, and what may be relied on
 cache      where an answer is kept, so that a server is asked once
-gradients  how a gradient is seen from outside
+training   asks about gradients and losses; sampling about samples
 probe      asks everything and collects the facts
 """

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import EvsysError
 from ..client import AdamParams, SamplingClient, SamplingParams, TrainingClient
-from .gradients import logprobs_of, probe_data
+from .training import logprobs_of, probe_data
 
 _CLOSE = 1e-2
 """How far two log-probabilities of a token may differ: servers sample with other kernels than they train with."""

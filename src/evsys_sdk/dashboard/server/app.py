@@ -26,7 +26,7 @@ from .ingest import GapError, Ingest
 from .live import Signal
 from .page import Page
 from .routes_admin import add_key_routes, add_session_routes
-from .routes_loops import ReadLoops, add_loop_routes
+from .routes_loops import ReadLoops, add_loop_routes, stored_loops
 from .routes_read import add_read_routes
 from .routes_sdk import add_sdk_routes
 from .routing import GuardedRouter, guarded_routes, identity_of
@@ -48,7 +48,7 @@ def local_app(
     app = _application(signal, None)
     add_session_routes(app, gate, describe)
     add_read_routes(app, lambda _: source, describe, signal, polled=True)
-    add_loop_routes(app, loops)
+    add_loop_routes(app, lambda _: loops())
     return _guarded(app, gate, hosts)
 
 
@@ -71,7 +71,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
     app = _application(signal, writer)
     add_session_routes(app, gate, describe)
     add_read_routes(app, source, describe, signal, polled=False)
-    add_loop_routes(app, list)  # they run where their traces are, and nothing of them is sent
+    add_loop_routes(app, lambda request: stored_loops(engine, identity_of(request).project))
     add_sdk_routes(app, engine, writer, ingest)
     add_key_routes(app, gate, writer)
     return _guarded(app, gate, hosts)

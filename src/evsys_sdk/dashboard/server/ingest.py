@@ -183,6 +183,8 @@ class Ingest:
                 work.touch(record.experiment)
             case wire.Answer():
                 work.touch(store.answer_request(connection, project, record.request, record.state, record.answer))
+            case wire.LoopSet():
+                store.put_loop(connection, project, record.system, record.at, record.page)
             case wire.BenchmarkRecord():
                 store.put_benchmark(connection, project, record.id, record.name, record.metadata)
             case wire.Stream():

@@ -234,6 +234,15 @@ anchor = Table(
     Index(None, "project_id", "experiment_id"),
 )
 
+loop = Table(
+    "loop",
+    metadata,
+    Column("project_id", Id, primary_key=True),
+    Column("system", Id, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("page", Text, nullable=False),
+)
+
 request = Table(
     "request",
     metadata,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_postgres
 from sqlalchemy.dialects.sqlite import insert as insert_sqlite
@@ -17,6 +18,7 @@ from ...record.events import Kind
 from ...record.values import items
 from ..records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields
 from ..rollouts import preview_of
+from ..shapes import LoopPage
 from . import schema
 from .wire import LARGEST_NUMBER, Object, check_ids, number, whole
 
@@ -193,6 +195,23 @@ def put_anchor(connection: Connection, project: str, experiment: str | None, eve
     values: Object = {"project_id": project, "experiment_id": experiment, "at": time.time()}
     values |= {"events": max(0, min(events, 2**53)), "head": head[:500]}
     connection.execute(insert(schema.anchor).values(**values))
+
+
+def put_loop(connection: Connection, project: str, system: str, at: float, page: Object) -> None:
+    """Keep how a closed loop stood last; what the page could not show is refused."""
+    check_ids(system)
+    try:
+        checked = LoopPage.model_validate(page)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(step) for step in problem["loc"])
+        raise DataError(f"the loop {show(system)} cannot be shown: {where}: {problem['msg']}.") from None
+    table = schema.loop
+    mine = (table.c.project_id == project, table.c.system == system)
+    known = connection.execute(select(table.c.at).where(*mine)).scalar()
+    if known is None or known <= at:
+        values = {"project_id": project, "system": system, "at": at, "page": checked.model_dump_json()}
+        upsert(connection, table, [values], ("project_id", "system"))
 
 
 def answer_request(connection: Connection, project: str, id: str, state: str, answer: str) -> str | None:

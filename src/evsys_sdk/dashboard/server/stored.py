@@ -130,7 +130,7 @@ class StoredRecords:
         with self._engine.connect() as connection:
             row = self._row(connection, id)
             arms = self._arms(connection, id)
-            events = self._events(connection, id, (Kind.NOTE, Kind.STARTED))
+            events = self._events(connection, id, (Kind.NOTE, Kind.STARTED, Kind.LOOKED))
             requests = self._requests(connection, id)
             [experiment] = self._lines.read(connection, self.project, [row])
         started = next((event for event in events if event.kind == Kind.STARTED), None)
@@ -145,6 +145,7 @@ class StoredRecords:
             requests=requests,
             commands={key: str(value) for key, value in read_object(row["commands"]).items()},
             registered_at=started.time if started and started.data.get("hypothesis_sha256") else None,
+            looks=[event.data for event in events if event.kind == Kind.LOOKED],
         )
 
     def arm_files(self, id: str, arm: str) -> ArmFiles:

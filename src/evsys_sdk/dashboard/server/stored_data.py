@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 from sqlalchemy.engine import RowMapping
 
 from ...data.jsonl import parse_json
-from ...data.reference import check_name, content_id
+from ...data.workspace.reference import check_name, content_id
 from ...errors import DataError, show
 from ..cursors import read_cursor, write_cursor
 from ..shapes import DataEntries, DataEntry, DataRows

@@ -111,6 +111,14 @@ class Anchor(_Record, tag="anchor", frozen=True):
     experiment: str | None = None
 
 
+class LoopSet(_Record, tag="loop", frozen=True):
+    """How a closed loop stood."""
+
+    system: str
+    at: float
+    page: Object
+
+
 class Answer(_Record, tag="answer", frozen=True):
     """What came of a request."""
 
@@ -131,6 +139,7 @@ type Record = (
     | SpendLine
     | BenchmarkRecord
     | Anchor
+    | LoopSet
     | Answer
 )
 _decode: Callable[[bytes], Record] = msgspec.json.Decoder(Record.__value__).decode

@@ -89,6 +89,13 @@ class Experiments(Shape):
     """How many meet the filters, over all pages."""
 
 
+class Progress(Shape):
+    """How far something has come."""
+
+    done: int
+    of: int
+
+
 class Overview(Shape):
     """The project in one look, and what its experiments can be filtered by."""
 
@@ -102,6 +109,8 @@ class Overview(Shape):
     tags: list[str]
     running: list[Experiment]
     version: int
+    reading: Progress | None = None
+    """How many experiments of a large project were read, while it is read for the first time."""
 
 
 class Arm(Shape):
@@ -210,6 +219,24 @@ class NewControlRequest(Shape):
     author: str = Field(default="", max_length=200)
 
 
+class Look(Shape):
+    """One look at a claim that is judged before all seeds are trained."""
+
+    look: int
+    of: int
+    """How many were planned."""
+    seeds: int
+    """Of each run, so far."""
+    verdict: str
+    error: float | None
+    """How often luck alone may pass at this look: what the claim is tested at."""
+    chance: float | None
+    """Of being supported at the last look; None where that is not known."""
+    ends: bool
+    """Whether no more seeds are trained."""
+    why: str
+
+
 class ExperimentDetail(Shape):
     """Everything the experiment's own page shows at once."""
 
@@ -227,6 +254,9 @@ class ExperimentDetail(Shape):
     next: list[str]
     not_scored: dict[str, str]
     looks: dict[str, Any] | None
+    """At the test set, here and before."""
+    interim: list[Look]
+    """What was found before the last seed, where the experiment ends as soon as it is decided."""
     noise_floor: dict[str, Any] | None
     smallest_detectable: float | None
     failures: list[dict[str, str]]

@@ -1,1 +1,1 @@
-"""The built-in transforms, one module each; the file name is the `kind`. `transform.py` says what they are made of."""
+"""The built-in transforms, by what they change. `transform.py` says what they are made of."""

@@ -1,1 +1,1 @@
-"""Built-in metrics, one per module."""
+"""Built-in metrics: of rewards and answers, of passes, of what they cost."""

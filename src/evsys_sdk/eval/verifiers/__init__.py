@@ -1,1 +1,1 @@
-"""Built-in verifiers, one per module."""
+"""Built-in verifiers."""

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from ...errors import MISSING, EvalError
 from ...protocols import VerificationResult
-from ..answer import AnswerParams
-from ..compare import Comparison
-from ..json_text import find_json, strict_loads
+from ..answers.answer import AnswerParams
+from ..answers.compare import Comparison
+from ..answers.json_text import find_json, strict_loads
 from ..verifier import BaseVerifier
 
 

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
-from ..answer import AnswerParams, last_boxed
-from ..quantity import EXACT, DecimalMark, Notation, Quantity, close, plain
+from ..answers.answer import AnswerParams, last_boxed
+from ..answers.quantity import EXACT, DecimalMark, Notation, Quantity, close, plain
 from ..verifier import BaseVerifier
 
 

@@ -20,7 +20,7 @@ from ...config.base import Strict
 from ...data.shapes import is_list
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
-from ..answer import code_blocks, extract_answer, without_thinking
+from ..answers.answer import code_blocks, extract_answer, without_thinking
 from ..test_runner import program
 from ..test_runner.check import problems_in
 from ..verifier import BaseVerifier

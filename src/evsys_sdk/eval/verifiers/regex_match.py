@@ -16,8 +16,8 @@ from pydantic import Field, field_validator
 
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
-from ..answer import AnswerParams
-from ..bounded_regex import How, RegexTimeoutError, checked_pattern, match_within
+from ..answers.answer import AnswerParams
+from ..answers.bounded_regex import How, RegexTimeoutError, checked_pattern, match_within
 from ..verifier import BaseVerifier
 
 

@@ -16,8 +16,8 @@ from ...config.base import Strict
 from ...data.types import HarborTask, Message
 from ...errors import MISSING
 from ...protocols import VerificationResult
-from ..compare import Comparison, longest_common, most_pairs
-from ..tool_call import UNREADABLE, ToolCall, calls_in, calls_in_text, expected_calls
+from ..answers.compare import Comparison, longest_common, most_pairs
+from ..answers.tool_call import UNREADABLE, ToolCall, calls_in, calls_in_text, expected_calls
 from ..verifier import BaseVerifier
 
 

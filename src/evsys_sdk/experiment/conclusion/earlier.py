@@ -24,7 +24,7 @@ from ...record.folders import find_attempts
 from ...record.reader import ExperimentRecord
 from ...record.runs import config_runs
 from ...record.values import Object, items, mtime, number, part, subfolders, text
-from ..arms import expand_arms
+from ..arms.arm import expand_arms
 from ..benchmark_plan import load_entry
 from ..statistics.two_level import RunScores, SeedNoise, seed_noise
 from .evidence import BASELINE, ArmEvidence, LentNoise, RunEvidence

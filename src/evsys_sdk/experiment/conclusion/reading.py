@@ -15,7 +15,7 @@ from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
-from ..audit import AuditReport, audit_experiment
+from ..audit.audit import AuditReport, audit_experiment
 from .earlier import find_parent, read_lent
 from .evidence import Evidence
 from .looks import count_looks

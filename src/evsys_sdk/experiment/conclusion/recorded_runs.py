@@ -11,7 +11,7 @@ from ...record.folders import load_result
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord, config_runs
 from ...record.scores import load_score_lines
-from ..results import STOPPED_BY_SEARCH
+from ..arms.results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, RunEvidence, Score, Scoring, SetKey
 
 _NOTHING: dict[str, Any] = {}

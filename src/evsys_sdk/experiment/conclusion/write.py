@@ -8,7 +8,7 @@ from pathlib import Path
 from ...errors import DataError
 from ...record import folders
 from ...record.layout import ExperimentFiles
-from ..audit import AuditReport
+from ..audit.audit import AuditReport
 from .markdown import as_markdown
 from .model import Conclusion
 from .reading import read_evidence

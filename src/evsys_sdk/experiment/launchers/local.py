@@ -29,9 +29,8 @@ from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
 from ...training.callback import RunControl
-from ..launcher import ArmJob, Launch, execute, kill_after_s, timeout_reason
-from ..machine import cpu_count, visible_gpus
-from ..project_code import ProjectCode, registered_later, runs_own_code
+from ..arms.project_code import ProjectCode, registered_later, runs_own_code
+from ..launcher import ArmJob, Launch, cpu_count, execute, kill_after_s, timeout_reason, visible_gpus
 from .worker import WorkerProcess, briefing_for
 
 type Where = Literal["auto", "threads", "processes"]

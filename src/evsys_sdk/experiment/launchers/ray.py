@@ -23,9 +23,8 @@ from ...config.base import Strict
 from ...errors import ConfigError, Problem
 from ...protocols import RunResult
 from ...record.layout import ExperimentFiles
-from ..launcher import ArmJob, Launch, WorkerLost
-from ..machine import cpu_count, visible_gpus
-from ..project_code import ProjectCode
+from ..arms.project_code import ProjectCode
+from ..launcher import ArmJob, Launch, WorkerLost, cpu_count, visible_gpus
 from .ray_task import MessageBoard, run_task, unpack
 
 

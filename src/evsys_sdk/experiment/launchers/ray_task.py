@@ -19,8 +19,8 @@ from typing import Any
 from ...errors import EvsysError
 from ...record.layout import RunFiles
 from ...training.callback import Callback, RunControl
+from ..arms.results import portable
 from ..launcher import ArmJob, execute, refuse
-from ..result_json import portable
 
 _POLL_S = 0.5
 _MOST_MISSED = 20

@@ -34,9 +34,9 @@ from ...log import get_logger
 from ...protocols import RunResult
 from ...redact import redact_output
 from ...training.callback import RunControl
+from ..arms.project_code import ProjectCode
+from ..arms.results import portable
 from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
-from ..project_code import ProjectCode
-from ..result_json import portable
 
 _FAREWELL_S = 10.0
 _LOOK_UP_S = 0.2

@@ -19,12 +19,11 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...config.deep import deep_problems
 from ...errors import EvsysError, Problem
-from ..arms import expand_arms, folder_problems
+from ..arms.arm import expand_arms, folder_problems
 from ..benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from ..hypothesis import claim_problems
 from ..search import search_problems
-from .observers import callback_problems
-from .places import Adapt, load_checked
+from .places import Adapt, callback_problems, load_checked
 from .report import Report
 from .runs import RunChecks
 from .scores import collect_reported, score_problems

@@ -24,7 +24,7 @@ from ...inference.renderers.cookbook import cookbook_renderers, known_names
 from ...paths import in_project
 from ...protocols import Algorithm, traits_of
 from ...registry import get_backend
-from ..recipe import is_local_path, resolve_checkpoint
+from ..arms.recipe import is_local_path, resolve_checkpoint
 from .recipes import StillClient
 from .report import Report
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -16,12 +16,15 @@ from ...config.fields import resolve
 from ...config.load import load_document
 from ...config.space import SpaceExpansion, expand_space
 from ...config.yaml_text import Document, read_yaml_file
-from ...errors import ConfigError, EvsysError, Problem
+from ...errors import ConfigError, EvsysError, Problem, closest
 from ...paths import is_project, project_root
+from ...registry import get_callback
+from ...training.callback import HOOKS, Callback
 from ..benchmark_plan import benchmark_problems
 
 if TYPE_CHECKING:
     from .report import Report
+
 
 _NOT_FOUND = re.compile("there is no such|is not registered|is not known|cannot import")
 
@@ -119,3 +122,25 @@ def _benchmarks(document: Document) -> list[Problem]:
         return benchmark_problems(metadata)
     except (EvsysError, ValidationError, AttributeError):
         return []  # said already, by whoever read the file before
+
+
+# Whether every callback observes something: a class needs no base class, but it must have a hook, rightly spelt.
+
+
+def callback_problems(config: ExperimentConfig) -> Iterator[Problem]:
+    """Callbacks that would not hear what they are meant to hear."""
+    for index, spec in enumerate(config.callbacks):
+        try:
+            found: Any = get_callback(spec.kind)
+        except EvsysError:  # said with the kinds of the config
+            continue
+        place = f"callbacks[{index}].kind"
+        moments = [name for name in dir(found) if name.startswith("on_") and callable(getattr(found, name))]
+        for name in moments:
+            if name not in HOOKS:
+                guess = closest(name, HOOKS)
+                hint = f"Did you mean '{guess}'?" if guess else f"The moments are {', '.join(HOOKS)}."
+                yield Problem(f"'{name}' of the callback is no moment of a run", place, spec.kind, hint)
+        if isinstance(found, type) and not issubclass(found, Callback) and not moments:
+            hint = f"Give it one of {', '.join(HOOKS)}."
+            yield Problem("this callback observes nothing", place, spec.kind, hint)

@@ -18,7 +18,11 @@ from ...algorithms.on_policy import RolloutAlgorithm
 from ...backends.client import Capabilities, ForwardBackwardOutput
 from ...backends.future import Operation
 from ...backends.mock.tokenizer import VOCABULARY, ByteTokenizer
+from ...data.rows import from_dict
+from ...data.types import HarborTask, InProcessVerifier
 from ...errors import ConfigError, EvsysError, Problem, problems_of
+from ...eval.verifier import build_verifier
+from ...eval.verifiers.python_tests import check_tests
 from ...inference.renderer import Renderer, get_renderer
 from ...log import get_logger
 from ...protocols import Row, traits_of
@@ -28,10 +32,10 @@ from ...training.blocking import run_blocking
 from ...training.callback import Observers, RunControl
 from ...training.services import RunServices
 from .sources import PulledRows, try_rows
-from .verifiers import verifier_problems
 
 if TYPE_CHECKING:
     from ...backends.datum import Datum
+
 
 _UNLIMITED = 1 << 40
 _OWN = __name__.partition(".")[0]
@@ -144,3 +148,37 @@ async def _score_nothing(*_: Any) -> Any:
 
 def _load_nothing(_: Any) -> Any:
     raise AssertionError("rows are pulled before a recipe is set up")
+
+
+# Whether every verifier that rows name exists and takes their params; also in rows that a transform has made.
+
+
+def verifier_problems(pulled: PulledRows, place: str) -> Iterator[Problem]:
+    """What is wrong with the verifiers of tasks, each once, at the first row that names it."""
+    seen: set[str] = set()
+    for index, row in enumerate(pulled.rows):
+        given: Any = row.get("verifier")
+        key = _name_of(given)
+        if key is None or key in seen:
+            continue
+        seen.add(key)
+        try:
+            _build(row)
+        except EvsysError as error:
+            for problem in problems_of(error, place, "Correct the name in the rows, or register the verifier."):
+                yield Problem(f"{pulled.where(index)}: {problem.message}", place, hint=problem.hint)
+
+
+def _name_of(verifier: Any) -> str | None:
+    """The same for verifiers that are built in the same way."""
+    if not isinstance(verifier, dict):
+        return None
+    return repr({key: value for key, value in cast("Row", verifier).items() if key != "expected"})
+
+
+def _build(row: Row) -> None:
+    task = from_dict({key: row[key] for key in ("task_id", "instruction", "verifier") if key in row})
+    assert isinstance(task, HarborTask)
+    build_verifier(task.verifier)
+    if isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name == "python_tests":
+        check_tests(task.verifier.expected)

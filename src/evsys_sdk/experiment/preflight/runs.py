@@ -16,13 +16,12 @@ from ...errors import EvsysError, Problem
 from ...eval.row_tasks import tasks_of_rows
 from ...protocols import Algorithm, DataStore, Row, traits_of
 from ...registry import get_data_store
+from ..arms.recipe import build_algorithm
 from ..estimate import size_of_work
-from ..recipe import build_algorithm
 from .models import look_at_model, model_problems
-from .recipes import StillClient, batch_problems, recipe_problems
+from .recipes import StillClient, batch_problems, recipe_problems, verifier_problems
 from .report import Report
 from .sources import PulledRows, pull_rows, try_rows
-from .verifiers import verifier_problems
 
 _NOT_FOR_ROWS = {"batch_size", "max_steps", "num_epochs", "learning_rate", "lora_rank", "warmup_steps", "weight_decay"}
 """Params that change nothing about which rows a recipe can learn from; axes of a matrix are mostly these."""

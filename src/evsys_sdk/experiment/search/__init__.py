@@ -20,14 +20,21 @@ from ...config import ExperimentConfig
 from ...config.search import SearchSpec
 from ...errors import Problem
 from ..allocation import Allocation, EveryArm
-from ..arms import Arm, folder_problems, repeated
+from ..arms.arm import Arm, folder_problems, repeated
 from .decided import UntilDecided, judge_look
-from .halving import Halving
-from .objective import Objective, final_scores, objective_of, recorded_curve, recorded_progress
+from .halving import Halving, rungs_of, trained_shares
+from .objective import (
+    Objective,
+    final_scores,
+    objective_of,
+    pause_every,
+    planned_steps,
+    recorded_curve,
+    recorded_progress,
+    step_problems,
+)
 from .racing import Racing, RacingRules
 from .random import DrawnArms
-from .rungs import rungs_of, trained_shares
-from .steps import pause_every, planned_steps, step_problems
 from .stopped import mark_stopped
 
 __all__ = ["allocation_for", "expected_shares", "mark_stopped", "search_problems"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..allocation import ArmRequest, Decision, Outcome
-from ..arms import Arm
+from ..arms.arm import Arm
 from .stopped import all_settled
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class UntilDecided:
 
 def judge_look(experiment_dir: Path, trained: Sequence[Arm]) -> Look:
     """What the record shows of these arms, and whether more seeds could change it."""
-    from ..audit_report import AuditReport
+    from ..audit.report import AuditReport
     from ..conclusion.interim import judge_interim
     from ..conclusion.reading import read_evidence
     from ..conclusion.verdict import conclude_from

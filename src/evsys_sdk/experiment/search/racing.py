@@ -18,7 +18,7 @@ from typing import Any
 
 from ...config import ExperimentConfig, Hypothesis, Race
 from ..allocation import Allocation, ArmRequest, Decision, Outcome
-from ..arms import Arm
+from ..arms.arm import Arm
 from .objective import Objective
 from .stopped import all_settled
 

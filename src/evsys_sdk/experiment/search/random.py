@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..allocation import ArmRequest, Decision, Outcome
-from ..arms import Arm
+from ..arms.arm import Arm
 
 
 class DrawnArms:

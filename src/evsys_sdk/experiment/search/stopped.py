@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...record.reader import ExperimentRecord
-from ...spend.budget import is_budget_stop
+from ...spend.ledger import is_budget_stop
 from ..allocation import Outcome
+from ..arms.results import STOPPED_BY_SEARCH, ArmResult
 from ..record_dir import ExperimentDir, write_result
-from ..results import STOPPED_BY_SEARCH, ArmResult
 
 
 def is_settled(result: ArmResult) -> bool:

@@ -19,8 +19,7 @@ from ...data.types import Message
 from ...errors import DataError
 from ..client import StopReason
 from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
-from .hosted import Call, HostedClient, Parsed, count
-from .hosted_config import HostedConfig
+from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
 _VERSION = "2023-06-01"

@@ -24,8 +24,7 @@ from ...data.types import Message
 from ...errors import DataError
 from ..client import StopReason
 from ..messages import ChatTurn, Part, TextPart, ToolCall, tool_call_message
-from .hosted import Call, HostedClient, Parsed, count
-from .hosted_config import HostedConfig
+from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
 _MOST_STOPS = 5

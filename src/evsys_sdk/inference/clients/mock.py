@@ -39,8 +39,7 @@ class MockClient(SampledChatClient):
     concurrency = 8
 
     def __init__(self, **params: Any) -> None:
-        from ...backends.mock.checkpoint import read_checkpoint
-        from ...backends.mock.client import MockTrainingClient, Settings
+        from ...backends.mock.client import MockTrainingClient, Settings, read_checkpoint
 
         super().__init__()
         self.config = config = self.Config(**params)

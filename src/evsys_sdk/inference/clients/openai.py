@@ -18,8 +18,7 @@ from ...data.types import Message
 from ..client import StopReason
 from ..errors import InferenceError
 from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
-from .hosted import Call, HostedClient, Parsed, count
-from .hosted_config import HostedConfig
+from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
 _MOST_STOPS = 4

@@ -22,6 +22,18 @@ type Field = tuple[str, str, bool]
 
 _MESSAGES: Final[dict[str, dict[int, Field]]] = {
     "request": {1: ("resourceSpans", "resource_spans", True)},
+    "logs_request": {1: ("resourceLogs", "resource_logs", True)},
+    "resource_logs": {2: ("scopeLogs", "scope_logs", True)},
+    "scope_logs": {2: ("logRecords", "log_record", True)},
+    "log_record": {
+        1: ("timeUnixNano", "fixed64", False),
+        5: ("body", "any_value", False),
+        6: ("attributes", "key_value", True),
+        9: ("traceId", "hex", False),
+        10: ("spanId", "hex", False),
+        11: ("observedTimeUnixNano", "fixed64", False),
+        12: ("eventName", "text", False),
+    },
     "resource_spans": {2: ("scopeSpans", "scope_spans", True)},
     "scope_spans": {2: ("spans", "span", True)},
     "span": {
@@ -56,13 +68,13 @@ _WIRE: Final = {"bool": _VARINT, "int64": _VARINT, "fixed64": _FIXED64, "double"
 """How plain values are written; everything else is bytes with a length."""
 
 
-def read_protobuf(body: bytes) -> dict[str, Any]:
-    """A request to export spans, as OTLP's JSON would have it."""
-    return _read_message(memoryview(body), "request", 0)
+def read_protobuf(body: bytes, *, logs: bool = False) -> dict[str, Any]:
+    """A request to export spans, or log records, as OTLP's JSON would have it."""
+    return _read_message(memoryview(body), "logs_request" if logs else "request", 0)
 
 
 def read_json(body: bytes) -> Mapping[str, Any]:
-    """A request to export spans, written as JSON."""
+    """A request to export something, written as JSON."""
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -78,6 +90,18 @@ def split_spans(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for scope in as_list(as_object(batch).get("scopeSpans")):
             for span in as_list(as_object(scope).get("spans")):
                 yield {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+
+
+def split_logs(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The log records of each span as a request of its own."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for batch in as_list(request.get("resourceLogs")):
+        for scope in as_list(as_object(batch).get("scopeLogs")):
+            for record in as_list(as_object(scope).get("logRecords")):
+                fields = as_object(record)
+                found.setdefault((str(fields.get("traceId")), str(fields.get("spanId"))), []).append(record)
+    for records in found.values():
+        yield {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
 
 
 def write_status(code: int, message: str) -> bytes:

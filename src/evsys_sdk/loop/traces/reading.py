@@ -100,7 +100,7 @@ class TraceFile:
                 raise DataError(f"--format {show(wanted)} is not known. {hint}")
             return cls(path, wanted)
         seen = 0
-        for _, record in _records(path, Counts().spoil):
+        for _, record in read_file(path, Counts().spoil):
             found = next((name for name, one in FORMATS.items() if one.is_mine(record)), None)
             if found:
                 return cls(path, found)
@@ -138,7 +138,7 @@ class TraceFile:
         self, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None, piece: Piece | None = None
     ) -> Iterator[Trace]:
         """The traces of the file, or of a piece of it, one at a time."""
-        return self.read(_records(self.path, counts.spoil, piece), counts, scores)
+        return self.read(read_file(self.path, counts.spoil, piece), counts, scores)
 
     def read(
         self, records: NumberedRecords, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None
@@ -148,15 +148,15 @@ class TraceFile:
         counts.formats[str(self.path)] = self.format
         read = self._sessions if hasattr(reader, "read_session") else self._single
         for trace in read(reader, records, counts):
-            if scores and (about := scores.get(trace.conversation)):
-                trace.feedback.extend(about)
+            if scores:
+                trace.feedback.extend(one for name in trace.judged_as for one in scores.get(name, ()))
             counts.traces += 1
             yield trace
 
     def scores(self) -> dict[str, list[Feedback]]:
         """Of Langfuse's files: what was thought of each trace."""
         found: dict[str, list[Feedback]] = {}
-        for _, record in _records(self.path, Counts().spoil) if self.format == langfuse.NAME else ():
+        for _, record in read_file(self.path, Counts().spoil) if self.format == langfuse.NAME else ():
             if langfuse.is_score(record):
                 trace, feedback = langfuse.read_score(record)
                 found.setdefault(trace, []).append(feedback)
@@ -194,7 +194,9 @@ class TraceFile:
             counts.spoil(str(self.path), f"its shape is not that of {self.format} ({type(error).__name__})")
 
 
-def _records(path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None) -> Iterator[tuple[int, Record]]:
+def read_file(
+    path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None
+) -> Iterator[tuple[int, Record]]:
     """The objects in a file with their numbers: lines of JSONL, a list, several objects one after another, or CSV."""
     try:
         if path.suffix == ".csv":

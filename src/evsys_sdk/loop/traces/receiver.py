@@ -3,16 +3,19 @@
     with Receiver(ReceiverSettings(), LiveStore("support")) as receiver:
         receiver.url     # OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=<url>/v1/traces
 
-JSON and protobuf, plain or gzipped. An answer of 200 means that the traces are in the file. Every limit is finite.
+JSON and protobuf, plain or gzipped; log records too, where conversations are events. An answer of 200 means that the
+traces are in the file. Every limit is finite.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
 import json
 import socket
 import threading
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self, override
@@ -21,12 +24,17 @@ from urllib.parse import urlsplit
 from ...errors import ConfigError, EvsysError, show
 from ...log import get_logger
 from ...server.settings import is_loopback
+from .feedback import GivenFeedback
+from .feedback_log import FeedbackLog
 from .formats import otel
-from .otlp import read_json, read_protobuf, split_spans, write_partial_success, write_status
-from .store import LiveStore
+from .otlp import read_json, read_protobuf, split_logs, split_spans, write_partial_success, write_status
+from .store import ImportReport, LiveStore
 from .trace import BadRecord
 
 PATH: Final = "/v1/traces"
+LOGS: Final = "/v1/logs"
+_LANGFUSE: Final = "/api/public/otel/v1/traces"
+"""Where Langfuse's SDK sends spans."""
 _JSON, _PROTOBUF = "application/json", "application/x-protobuf"
 _CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 411: 3, 413: 8, 415: 3, 500: 13, 503: 14}
 """HTTP's numbers of errors -> those of the protocol."""
@@ -66,7 +74,7 @@ class Receiver:
     """Listens in threads of its own until it is closed."""
 
     def __init__(self, settings: ReceiverSettings, store: LiveStore) -> None:
-        self.settings, self.store = settings, store
+        self.settings, self.store, self.feedback = settings, store, FeedbackLog(store, rules=store.rules)
         self._room = threading.BoundedSemaphore(settings.max_connections)
         try:
             self._server = _Server((settings.host, settings.port), self)
@@ -151,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _admit(self) -> None:
         settings = self.server.receiver.settings
         if settings.api_key:
-            given = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+            given = self.headers.get("x-api-key") or _read_authorization(self.headers.get("authorization", ""))
             if not hmac.compare_digest(given.encode("utf-8", "replace"), settings.api_key.encode()):
                 raise Refusal(401, "the key is missing or wrong. Send it as x-api-key, or as a bearer token.")
         else:  # a page in a browser on this machine could send, too; it would say so
@@ -160,8 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(403, f"without a key this answers only to its own address, not to {show(host)}.")
             if origin is not None:
                 raise Refusal(403, f"without a key this takes nothing from a page of {show(origin)}.")
-        if urlsplit(self.path).path != PATH:
-            raise Refusal(404, f"there is no {show(self.path)} here, only {PATH}.")
+        if urlsplit(self.path).path not in (PATH, LOGS, _LANGFUSE):
+            raise Refusal(404, f"there is no {show(self.path)} here, only {PATH} and {LOGS}.")
         if self._kind not in (_JSON, _PROTOBUF):
             raise Refusal(415, f"the content type {show(self._kind)} is not {_JSON} or {_PROTOBUF}.")
 
@@ -186,17 +194,43 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(415, f"the content encoding {show(other)} is not gzip.")
 
     def _take(self, body: bytes) -> None:
-        request = read_json(body) if self._kind == _JSON else read_protobuf(body)
-        report = self.server.receiver.store.add(split_spans(request), otel.NAME)
+        is_log = urlsplit(self.path).path == LOGS
+        request = read_json(body) if self._kind == _JSON else read_protobuf(body, logs=is_log)
+        report = (self._take_logs if is_log else self._take_spans)(request)
         if not report.counts.bad:
             self._answer(200, b"{}" if self._kind == _JSON else b"")
             return
         reason = next(iter(report.counts.reasons), "")
         if self._kind == _JSON:
-            partial = {"rejectedSpans": str(report.counts.bad), "errorMessage": reason}
+            name = "rejectedLogRecords" if is_log else "rejectedSpans"
+            partial = {name: str(report.counts.bad), "errorMessage": reason}
             self._answer(200, json.dumps({"partialSuccess": partial}).encode())
         else:
             self._answer(200, write_partial_success(report.counts.bad, reason))
+
+    def _take_spans(self, request: Mapping[str, Any]) -> ImportReport:
+        return self.server.receiver.store.add(split_spans(request), otel.NAME)
+
+    def _take_logs(self, request: Mapping[str, Any]) -> ImportReport:
+        """Conversations in log records, and what was thought of such as are in the store."""
+        receiver = self.server.receiver
+        records, given = list[dict[str, Any]](), list[GivenFeedback]()
+        for record in split_logs(request):
+            [span] = otel.group_logs(record)
+            judged = otel.read_evaluations(span)
+            if judged is None:
+                records.append(record)
+            id = f"{span['traceId']}/{span['spanId']}"
+            given += [
+                GivenFeedback(response_id=id, name=one.name[:64], value=one.value, comment=one.comment[:4000])
+                for one in judged or ()
+                if isinstance(one.value, bool | int | float | str) and len(str(one.value)) <= 200
+            ]
+        report = receiver.store.add(records, otel.NAME)
+        unknown = receiver.feedback.add(given, via="otlp").unknown if given else []
+        for id in unknown:
+            report.counts.spoil(id, "an evaluation is of a span that is not among the traces")
+        return report
 
     def _refuse(self, error: Refusal) -> None:
         code, message = _CODES[error.status], str(error)
@@ -214,6 +248,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _read_authorization(value: str) -> str:
+    """The key in a header: a bearer token, or the password that Langfuse's SDK sends its secret key as."""
+    kind, _, rest = value.partition(" ")
+    if kind.lower() != "basic":
+        return value.removeprefix("Bearer ")
+    try:
+        return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _unpack(body: bytes, most: int) -> bytes:

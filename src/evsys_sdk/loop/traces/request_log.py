@@ -2,6 +2,7 @@
 
 It stands before the server's application and listens to chat completions, streamed or not. An answer is never held up:
 what was said is added to the store by a thread of its own, and in a crowd too large for that it is dropped and counted.
+What a shadow would have answered goes to a file beside it, by the id of the answer that was given.
 """
 
 from __future__ import annotations
@@ -9,18 +10,28 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ...errors import EvsysError
+from ...errors import DataError, EvsysError, show
 from ...log import get_logger
+from ...record.jsonl_file import JsonlFile
+from ...server.trace_log import ShadowAnswer
+from .feedback import GivenFeedback
+from .feedback_log import FeedbackLog
 from .formats import openai_chat
 from .store import LiveStore
-from .trace import as_list, as_object
+from .trace import RewardRule, as_list, as_object
 
 PATH: Final = "/v1/chat/completions"
+MISSED: Final = "shadows-missed.jsonl"
+FAILED: Final = "failed"
+"""What an answer is found that was none."""
 _LONGEST: Final = 4_000_000
 _MOST_WAITING: Final = 10_000
 _AT_ONCE: Final = 500
@@ -34,10 +45,14 @@ type Application = Callable[[Any, Receive, Send], Awaitable[None]]
 class RequestLog:
     """Keeps what is said; wrap an application with it, and close it at the end."""
 
-    def __init__(self, store: LiveStore) -> None:
-        self._store = store
-        self._waiting: queue.Queue[tuple[float, bytes, bytes] | None] = queue.Queue(_MOST_WAITING)
+    def __init__(self, store: LiveStore, rules: Sequence[RewardRule] = ()) -> None:
+        self._store, self._shadows = store, LiveStore(store.store.shadows)
+        self._feedback = FeedbackLog(store, rules=rules)
+        self._waiting: queue.Queue[_Heard | ShadowAnswer | None] = queue.Queue(_MOST_WAITING)
         self.dropped = 0
+        self._missed = Counter[str]()
+        """Candidate -> requests that its shadow did not get round to, and that are not noted yet."""
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
 
@@ -48,11 +63,44 @@ class RequestLog:
             if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == PATH:
                 heard = _Exchange(receive, send)
                 await app(scope, heard.receive, heard.send)
-                self._keep(heard)
+                if heard.status == 200 and not heard.is_too_long:
+                    self._keep(_Heard(time.time(), b"".join(heard.asked), b"".join(heard.answered)))
             else:
                 await app(scope, receive, send)
 
         return listen
+
+    def keep_shadow(self, answer: ShadowAnswer) -> None:
+        """Keep what a shadow would have answered."""
+        self._keep(answer)
+
+    def count_dropped(self, candidate: str) -> None:
+        """Note a request that a shadow did not get round to."""
+        with self._lock:
+            self._missed[candidate] += 1
+
+    def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Keep what somebody thought of an answer that was kept; None where there is no such answer."""
+        try:
+            given = GivenFeedback.model_validate(dict(fields))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the feedback"
+            raise DataError(f"{place}: {first['msg']}. See docs/traces.md.") from None
+        report = self._feedback.add([given], via="server")
+        if report.unknown:  # perhaps it was said a moment ago
+            self.settle()
+            report = self._feedback.add([given], via="server")
+        if report.unknown:
+            return None
+        if report.crowded:
+            raise DataError(f"too much was said about {show(given.response_id)} already.")
+        state = "known" if report.known else "changed" if report.changed else "added"
+        return {"response_id": given.response_id, "state": state, "late": bool(report.late)}
+
+    def settle(self) -> None:
+        """Wait until all that was said so far is in the store."""
+        self._waiting.join()
 
     def close(self) -> None:
         """Write what is still waiting."""
@@ -61,11 +109,9 @@ class RequestLog:
         if self.dropped:
             get_logger(__name__).warning("%d exchanges came too quickly and are not among the traces", self.dropped)
 
-    def _keep(self, heard: _Exchange) -> None:
-        if heard.status != 200 or heard.is_too_long:
-            return
+    def _keep(self, one: _Heard | ShadowAnswer) -> None:
         try:
-            self._waiting.put_nowait((time.time(), b"".join(heard.asked), b"".join(heard.answered)))
+            self._waiting.put_nowait(one)
         except queue.Full:
             self.dropped += 1
 
@@ -76,12 +122,60 @@ class RequestLog:
             while len(found) < _AT_ONCE and not self._waiting.empty():
                 found.append(self._waiting.get())
             is_over = None in found
-            records = [record for one in found if one is not None and (record := _read(*one)) is not None]
+            heard = [record for one in found if isinstance(one, _Heard) and (record := one.read()) is not None]
+            shadows = [_read_shadow(one) for one in found if isinstance(one, ShadowAnswer)]
             try:
-                if records:
-                    self._store.add(records, openai_chat.NAME)
+                for records, store in ((heard, self._store), (shadows, self._shadows)):
+                    if records:
+                        store.add(records, openai_chat.NAME)
+                self._note_missed()
             except EvsysError as error:  # a full disk must not end the server
-                get_logger(__name__).error("%d traces could not be kept: %s", len(records), error)
+                get_logger(__name__).error("%d traces could not be kept: %s", len(heard) + len(shadows), error)
+            for _ in found:
+                self._waiting.task_done()
+
+    def _note_missed(self) -> None:
+        with self._lock:
+            missed, self._missed = self._missed, Counter[str]()
+        if missed:
+            with JsonlFile(self._store.store.folder / MISSED) as file:
+                for candidate, count in missed.items():
+                    file.append({"time": time.time(), "candidate": candidate, "missed": count})
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A request and its answer, as they went over the wire."""
+
+    time: float
+    asked: bytes
+    answered: bytes
+
+    def read(self) -> dict[str, Any] | None:
+        """A record of the exchange; None where there was no whole answer."""
+        try:
+            request = as_object(from_json(self.asked))
+            is_stream = bool(request.get("stream"))
+            response = _join(self.answered) if is_stream else as_object(from_json(self.answered))
+        except ValueError:
+            return None
+        if not as_list(response.get("choices")):
+            return None
+        kept = {key: request[key] for key in ("messages", "model", "metadata") if key in request}
+        return {"id": response.get("id"), "time": self.time, "request": kept, "response": response}
+
+
+def _read_shadow(answer: ShadowAnswer) -> dict[str, Any]:
+    """A record of what a shadow would have answered; who cannot answer has earned nothing."""
+    failed = [{"name": FAILED, "value": False, "comment": answer.failed}]
+    nothing = {"model": answer.candidate, "choices": [{"message": {"content": ""}}]}
+    return {
+        "id": answer.id,
+        "time": answer.time,
+        "request": {"messages": answer.messages},
+        "response": answer.response or nothing,
+        **({"feedback": failed} if answer.failed else {}),
+    }
 
 
 class _Exchange:
@@ -114,20 +208,6 @@ class _Exchange:
         self._size += len(body)
         if not self.is_too_long:
             parts.append(body)
-
-
-def _read(when: float, asked: bytes, answered: bytes) -> dict[str, Any] | None:
-    """A record of the exchange; None where there was no whole answer."""
-    try:
-        request = as_object(from_json(asked))
-        is_stream = bool(request.get("stream"))
-        response = _join(answered) if is_stream else as_object(from_json(answered))
-    except ValueError:
-        return None
-    if not as_list(response.get("choices")):
-        return None
-    kept = {key: request[key] for key in ("messages", "model", "metadata") if key in request}
-    return {"id": response.get("id"), "time": when, "request": kept, "response": response}
 
 
 def _join(stream: bytes) -> dict[str, Any]:

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ...data.jsonl import write_jsonl
-from ...data.workspace import Workspace
+from ...data.workspace.workspace import Workspace
 from ...errors import DataError
 from ...record.jsonl_file import JsonlFile, read_records
 from ...record.layout import lock_beside
 from ...record.lock import exclusive
 from ..questions import follow_settled, sort_by_kind
+from .feedback import CORRECTION, as_taught, list_corrections
 from .store import TraceStore
 
 _ROUNDS = "rounds.jsonl"
@@ -114,7 +115,7 @@ def trained_in(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) 
 
 def _find_outdated(fresh: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> set[str]:
     """Earlier answers that were right and fail now: beside the new ones they would teach both and so neither."""
-    new, known = sort_by_kind(fresh, earlier)
+    new, known = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(one) for one in earlier])
     over = {(one.kind, one.answer) for one in follow_settled(new, known) if one.is_over and one.others}
     return {trace["id"] for trace, one in zip(earlier, known, strict=True) if (one.kind, one.answer) in over}
 
@@ -170,9 +171,10 @@ def _is_good(trace: dict[str, Any], min_reward: float | None) -> bool:
 
 
 def _make_rows(traces: Sequence[dict[str, Any]], min_reward: float | None) -> Iterator[dict[str, Any]]:
-    for one in traces:
+    for one in map(as_taught, traces):
         if _is_good(one, min_reward):
             about = {"trace": one["id"], "time": one["time"], "reward": one["reward"], "source": one["source"]}
+            about |= {"corrected": True} if CORRECTION in one else {}
             yield {"messages": one["messages"], "metadata": about}
 
 
@@ -182,7 +184,7 @@ def _make_tasks(
     """Tasks of one question each; the answer that was given counts as right where it was good."""
     tasks: dict[str, dict[str, Any]] = {}
     several = poor = 0
-    for one in held:
+    for one in map(as_taught, held):
         asked = [message for message in one["messages"] if message["role"] == "user"]
         if not _is_good(one, min_reward):
             poor += 1

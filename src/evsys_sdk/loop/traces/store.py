@@ -26,9 +26,11 @@ from ...record.layout import lock_beside
 from ...record.lock import exclusive
 from ..names import check_name
 from .converting import Batch, Conversion, convert_file, convert_records
+from .feedback import join_feedback, read_feedback
 from .reading import AUTO, Counts, Record, TraceFile
-from .trace import RewardRule
+from .trace import Feedback, RewardRule
 
+_TRACES = "traces.jsonl"
 _ID = slice(7, 39)
 """Where the id stands in a line: behind `{"id":"`."""
 
@@ -38,6 +40,12 @@ class TraceStore:
     """The traces under one name."""
 
     name: str
+    file_name: str = _TRACES
+
+    @property
+    def shadows(self) -> TraceStore:
+        """What a shadow would have answered: each has the id of the trace of the answer that was given."""
+        return TraceStore(self.name, "shadows.jsonl")
 
     @property
     def folder(self) -> Path:
@@ -45,15 +53,17 @@ class TraceStore:
 
     @property
     def file(self) -> Path:
-        return self.folder / "traces.jsonl"
+        return self.folder / self.file_name
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Every trace, in the order in which they were read."""
+        """Every trace, in the order in which they were read, with the feedback that came later."""
+        later = read_feedback(self.folder) if self.file_name == _TRACES else {}
         for number, line in complete_lines(self.file):
             try:
-                yield from_json(line, cache_strings="keys")
+                trace: dict[str, Any] = from_json(line, cache_strings="keys")
             except ValueError:
                 raise DataError(f"{self.file}:{number}: this line is damaged. Remove it, and import again.") from None
+            yield join_feedback(trace, given) if later and (given := later.get(trace["id"])) else trace
 
     def ids(self) -> set[bytes]:
         """The ids of all traces."""
@@ -109,7 +119,9 @@ def import_traces(
 ) -> ImportReport:
     """Add the traces of some files to a store; what is there already is not added again."""
     store, opened = TraceStore(name), [TraceFile.open(path, format) for path in files]
-    scores = {trace: found for one in opened for trace, found in one.scores().items()}
+    scores: dict[str, list[Feedback]] = {}
+    for trace, found in ((trace, found) for one in opened for trace, found in one.scores().items()):
+        scores.setdefault(trace, []).extend(found)
     store.folder.mkdir(parents=True, exist_ok=True)
     with exclusive(lock_beside(store.file), str(store.file)), JsonlFile(store.file) as out:
         writer = _Writer(store, out)
@@ -131,13 +143,32 @@ def import_traces(
 class LiveStore:
     """A store that records are added to as they come; safe to use from several threads, and beside other processes."""
 
-    def __init__(self, name: str, *, rules: Sequence[RewardRule] = (), keep_personal: bool = False) -> None:
-        self.store = TraceStore(name)
+    def __init__(
+        self, name: str | TraceStore, *, rules: Sequence[RewardRule] = (), keep_personal: bool = False
+    ) -> None:
+        self.store = TraceStore(name) if isinstance(name, str) else name
         self.store.folder.mkdir(parents=True, exist_ok=True)
         self._conversion = Conversion(tuple(rules), None if keep_personal else self.store.salt(), {})
         self._lock = threading.Lock()
         self._known, self._end = set[bytes](), -1
         """The ids in the file, and how long it was when they were read."""
+
+    @property
+    def rules(self) -> tuple[RewardRule, ...]:
+        """What feedback counts."""
+        return self._conversion.rules
+
+    @property
+    def salt(self) -> bytes | None:
+        """Of the pseudonyms; None where personal things are kept."""
+        return self._conversion.salt
+
+    def knows(self, id: str) -> bool:
+        """Whether a trace of this id is in the file."""
+        with self._lock:
+            if self.store.file.is_file() and (size := self.store.file.stat().st_size) != self._end:
+                self._known, self._end = self.store.ids(), size
+            return id.encode() in self._known
 
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
         """Add the traces of some records; they are in the file when this returns."""

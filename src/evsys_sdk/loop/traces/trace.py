@@ -67,6 +67,8 @@ class Trace:
     model: str = ""
     feedback: list[Feedback] = field(default_factory=list[Feedback])
     usage: dict[str, int] = field(default_factory=dict[str, int])
+    judged_as: tuple[str, ...] = ()
+    """What scores that are kept apart from it may call it."""
 
     def id_in(self, source: str) -> str:
         """32 characters that stand for this trace wherever it is read again."""

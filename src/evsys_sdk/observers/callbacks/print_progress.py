@@ -11,10 +11,9 @@ from pydantic import Field
 from ...config.base import Strict
 from ...protocols import RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
-from ..progress import story
-from ..progress.display import Display, Style, is_live_terminal
+from ..progress import plain
 from ..progress.plain import PlainDisplay
-from ..progress.state import ProgressState, Snapshot
+from ..progress.state import Display, ProgressState, Snapshot, Style, is_live_terminal
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 """A quick run that saves at every step must not flood the screen; scores are all shown."""
@@ -60,7 +59,7 @@ class PrintProgress(Callback):
         )
         self._snapshot = self._state.start(self._began)
         self._display = self._choose_display(info.run_id)
-        self._display.start(story.opening(info), self._snapshot)
+        self._display.start(plain.opening(info), self._snapshot)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = self._clock()
@@ -70,14 +69,14 @@ class PrintProgress(Callback):
 
     def on_scored(self, record: EvalRecord) -> None:
         """Show a score when it is there; the run itself hears of it at a fixed step."""
-        label = story.eval_label(record)
+        label = plain.eval_label(record)
         before, self._scores[label] = self._scores.get(label, {}), record.metrics
         self._shown.add((label, record.step))
         if self._display is not None:
-            self._display.event("eval", label, story.scores(record, before), record.step)
+            self._display.event("eval", label, plain.scores(record, before), record.step)
 
     def on_eval(self, record: EvalRecord) -> None:
-        if (story.eval_label(record), record.step) not in self._shown:
+        if (plain.eval_label(record), record.step) not in self._shown:
             self.on_scored(record)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
@@ -90,7 +89,7 @@ class PrintProgress(Callback):
     def on_run_end(self, result: RunResult) -> None:
         if self._display is not None:
             seconds = self._clock() - self._began
-            text = story.closing(result, self._snapshot, seconds, self._control.stop_reason, self._display.arrow)
+            text = plain.closing(result, self._snapshot, seconds, self._control.stop_reason, self._display.arrow)
             self._display.end(result.status, text)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...experiment.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
+from ...experiment.jobs.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
 from .live import MARKS, draw_bar
 from .text import duration, number
 

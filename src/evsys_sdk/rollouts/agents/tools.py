@@ -21,7 +21,7 @@ from ...config.base import Strict
 from ...data.types import HarborTask
 from ...errors import ConfigError, Problem
 from ..environment import Environment
-from ..importing import import_object
+from ..harness import import_object
 from ..rollout import Message, Policy, TruncatedError, opening, text_of
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)

@@ -3,7 +3,7 @@
 Up to so many rows every product takes its norm, gate or addition along (`decode_kernels`); beyond, torch's are faster.
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -11,15 +11,162 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..base.fused_layers import Layer
 from ..base.loading import Base
 from ..sampling.decoding import KeyValueCache
-from .decode_attention import attend
 from .decode_kernels import MOST_ROWS, FewRows, Room
 from .kernels import Gate, Norm
+
+# Triton kernels for the attention of one decoding step: norms and rotations of queries and keys included.
+#
+# A step reads all keys and values once, which takes as long as memory takes to deliver them. Slots with the same
+# prompt therefore read it in one place: what one of them has fetched from memory, the others find in the cache of the
+# GPU.
+
+
+@triton.jit
+def _turned(start, weight, cosine, sine, column, partner, mask, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
+    """Some heads, normed and rotated; `sine` has the sign that goes with the other half."""
+    value = tl.load(start + column, mask=mask, other=0.0).to(tl.float32)
+    other = tl.load(start + partner, mask=mask, other=0.0).to(tl.float32)
+    if NORM:
+        scale = (1.0 / tl.sqrt(tl.sum(value * value, 1) / WIDTH + eps))[:, None]
+        value *= scale * tl.load(weight + column).to(tl.float32)
+        other *= scale * tl.load(weight + partner).to(tl.float32)
+    return value * cosine + other * sine
+
+
+@triton.jit
+def _more(query, keys, values, block, seen, scale, most, total, mixed):
+    """The running softmax after a block of keys."""
+    key = tl.load(keys + block, mask=seen[:, None], other=0.0)
+    score = tl.where(seen[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+    highest = tl.maximum(most, tl.max(score, 1))
+    weight = tl.exp(score - highest[:, None])
+    kept = tl.exp(most - highest)
+    value = tl.load(values + block, mask=seen[:, None], other=0.0)
+    mixed = mixed * kept[:, None] + tl.dot(weight.to(value.dtype), value)
+    return highest, total * kept + tl.sum(weight, 1), mixed
+
+
+@triton.jit
+def _attend(
+    qkv,
+    q_weight,
+    k_weight,
+    cos,
+    sin,
+    keys,
+    values,
+    positions,
+    homes,
+    shared,
+    found,
+    scale,
+    eps,
+    window,
+    slot_stride,
+    head_stride,
+    K,
+    NORM: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    position = tl.load(positions + slot)
+    row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)[None, :]
+    half: tl.constexpr = WIDTH // 2
+    partner = (column + half) % WIDTH
+    cosine = tl.load(cos + slot * WIDTH + column).to(tl.float32)
+    sine = tl.load(sin + slot * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
+    token = qkv + slot * (GROUP + 2) * K * WIDTH
+    own = (row < GROUP)[:, None]
+    start = token + (head * GROUP + row)[:, None] * WIDTH
+    query = _turned(start, q_weight, cosine, sine, column, partner, own, eps, NORM, WIDTH).to(keys.dtype.element_ty)
+    one = tl.arange(0, 1)[:, None]
+    start = token + (GROUP * K + head + one) * WIDTH
+    new_key = _turned(start, k_weight, cosine, sine, column, partner, one == 0, eps, NORM, WIDTH)
+    new_key = new_key.to(keys.dtype.element_ty)
+    new_value = tl.load(token + ((GROUP + 1) * K + head) * WIDTH + column)
+    cache = slot * slot_stride + head * head_stride
+    tl.store(keys + cache + position * WIDTH + column, new_key)
+    tl.store(values + cache + position * WIDTH + column, new_value)
+    # The token itself is not read back from the cache: it begins the running softmax.
+    most = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), 1) * scale
+    total = tl.full([ROWS], 1.0, tl.float32)
+    mixed = tl.zeros([ROWS, WIDTH], tl.float32) + new_value.to(tl.float32)
+    # A place that had to be chosen key by key could not be read ahead, so there are two loops.
+    home = tl.load(homes + slot) * slot_stride + head * head_stride
+    in_home = tl.load(shared + slot)
+    first = tl.maximum(position - window + 1, 0)
+    for begin in range(first, in_home, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        block = home + at[:, None] * WIDTH + column
+        most, total, mixed = _more(query, keys, values, block, at < in_home, scale, most, total, mixed)
+    for begin in range(tl.maximum(first, in_home), position, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        block = cache + at[:, None] * WIDTH + column
+        most, total, mixed = _more(query, keys, values, block, at < position, scale, most, total, mixed)
+    to = found + (slot * GROUP * K + head * GROUP + row)[:, None] * WIDTH + column
+    tl.store(to, (mixed / total[:, None]).to(found.dtype.element_ty), mask=own)
+
+
+def attend(
+    qkv: Tensor,
+    turn: tuple[Tensor, Tensor],
+    norms: tuple[Any, Any] | None,
+    cache: tuple[Tensor, Tensor],
+    where: tuple[Tensor, Tensor, Tensor],
+    traits: Any,
+    heads: int,
+) -> Tensor:
+    """One token of each slot on all that the slot holds, (slots, heads * width); its key and value enter the cache.
+
+    `where` has the position of each token, and the slot from which how many of its first positions are read.
+    """
+    keys, values = cache
+    K, width = keys.shape[1], keys.shape[3]
+    group = heads // K
+    found = qkv.new_empty(len(qkv), heads * width)
+    keys_at_once, warps, stages = _plan(len(qkv))
+    _attend[(len(qkv), K)](
+        qkv,
+        qkv if norms is None else norms[0].weight,
+        qkv if norms is None else norms[1].weight,
+        *turn,
+        keys,
+        values,
+        *where,
+        found,
+        width**-0.5 if traits.scale is None else traits.scale,
+        0.0 if norms is None else norms[0].variance_epsilon,
+        traits.window or 1 << 30,
+        keys.stride(0),
+        keys.stride(1),
+        K,
+        NORM=norms is not None,
+        GROUP=group,
+        ROWS=max(16, triton.next_power_of_2(group)),
+        WIDTH=width,
+        BLOCK=keys_at_once,
+        num_warps=warps,
+        num_stages=stages,
+    )
+    return found
+
+
+def _plan(slots: int) -> tuple[int, int, int]:
+    """Keys at once, warps and stages: what was fastest on an H200 for heads of 128."""
+    if slots <= 32:
+        return 64, 4, 3
+    return (32, 2, 3) if slots <= 64 else (32, 2, 4)
 
 
 def read_tokens(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ....data.types import Message
 from ..trace import BadRecord, Feedback, Trace, as_list, as_object, chat_messages, parse_embedded, parse_time
 
 NAME = "langfuse"
@@ -27,32 +28,37 @@ def is_score(record: Mapping[str, Any]) -> bool:
 
 
 def read_score(record: Mapping[str, Any]) -> tuple[str, Feedback]:
-    """The trace that a score is about, and the score."""
+    """What a score is about, an observation or a whole trace, and the score."""
     value = record.get("string_value") or record.get("stringValue")
     value = value if value not in (None, "") else record.get("value")
     comment = record.get("comment")
-    return _trace_id(record), Feedback(
-        str(record.get("name") or "score"), value, comment if isinstance(comment, str) else ""
-    )
+    about = record.get("observation_id") or record.get("observationId") or _trace_id(record)
+    return str(about), Feedback(str(record.get("name") or "score"), value, comment if isinstance(comment, str) else "")
 
 
 def read(record: Mapping[str, Any]) -> Iterator[Trace]:
     """The conversation of a generation; other observations hold none."""
     if str(record.get("type") or "GENERATION").upper() != "GENERATION":
         return
-    said = [*_messages(record.get("input"), "user"), *_messages(record.get("output"), "assistant")]
+    said = read_messages(record.get("input"), record.get("output"))
     if not said:
         raise BadRecord("it has neither input nor output")
     usage = as_object(record.get("usage_details") or record.get("usageDetails") or record.get("usage"))
     yield Trace(
         str(record.get("id") or ""),
-        chat_messages(said),
+        said,
         parse_time(record.get("start_time") or record.get("startTime") or record.get("timestamp")),
         str(record.get("session_id") or record.get("sessionId") or _trace_id(record)),
         str(record.get("provided_model_name") or record.get("model") or ""),
         [read_score({**as_object(one), "trace_id": _trace_id(record)})[1] for one in as_list(record.get("scores"))],
         {name: value for name in ("input", "output") if isinstance(value := usage.get(name), int)},
+        (str(record.get("id") or ""), _trace_id(record)),
     )
+
+
+def read_messages(asked: Any, answered: Any) -> list[Message]:
+    """The conversation in an input and an output, each as it was given or as its JSON."""
+    return chat_messages([*_messages(asked, "user"), *_messages(answered, "assistant")])
 
 
 def _messages(value: Any, role: str) -> list[Any]:
@@ -72,11 +78,6 @@ def _messages(value: Any, role: str) -> list[Any]:
             else [{"role": role, "content": value}]
         )
     return [{"role": role, "content": value}]
-
-
-def trace_of(record: Mapping[str, Any]) -> str:
-    """The trace that a row belongs to."""
-    return _trace_id(record)
 
 
 def _trace_id(record: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 Which one a span speaks is told by its attributes: the current conventions (`gen_ai.input.messages`), the events of
 versions up to 1.36 (`gen_ai.user.message`), OpenLLMetry (`gen_ai.prompt.0.content`) and OpenInference
-(`llm.input_messages.0.message.content`). Spans that hold no conversation are passed over.
+(`llm.input_messages.0.message.content`), and Langfuse's SDK (`langfuse.observation.input`). Spans that hold no
+conversation are passed over. Log records of one span are read as that span's events.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from ....data.types import Message
 from ..trace import BadRecord, Feedback, Trace, as_list, as_object, as_text, chat_messages, parse_time, tool_call
+from . import langfuse
 
 NAME = "otel"
 
@@ -28,16 +30,21 @@ _USAGE = {
     "output": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
 }
 _CONVERSATION = ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id")
-_MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+_MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
+EVALUATION = "gen_ai.evaluation.result"
 
 
 def is_mine(record: Mapping[str, Any]) -> bool:
     """Whether a record looks like this format."""
-    return "resourceSpans" in record or "resource_spans" in record or ("context" in record and "attributes" in record)
+    spans = "resourceSpans" in record or "resource_spans" in record or "resourceLogs" in record
+    return spans or ("context" in record and "attributes" in record)
 
 
 def read(record: Mapping[str, Any]) -> Iterator[Trace]:
-    """Every conversation in a batch of spans."""
+    """Every conversation in a batch of spans, or of log records."""
+    if "resourceLogs" in record:
+        yield from _read_logs(record)
+        return
     batches = as_list(record.get("resourceSpans")) or as_list(record.get("resource_spans"))
     if not batches:
         if "context" not in record:
@@ -62,6 +69,7 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
         or _numbered(attributes, "llm.input_messages", "llm.output_messages", ".message")
         or _numbered(attributes, "gen_ai.prompt", "gen_ai.completion", "")
         or _from_events(events)
+        or _from_langfuse(attributes)
     )
     if not messages:
         return
@@ -81,8 +89,56 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
             for label, names in _USAGE.items()
             for name in names
             if str(attributes.get(name, "")).isdecimal()
-        },
+        }
+        or _langfuse_usage(attributes),
+        (ids[1], ids[0]),
     )
+
+
+def _read_logs(request: Mapping[str, Any]) -> Iterator[Trace]:
+    for span in group_logs(request):
+        for trace in _read_span(span):
+            if trace.messages[-1]["role"] != "assistant":
+                raise BadRecord("the answer is not among the log records of this request: export larger batches")
+            yield trace
+
+
+def group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The log records of each span as that span with its events, in the order in which they were written."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for batch in as_list(request.get("resourceLogs")):
+        for scope in as_list(as_object(batch).get("scopeLogs")):
+            for record in map(as_object, as_list(as_object(scope).get("logRecords"))):
+                attributes = _attributes(record.get("attributes"))
+                ids = _hex(record.get("traceId")), _hex(record.get("spanId"))
+                time = record.get("timeUnixNano") or record.get("observedTimeUnixNano")
+                about = {"traceId": ids[0], "spanId": ids[1], "startTimeUnixNano": time}
+                span = found.setdefault(ids, {**about, "attributes": {}, "events": []})
+                name = record.get("eventName") or attributes.get("event.name") or ""
+                body = {"body": _value(record["body"])} if "body" in record else {}
+                span["attributes"] |= attributes
+                span["events"].append({"name": name, "attributes": {**attributes, **body}})
+    return list(found.values())
+
+
+def read_evaluations(span: Mapping[str, Any]) -> list[Feedback] | None:
+    """What was thought of an answer that is told elsewhere; None for a span that tells something itself."""
+    names = {str(as_object(event).get("name")) for event in as_list(span.get("events"))}
+    events = [(EVALUATION, _attributes(as_object(event).get("attributes"))) for event in as_list(span.get("events"))]
+    return list(_feedback({}, events)) if names == {EVALUATION} else None
+
+
+def _from_langfuse(attributes: Mapping[str, Any]) -> list[Message]:
+    """What Langfuse's SDK notes of a generation."""
+    if str(attributes.get("langfuse.observation.type")).lower() != "generation":
+        return []
+    told = (attributes.get(f"langfuse.observation.{name}") for name in ("input", "output"))
+    return langfuse.read_messages(*told)
+
+
+def _langfuse_usage(attributes: Mapping[str, Any]) -> dict[str, int]:
+    usage = as_object(attributes.get("langfuse.observation.usage_details"))
+    return {name: value for name in ("input", "output") if isinstance(value := usage.get(name), int)}
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -162,14 +218,18 @@ def _from_events(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
         if name in _EVENTS:
             body = as_object(fields.get("body")) or fields
             found += chat_messages([{**body, "role": _EVENTS[name], "tool_call_id": body.get("id")}])
-        elif name == "gen_ai.choice" and fields.get("index", 0) in (0, "0"):
-            body = as_object(fields.get("message")) or fields
+        elif name == "gen_ai.choice":
+            told = as_object(fields.get("body")) or fields
+            if told.get("index", 0) not in (0, "0"):
+                continue
+            body = as_object(told.get("message")) or told
             found += chat_messages([{**body, "role": "assistant"}])
     return found
 
 
 def _feedback(attributes: Mapping[str, Any], events: list[tuple[str, dict[str, Any]]]) -> Iterator[Feedback]:
-    for fields in (attributes, *(fields for _, fields in events)):
+    told = [fields for _, fields in events]
+    for fields in told if any("gen_ai.evaluation.name" in one for one in told) else [attributes, *told]:
         name = fields.get("gen_ai.evaluation.name")
         if isinstance(name, str):
             value = fields.get("gen_ai.evaluation.score.value", fields.get("gen_ai.evaluation.score.label"))

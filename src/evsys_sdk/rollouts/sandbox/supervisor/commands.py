@@ -10,7 +10,7 @@ import time
 
 from .capture import Capture
 from .libc import keep_descriptors_from_programs, restore_signals
-from .out_of_memory import give_way_first
+from .processes import give_way_first
 from .settings import data, number, seconds, text, texts
 
 TYPE_CHECKING = False

@@ -34,8 +34,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from .limits import ProcessLimits
     from .seccomp import Filter
+    from .settings import ProcessLimits
 
 _SIGKILL = 9
 _NAMESPACES = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWCGROUP

@@ -10,8 +10,7 @@ import time
 from .commands import KILLED, Command, file_reader, file_writer, shell_command
 from .launch import LaunchError, Sandbox, launch
 from .libc import PR_SET_DUMPABLE, hide_arguments, prctl
-from .out_of_memory import give_way
-from .processes import MemoryWatch, socket_buffer
+from .processes import MemoryWatch, give_way, socket_buffer
 from .seccomp import Filter
 from .settings import Settings, number, text
 from .wire import Decoder, encode

@@ -2,7 +2,65 @@
 
 from __future__ import annotations
 
-from .limits import ProcessLimits
+import os
+import resource
+
+from .libc import MS_BIND, MS_NODEV, MS_NOSUID, mount
+
+# What one process of a sandbox may use, and the folders in which all of them together may store something.
+
+_CPU_GRACE_S = 2
+_BYTES_PER_FILE = 4096  # as if each file took a page, so that empty files cannot fill the kernel's memory
+_OPEN_FILES = 1024
+_LOCKED = 8 * 1024 * 1024
+_QUEUED = 819200  # bytes in POSIX message queues
+
+
+class ProcessLimits:
+    """Resource limits that a process and everything it starts cannot raise again."""
+
+    def __init__(self, *, memory: int, processes: int, cpu_s: int, file_size: int) -> None:
+        self._limits = (
+            # Writable private memory. The address space is left alone: Go, Java and V8 reserve far more than they use.
+            (resource.RLIMIT_DATA, memory, memory),
+            (resource.RLIMIT_NPROC, processes, processes),
+            (resource.RLIMIT_CPU, cpu_s, cpu_s + _CPU_GRACE_S),
+            (resource.RLIMIT_FSIZE, file_size, file_size),
+            (resource.RLIMIT_NOFILE, _OPEN_FILES, _OPEN_FILES),
+            (resource.RLIMIT_MSGQUEUE, _QUEUED, _QUEUED),
+            (resource.RLIMIT_MEMLOCK, _LOCKED, _LOCKED),
+            (resource.RLIMIT_CORE, 0, 0),
+        )
+
+    def apply(self) -> None:
+        for kind, soft, hard in self._limits:
+            highest = resource.getrlimit(kind)[1]
+            if highest != resource.RLIM_INFINITY:
+                soft, hard = min(soft, highest), min(hard, highest)
+            resource.setrlimit(kind, (soft, hard))
+
+
+def mount_storage(folders: list[str], size: int) -> None:
+    """Make `folders` writable; what is in them lives in memory, is limited in total and vanishes with the sandbox.
+
+    They are parts of one file system, which is first mounted at `/tmp` and then hidden by its own part for `/tmp`.
+    """
+    # bwrap can only limit each of its file systems by itself, and their number of files not at all.
+    options = f"size={size},nr_inodes={max(1024, size // _BYTES_PER_FILE)},mode=0755"
+    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options)
+    for number, folder in enumerate(sorted(folders, key=lambda folder: folder == "/tmp")):
+        part = f"/tmp/{number}"
+        os.mkdir(part)
+        os.chmod(part, 0o1777 if folder in ("/tmp", "/dev/shm") else 0o755)
+        mount(part, folder, flags=MS_BIND)
+
+
+def limit_network_buffers(longest: int) -> None:
+    """Give the two buffers of a TCP connection together no more room than other sockets have."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="utf-8") as file:
+            file.write(f"4096 65536 {longest // 2}")
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The backend `fireworks`: the adapter of `tinker`, through Fireworks' own client."""

@@ -1,0 +1,161 @@
+"""Our sampling client on top of Fireworks' completions.
+
+Three things differ from the Tinker protocol. Every sample is a request of its own, and the client would send them all
+with one seed; here each gets its own. Log-probabilities come in two kinds, of the policy that sampled and of the model
+itself; ours are the model's. Stops are texts, four at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import BackendError
+from .. import checks
+from ..client import Sample, SamplingParams, TopLogprobs
+from ..datum import Floats
+from ..future import Operation
+from ..tinker.sampling import SamplerContext, TinkerSamplingClient
+from .session import FireworksSession
+
+_MOST_STOPS: Final = 4
+_NOT_A_TEXT: Final = "\N{REPLACEMENT CHARACTER}"
+"""What tokenizers write for part of a character."""
+
+
+class FireworksRequestError(Exception):
+    """A request for completions that was answered with an error."""
+
+    def __init__(self, status_code: int, text: str) -> None:
+        super().__init__(text or f"HTTP {status_code}")
+        self.status_code = status_code
+
+
+@dataclass(frozen=True, slots=True)
+class _Completion:
+    tokens: list[int]
+    logprobs: list[float]
+    """Of the prompt after its first token, where that was asked for, and of the tokens."""
+    finish_reason: str
+
+
+class FireworksSamplingClient(TinkerSamplingClient):
+    """A frozen copy of the weights at Fireworks, to sample from."""
+
+    def __init__(
+        self, session: FireworksSession, sampler: Any, ref: str, context: SamplerContext, version: int = 0
+    ) -> None:
+        super().__init__(session.keep(sampler.deployment_sampler), ref, context, version)
+        self._session = session
+
+    def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        """Continue a prompt several times."""
+        checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
+        self._refuse_if_stale("sample")
+        stop = self._stop_texts(params.stop)
+        endless = stop is not None and not any(map(self._is_control, stop))
+        seed = self._context.next_seed() if params.seed is None else params.seed
+        tokens = [int(token) for token in prompt]
+
+        async def ask() -> list[_Completion]:
+            seeds = [_nth_seed(seed, number, self._context.seed_bits) for number in range(num_samples)]
+            requests = [_request(params, one, stop, endless) for one in seeds]
+            return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
+
+        def converted(found: list[_Completion]) -> list[Sample]:
+            return [
+                Sample(one.tokens, one.logprobs, "length" if one.finish_reason == "length" else "stop") for one in found
+            ]
+
+        return self._asked("sample", lambda: self._session.run(ask()), converted)
+
+    def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
+        """Of each token given those before it, (N,); the first has none and is nan."""
+        length, prompt = self._checked(tokens, "logprobs"), [int(token) for token in tokens]
+
+        def converted(found: _Completion) -> Floats:
+            row = np.full(length, np.nan, np.float32)
+            row[1:] = found.logprobs[: length - 1]
+            return row
+
+        request: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "echo": True}
+        ask: Coroutine[Any, Any, _Completion] = self._complete(prompt, request)
+        return self._asked("logprobs", lambda: self._session.run(ask), converted)
+
+    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+        """Refused: Fireworks' client does not report alternatives for a prompt."""
+        checks.check_top_k(k, self._context.capabilities)
+        raise BackendError(
+            "topk_logprobs was asked of Fireworks, whose client reports no alternatives for a prompt. Leave "
+            "backend.params.top_k_logprobs at 0, or use backend.kind 'tinker'."
+        )
+
+    def _stop_texts(self, stop: Sequence[str] | Sequence[int] | None) -> list[str] | None:
+        """Stops as the service takes them; None for the model's own end of text."""
+        if stop is None:
+            return None
+        texts = [one if isinstance(one, str) else str(self.tokenizer.decode([one])) for one in stop]
+        if len(texts) > _MOST_STOPS:
+            raise BackendError(f"{len(texts)} stops were given, and Fireworks takes {_MOST_STOPS} at most. Use fewer.")
+        if not all(texts) or any(_NOT_A_TEXT in text for text in texts):
+            raise BackendError(f"a stop in {list(stop)} has no text, and Fireworks takes texts only. Use another.")
+        return texts
+
+    def _is_control(self, text: str) -> bool:
+        """Whether a stop is a control token: its text may never show in a sample, so the end of text must stop it."""
+        special = {int(one) for one in getattr(self.tokenizer, "all_special_ids", ())}
+        return any(int(token) in special for token in self.tokenizer.encode(text, add_special_tokens=False))
+
+    async def _complete(self, prompt: list[int], request: dict[str, Any]) -> _Completion:
+        """One completion with the model's log-probabilities."""
+        try:
+            [found] = await self._sampler.sample_with_prompt_tokens(prompt, n=1, logprobs=True, **request)
+        except Exception as error:
+            response: Any = getattr(error, "response", None)
+            status = getattr(response, "status_code", None)
+            if isinstance(status, int):  # its own errors hold whole requests, of which the status and a line are enough
+                raise FireworksRequestError(status, _detail(response)) from None
+            raise
+        tokens = [int(token) for token in found.full_tokens[found.prompt_len :]]
+        echoed = len(prompt) - 1 if request.get("echo") else 0
+        logprobs: Any = found.inference_logprobs
+        if logprobs is None or len(logprobs) != echoed + len(tokens):
+            raise BackendError(
+                f"Fireworks gave {len(logprobs or ())} log-probabilities of the model for {echoed + len(tokens)} "
+                "tokens; each needs one."
+            )
+        return _Completion(tokens, [float(value) for value in logprobs], str(found.finish_reason))
+
+
+def _detail(response: Any) -> str:
+    """What the service said."""
+    try:
+        return str(response.json()["error"]["message"])
+    except Exception:  # another form, or a stream that was not read
+        return ""
+
+
+def _request(params: SamplingParams, seed: int, stop: list[str] | None, ignore_eos: bool) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": max(params.top_k, 0),
+        "seed": seed,
+    }
+    if stop:
+        request["stop"] = stop
+    if ignore_eos:
+        request["ignore_eos"] = True
+    return request
+
+
+def _nth_seed(seed: int, number: int, bits: int) -> int:
+    """A seed for each sample of a request: with one for all, they would all be the same."""
+    digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) & ((1 << bits) - 1)

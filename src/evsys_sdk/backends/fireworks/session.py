@@ -1,0 +1,170 @@
+"""A serverless training session at Fireworks, opened with the provider's own client.
+
+The session is the gateway's: no trainer is provisioned and none has to be deleted. It counts against the account's
+sessions until it is deleted, which `close` does. Never run against the hosted service; see docs/tinker.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from importlib import import_module
+from typing import Any, ClassVar, Final
+
+from ...errors import BackendError, EvsysAuthError, MissingExtraError
+from ...log import get_logger
+from ..tinker.session import ServedModel, Session, fetch_extras, reach, telemetry
+from .config import FIREWORKS, SERVERLESS, FireworksConfig
+
+_NEEDED: Final = "fireworks.training.sdk"
+_HOLDER: Final = "fireworks.training.sdk._core.lib.internal_client_holder"
+
+
+def sdk() -> Any:
+    """Fireworks' client; says which extra brings it where it is not installed."""
+    try:
+        found = import_module(_NEEDED)
+        _ = found.FiretitanServiceClient  # loaded when it is first asked for, with all it needs
+    except ImportError:
+        raise MissingExtraError("the backend 'fireworks'", "fireworks") from None
+    return found
+
+
+def fireworks_key(config: FireworksConfig) -> str:
+    """The key, out of the environment."""
+    key = os.environ.get(config.api_key_env, "").strip()
+    if not key:
+        raise EvsysAuthError(
+            f"there is no key for Fireworks: the environment variable {config.api_key_env} is not set. Set it."
+        )
+    if key.startswith("tml-"):
+        raise EvsysAuthError(
+            f"the key in {config.api_key_env} begins with tml-, so it is one for Tinker. Set it to a key of Fireworks, "
+            "or use backend.kind 'tinker'."
+        )
+    return key
+
+
+class Blocking:
+    """The future of a call of the client that can only be waited for; its thread never keeps a process from ending."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._future: Future[Any] = Future()
+        threading.Thread(target=self._run, args=(work,), name="evsys-fireworks-call", daemon=True).start()
+
+    def future(self) -> Future[Any]:
+        return self._future
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            result, error = work(), None
+        except BaseException as caught:
+            result, error = None, caught
+        if not self._future.set_running_or_notify_cancel():
+            return  # given up meanwhile
+        if error is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(error)
+
+
+class FireworksSession(Session):
+    """One serverless session; opened by `open`, which blocks."""
+
+    farewell_s: ClassVar[float] = 5.0  # one that is not deleted goes on counting against the account
+    config: FireworksConfig
+
+    def __init__(self, config: FireworksConfig) -> None:
+        super().__init__(config)
+        self.base_url = (config.base_url or FIREWORKS).rstrip("/")
+        self._samplers: list[Any] = []
+
+    @property
+    def gateway(self) -> str:
+        """Where training and sampling are asked for."""
+        return f"{self.base_url}{SERVERLESS}"
+
+    def open(self) -> None:
+        """Connect and create the session."""
+        key, client = fireworks_key(self.config), sdk()
+        _refuse_dead_loop()
+        reach(self.base_url)
+        with telemetry(self.config.telemetry):  # the same variable as the tinker package has
+            self._service = client.FiretitanServiceClient(
+                base_url=self.gateway, api_key=key, user_metadata=dict(self.config.user_metadata) or None
+            )
+
+    def model_names(self) -> list[str]:
+        """None: a serverless gateway does not say which models it has."""
+        return []
+
+    def model(self, name: str, *, to_train: bool = True) -> ServedModel:
+        """What is known of a model before it is made."""
+        return ServedModel(None, self.extras(name))
+
+    def extras(self, name: str) -> dict[str, Any] | None:
+        """What an evsys server says of a model; the provider itself is never asked."""
+        if self.config.tokenizer != "served":
+            return None
+        found = fetch_extras(self.gateway, self.headers(), name)
+        return None if found is None else dict(found)
+
+    def headers(self) -> dict[str, str]:
+        """What authenticates a request that does not go through the client."""
+        return {"X-API-Key": fireworks_key(self.config)}
+
+    def run[T](self, work: Coroutine[Any, Any, T]) -> Any:
+        """Start something on the thread of the client; gives its future."""
+        return self.service.holder.run_coroutine_threadsafe(work)
+
+    def keep(self, sampler: Any) -> Any:
+        """Remember a sampler of the client, whose connections are closed with the session."""
+        self._samplers.append(sampler)
+        return sampler
+
+    def close(self, status: str, timeout_s: float = 10.0) -> None:
+        """Delete the session, so that it no longer counts; a service that does not answer is not waited for."""
+        service, self._service = self._service, None
+        if service is None:
+            return
+        samplers, self._samplers = self._samplers, []
+        deleted = self.config.delete_session and self._done("deleted", service.delete_training_session, timeout_s)
+        for sampler in samplers:
+            service.holder.get_loop().call_soon_threadsafe(sampler.close)
+        self._done("closed", service.close, timeout_s)
+        if self.config.delete_session and not deleted:
+            get_logger(__name__).warning(
+                "%s: the training session could not be deleted. It counts against the account until Fireworks notices "
+                "that nobody uses it.",
+                self.where,
+            )
+
+    def _done(self, what: str, work: Callable[[], Any], timeout_s: float) -> bool:
+        """Whether it ended well in time; it goes on alone otherwise."""
+        errors: list[Exception] = []
+
+        def attempt() -> None:
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=attempt, name=f"evsys-fireworks-{what}", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        if errors:
+            get_logger(__name__).debug("%s: the session could not be %s: %s", self.where, what, errors[0])
+        return not errors and not thread.is_alive()
+
+
+def _refuse_dead_loop() -> None:
+    """The client's thread does not survive a fork, and whatever is asked of it afterwards waits for ever."""
+    singleton: Any = getattr(import_module(_HOLDER), "_internal_client_holder_thread_singleton", None)
+    thread: threading.Thread | None = getattr(singleton, "_thread", None)
+    if thread is not None and not thread.is_alive():
+        raise BackendError(
+            "this process was forked from one that had used Fireworks' client, whose connections do not survive a "
+            "fork. Start processes with the method 'spawn'."
+        )

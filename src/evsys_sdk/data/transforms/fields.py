@@ -1,0 +1,98 @@
+"""Transforms of fields: `select_fields`, `rename_fields` and `drop_fields`. Dotted paths reach into objects."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from ...errors import MISSING, DataError
+from ...protocols import Row
+from ..fields import no_such_field, read_exactly, with_field, without_field
+from ..transform import RowTransform, TransformConfig
+
+
+class SelectFieldsConfig(TransformConfig):
+    """Which fields stay."""
+
+    fields: list[str] = Field(min_length=1)
+    """Fields to keep; a dotted path keeps only that part of an object."""
+    missing: Literal["error", "skip"] = "error"
+    """What to do about a field that a row does not have."""
+
+
+class SelectFields(RowTransform[SelectFieldsConfig]):
+    """Keeps only the named fields."""
+
+    name: ClassVar[str] = "select_fields"
+    Config = SelectFieldsConfig
+
+    def row(self, row: Row) -> Row:
+        """The named fields of the row."""
+        kept: Row = {}
+        for field in self.cfg.fields:
+            value = read_exactly(row, field)
+            if value is not MISSING:
+                kept = {**kept, field: value} if field in row else with_field(kept, field, value)
+            elif self.cfg.missing == "error":
+                raise no_such_field(field, row)
+        return kept
+
+
+class RenameFieldsConfig(TransformConfig):
+    """Which fields get which names."""
+
+    fields: dict[str, str] = Field(min_length=1)
+    """Old name -> new name; both may be dotted paths, e.g. {meta.topic: topic}."""
+    missing: Literal["error", "skip"] = "error"
+    """What to do about a field that a row does not have."""
+
+
+class RenameFields(RowTransform[RenameFieldsConfig]):
+    """Renames fields, or moves them into and out of nested objects."""
+
+    name: ClassVar[str] = "rename_fields"
+    Config = RenameFieldsConfig
+
+    def row(self, row: Row) -> Row:
+        """The row under its new names; all moves happen at once, so that two names can be swapped."""
+        moved: dict[str, object] = {}
+        rest = row
+        for old, new in self.cfg.fields.items():
+            value = read_exactly(row, old)
+            if value is not MISSING:
+                moved[new] = value
+                rest = without_field(rest, old)
+            elif self.cfg.missing == "error":
+                raise no_such_field(old, row)
+        for new, value in moved.items():
+            if read_exactly(rest, new) is not MISSING:
+                raise DataError(f"the row has a field '{new}' already. Drop it first with drop_fields.")
+            rest = with_field(rest, new, value)
+        return rest
+
+
+class DropFieldsConfig(TransformConfig):
+    """Which fields go."""
+
+    fields: list[str] = Field(min_length=1)
+    """Fields to remove; dotted paths reach into objects."""
+    missing: Literal["error", "skip"] = "skip"
+    """What to do about a field that a row does not have."""
+
+
+class DropFields(RowTransform[DropFieldsConfig]):
+    """Removes the named fields."""
+
+    name: ClassVar[str] = "drop_fields"
+    Config = DropFieldsConfig
+
+    def row(self, row: Row) -> Row:
+        """The row without them."""
+        rest = row
+        for field in self.cfg.fields:
+            shorter = without_field(rest, field)
+            if shorter is rest and self.cfg.missing == "error":
+                raise no_such_field(field, row)
+            rest = shorter
+        return rest

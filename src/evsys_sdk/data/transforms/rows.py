@@ -1,0 +1,226 @@
+"""Transforms that decide which rows there are, and in which order: `identity`, `shuffle`, `sample`, `split`, `dedupe`.
+
+The seed or the content of a row alone decides. Only `shuffle` and a `sample` of n rows hold rows in memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...errors import DataError
+from ...protocols import Row
+from ..digest import digest, unit_interval
+from ..fields import required
+from ..shapes import is_list, is_object
+from ..transform import BaseTransform, NoParams, RowFunction, RowTransform, TransformConfig
+
+
+class Identity(RowTransform[NoParams]):
+    """Passes every row on unchanged.
+
+    For pipelines that need a step that does nothing, e.g. as one arm of an ablation.
+    """
+
+    name: ClassVar[str] = "identity"
+    Config = NoParams
+
+    def row(self, row: Row) -> Row:
+        """The row itself."""
+        return row
+
+
+class ShuffleConfig(TransformConfig):
+    """Which order."""
+
+    seed: int = Field(default=0, ge=0)
+    """Same seed, same rows: same order."""
+
+
+class Shuffle(BaseTransform[ShuffleConfig]):
+    """Puts all rows in a random, repeatable order."""
+
+    name: ClassVar[str] = "shuffle"
+    Config = ShuffleConfig
+
+    def __call__(self, rows: Iterable[Row]) -> list[Row]:
+        shuffled = list(rows)
+        random.Random(self.cfg.seed).shuffle(shuffled)
+        return shuffled
+
+
+# Samples nest: with one seed, a smaller sample is part of a larger one, so that a curve over sizes adds rows only.
+# Every row draws a number from the seed and its position; the rows with the smallest numbers stay.
+
+
+class SampleConfig(TransformConfig):
+    """How many rows, and which."""
+
+    n: int | None = Field(default=None, ge=1)
+    """Exactly this many rows, held in memory until all have been seen."""
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    """About this share of the rows, decided for each as it passes."""
+    seed: int = Field(default=0, ge=0)
+    """Same seed, same rows: same sample."""
+    allow_fewer: bool = False
+    """Whether it is fine to have fewer than n rows to choose from."""
+
+    @model_validator(mode="after")
+    def _has_one_size(self) -> Self:
+        if (self.n is None) is (self.fraction is None):
+            raise ValueError("a sample has either n (how many) or fraction (what share). Set one of them.")
+        return self
+
+
+class Sample(BaseTransform[SampleConfig]):
+    """Keeps a random part of the rows: a number of them or a share."""
+
+    name: ClassVar[str] = "sample"
+    Config = SampleConfig
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+        draw = random.Random(self.cfg.seed).random
+        if self.cfg.fraction is not None:
+            return (row for row in rows if draw() < self.cfg.fraction)
+        return self._exactly(rows)
+
+    def _exactly(self, rows: Iterable[Row]) -> Iterator[Row]:
+        n = self.cfg.n or 0
+        draw = random.Random(self.cfg.seed).random
+        chosen: list[tuple[float, int, Row]] = []  # a heap with the largest number on top, hence the minus
+        for position, row in enumerate(rows):
+            number = -draw()
+            if len(chosen) < n:
+                heapq.heappush(chosen, (number, -position, row))
+            elif number > chosen[0][0]:
+                heapq.heapreplace(chosen, (number, -position, row))
+        if len(chosen) < n and not self.cfg.allow_fewer:
+            raise DataError(
+                f"a sample of {n} was asked for, but there are only {len(chosen)} rows. Lower n or set allow_fewer."
+            )
+        chosen.sort(key=lambda item: -item[1])
+        yield from (row for _, _, row in chosen)
+
+
+# A split depends on a row's content alone, never on its position: {kind: split, params: {part: train, key: user_id}}.
+# Rows with the same key land in the same part, so that a user (or a question asked twice) cannot be in two.
+
+
+class SplitConfig(TransformConfig):
+    """Which part, and how large the parts are."""
+
+    part: Literal["train", "val", "test"] = "train"
+    """The part to keep."""
+    train: float = Field(default=0.8, ge=0, le=1)
+    """Share of the train part."""
+    val: float = Field(default=0.1, ge=0, le=1)
+    """Share of the val part."""
+    test: float = Field(default=0.1, ge=0, le=1)
+    """Share of the test part."""
+    key: str | None = Field(default=None, min_length=1)
+    """Field of the row or its metadata that decides; by default the whole row, so split before changing rows."""
+    salt: str = ""
+    """Another salt gives another split of the same shares."""
+
+    @model_validator(mode="after")
+    def _shares_are_whole(self) -> Self:
+        total = self.train + self.val + self.test
+        if not math.isclose(total, 1, abs_tol=1e-9):
+            raise ValueError(f"train, val and test must add up to 1, but they add up to {total:g}. Change one of them.")
+        if getattr(self, self.part) == 0:
+            raise ValueError(f"the part to keep, '{self.part}', has a share of 0. Give it one.")
+        return self
+
+
+class Split(RowTransform[SplitConfig]):
+    """Keeps one part of a train/val/test split that depends on content alone."""
+
+    name: ClassVar[str] = "split"
+    Config = SplitConfig
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        cfg = self.cfg
+        self._read = required(cfg.key) if cfg.key is not None else _whole_row
+        self._salt = digest(cfg.salt) if cfg.salt else b""
+        edges = {"train": (0.0, cfg.train), "val": (cfg.train, cfg.train + cfg.val), "test": (cfg.train + cfg.val, 1.0)}
+        self._low, self._high = edges[cfg.part]
+        if (cfg.part == "train" and not cfg.val + cfg.test) or (cfg.part == "val" and not cfg.test):
+            self._high = 1.0  # shares like 0.7 and 0.3 may add up to a little less than 1
+
+    def row(self, row: Row) -> Row | None:
+        """The row, if it is in the part."""
+        return row if self._low <= unit_interval(digest(self._read(row), self._salt)) < self._high else None
+
+
+def _whole_row(row: Mapping[str, Any]) -> Any:
+    return row
+
+
+# Of each row seen, `dedupe` keeps a fingerprint (about 100 bytes), not the row: {kind: dedupe, params: {key: query}}.
+
+_NOT_WORDS = re.compile(r"[^\w\s]|_")
+
+
+class DedupeConfig(TransformConfig):
+    """When two rows count as the same."""
+
+    key: str | list[str] | None = Field(default=None, min_length=1)
+    """Field, or fields, that must be equal; found in the row or in its metadata. By default the whole row."""
+    mode: Literal["exact", "normalized"] = "exact"
+    """With normalized, text is compared without regard to case, width of characters and amount of whitespace."""
+    ignore_punctuation: bool = False
+    """Compare normalized text without punctuation too."""
+
+
+class Dedupe(RowTransform[DedupeConfig]):
+    """Drops rows that equal an earlier one, as a whole or in some fields."""
+
+    name: ClassVar[str] = "dedupe"
+    Config = DedupeConfig
+
+    def begin(self) -> RowFunction:
+        """A fresh memory for each pass."""
+        identity = self._identity()
+        seen: set[bytes] = set()
+
+        def keep_first(row: Row) -> Row | None:
+            before = len(seen)
+            seen.add(digest(identity(row)))
+            return row if len(seen) > before else None
+
+        return keep_first
+
+    def _identity(self) -> Callable[[Row], Any]:
+        """What stands for a row when rows are compared."""
+        key = self.cfg.key
+        names = [key] if isinstance(key, str) else key or []
+        readers = [required(name) for name in names]
+
+        def read(row: Row) -> Any:
+            return [read_one(row) for read_one in readers] if readers else row
+
+        exact = readers[0] if len(readers) == 1 else read
+        if self.cfg.mode == "exact":
+            return exact
+        return lambda row: _normalized(exact(row), without_punctuation=self.cfg.ignore_punctuation)
+
+
+def _normalized(value: Any, *, without_punctuation: bool) -> Any:
+    if isinstance(value, str):
+        text = unicodedata.normalize("NFKC", value).casefold()
+        if without_punctuation:
+            text = _NOT_WORDS.sub(" ", text)
+        return " ".join(text.split())
+    if is_object(value):
+        return {key: _normalized(part, without_punctuation=without_punctuation) for key, part in value.items()}
+    if is_list(value):
+        return [_normalized(part, without_punctuation=without_punctuation) for part in value]
+    return value

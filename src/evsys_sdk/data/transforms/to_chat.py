@@ -1,0 +1,225 @@
+"""Raw rows -> conversations: `jsonl_to_chat` by templates, `openai_chat` and `sharegpt_to_chat` from files of others.
+
+    - kind: jsonl_to_chat
+      params: {user_template: "Query: {query}", assistant_template: "<answer>{tool_slug}</answer>"}
+
+The row's other fields stay beside `messages`, where later transforms find them (`dedupe` by `query`), and end up in
+the typed row's metadata. What counts as a placeholder is said in `template.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ...errors import DataError, closest, show
+from ...protocols import Row
+from ..chat import ANSWER_FIELDS, PROMPT_FIELDS, first_field, messages_of
+from ..fields import no_such_field
+from ..shapes import ROLES, checked_mapping, checked_messages, is_list, is_object
+from ..template import as_text, compile_template
+from ..transform import NoParams, RowFunction, RowTransform, TransformConfig
+from ..types import Message
+
+
+class JsonlToChatConfig(TransformConfig):
+    """How a raw row becomes a conversation."""
+
+    system_prompt: str | None = None
+    """First message of every conversation that does not begin with one; used as it is, without placeholders."""
+    user_template: str | None = None
+    """The user's turn, with {field} placeholders; by default messages, prompt, query, question, instruction ..."""
+    assistant_template: str | None = None
+    """The assistant's turn; by default completion, response, answer, output or solution, where a row has one."""
+    keep_fields: bool = True
+    """Keep the row's other fields; they end up in the typed row's metadata."""
+
+
+class JsonlToChat(RowTransform[JsonlToChatConfig]):
+    """Turns raw rows into conversations by templates, or by well-known field names."""
+
+    name: ClassVar[str] = "jsonl_to_chat"
+    Config = JsonlToChatConfig
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        user, assistant = self.cfg.user_template, self.cfg.assistant_template
+        self._user = None if user is None else compile_template(user)
+        self._assistant = None if assistant is None else compile_template(assistant)
+
+    def begin(self) -> RowFunction:
+        """The common case, two templates and nothing else, in one short function."""
+        user, assistant = self._user, self._assistant
+        if user is None or assistant is None or self.cfg.system_prompt is not None or not self.cfg.keep_fields:
+            return self.row
+
+        def to_chat(row: Row) -> Row:
+            question, answer = {"role": "user", "content": user(row)}, {"role": "assistant", "content": assistant(row)}
+            return {**row, "messages": [question, answer]}
+
+        return to_chat
+
+    def row(self, row: Row) -> Row:
+        """The row with `messages`."""
+        messages: list[Message] = []
+        if self._user is not None:
+            messages.append({"role": "user", "content": self._user(row)})
+        elif row.get("messages") is not None:
+            messages += messages_of(row)
+        else:
+            messages += _default_user(row)
+        if self._assistant is not None:
+            messages.append({"role": "assistant", "content": self._assistant(row)})
+        elif self._user is not None or row.get("messages") is None:
+            messages += _default_assistant(row)
+        if self.cfg.system_prompt is not None and not _begins_with_system(messages):
+            messages.insert(0, {"role": "system", "content": self.cfg.system_prompt})
+        if self.cfg.keep_fields:
+            return {**row, "messages": messages}
+        return {"messages": messages, **{key: row[key] for key in ("metadata", "target_assistant") if key in row}}
+
+
+def _default_user(row: Row) -> list[Message]:
+    name = first_field(row, PROMPT_FIELDS)
+    if name is None:
+        if "conversations" in row:
+            raise DataError("the row has 'conversations'. Use the transform sharegpt_to_chat for it.")
+        raise DataError(
+            f"the row has none of messages, {', '.join(PROMPT_FIELDS)}; it has: {', '.join(row) or 'nothing'}. "
+            "Say how the user's turn is made with user_template, e.g. 'Query: {my_field}'."
+        )
+    if _is_messages(row[name]):
+        return list(row[name])
+    text = as_text(row[name], name)
+    if name == "instruction" and row.get("input"):  # instruction datasets split the question in two
+        text = f"{text}\n\n{as_text(row['input'], 'input')}"
+    return [{"role": "user", "content": text}]
+
+
+def _default_assistant(row: Row) -> list[Message]:
+    name = first_field(row, ANSWER_FIELDS)
+    if name is None:
+        return []
+    if _is_messages(row[name]):
+        return list(row[name])
+    return [{"role": "assistant", "content": as_text(row[name], name)}]
+
+
+def _is_messages(value: Any) -> bool:
+    """Whether a prompt or completion is itself a list of messages."""
+    return is_list(value) and bool(value) and all(is_object(item) and "role" in item for item in value)
+
+
+def _begins_with_system(messages: list[Message]) -> bool:
+    return bool(messages) and messages[0].get("role") in ("system", "developer")
+
+
+# Fine-tuning files in OpenAI's format: tool definitions go to `metadata.tools`. The older `function_call` and
+# `role: function` become tool calls and tool results; `weight` stays on its message.
+
+
+class OpenAIChat(RowTransform[NoParams]):
+    """Reads OpenAI fine-tuning rows, with tools, older function calls and weights."""
+
+    name: ClassVar[str] = "openai_chat"
+    Config = NoParams
+
+    def row(self, row: Row) -> Row:
+        """The row as a conversation."""
+        messages = checked_messages(_modern(messages_of(row)))
+        metadata = checked_mapping(row.get("metadata"), "metadata")
+        tools = _tools(row)
+        if tools:
+            metadata = {**metadata, "tools": tools}
+        others = {key: value for key, value in row.items() if key not in ("messages", "tools", "functions", "metadata")}
+        return {"messages": messages, "metadata": metadata, **others}
+
+
+def _modern(messages: list[Message]) -> list[Message]:
+    """The messages with tool calls in place of function calls."""
+    modern: list[Message] = []
+    call_id = ""
+    for index, message in enumerate(messages):
+        weight = message.get("weight", 1)
+        if weight not in (0, 1):
+            raise DataError(f"messages[{index}].weight must be 0 or 1, not {show(weight)}.")
+        call = message.get("function_call")
+        if call:
+            call_id = f"call_{index}"
+            rest = {key: value for key, value in message.items() if key != "function_call"}
+            calls = [{"id": call_id, "type": "function", "function": call}]
+            message = {"content": None, **rest, "tool_calls": calls}
+        elif message.get("role") == "function":
+            if not call_id:
+                raise DataError(f"messages[{index}] is the result of a function that no earlier message calls.")
+            message = {**message, "role": "tool", "tool_call_id": call_id}
+        modern.append(message)
+    return modern
+
+
+def _tools(row: Row) -> list[Any]:
+    tools: Any = row.get("tools") or []
+    functions: Any = row.get("functions") or []
+    if not is_list(tools) or not is_list(functions):
+        raise DataError(f"'tools' and 'functions' must be lists, not {show(functions if is_list(tools) else tools)}.")
+    return [*tools, *({"type": "function", "function": function} for function in functions)]
+
+
+_ROLES = {
+    **{role: role for role in ROLES},
+    **dict.fromkeys(("human", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "bot", "chatgpt", "bard", "bing", "model", "function_call"), "assistant"),
+    **dict.fromkeys(("observation", "function_response", "tool_response"), "tool"),
+}
+"""Who speaks, as ShareGPT-like datasets say it -> role."""
+
+
+class ShareGPTToChatConfig(TransformConfig):
+    """Where the conversation is, and who is who."""
+
+    field: str = Field(default="conversations", min_length=1)
+    """Field that holds the list of turns."""
+    roles: dict[str, str] = {}
+    """More speakers -> role, for datasets with names of their own."""
+    system_prompt: str | None = None
+    """System message of conversations that have none, neither as a turn nor as a field `system`."""
+
+
+class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
+    """Reads ShareGPT rows: a list of turns with `from` and `value`."""
+
+    name: ClassVar[str] = "sharegpt_to_chat"
+    Config = ShareGPTToChatConfig
+
+    def row(self, row: Row) -> Row:
+        """The row as a conversation."""
+        field = self.cfg.field
+        if field not in row:
+            raise no_such_field(field, row)
+        turns = row[field]
+        if not is_list(turns) or not turns:
+            raise DataError(f"'{field}' must be a non-empty list of turns, not {show(turns)}.")
+        messages = [self._message(turn, f"{field}[{index}]") for index, turn in enumerate(turns)]
+        system = row.get("system") or self.cfg.system_prompt
+        if isinstance(system, str) and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": system})
+        return {"messages": messages, **{key: value for key, value in row.items() if key not in (field, "system")}}
+
+    def _message(self, turn: Any, where: str) -> Message:
+        if not is_object(turn):
+            raise DataError(f"{where} must be an object with from and value, not {show(turn)}.")
+        speaker = turn.get("from", turn.get("role"))
+        value = turn.get("value", turn.get("content"))
+        known = {**_ROLES, **self.cfg.roles}
+        role = known.get(speaker) if isinstance(speaker, str) else None
+        if role is None:
+            guess = closest(speaker, known) if isinstance(speaker, str) else None
+            hint = f"Did you mean '{guess}'? If not, add" if guess else "Add"
+            raise DataError(
+                f"{where}: nobody knows the speaker {show(speaker)}. {hint} it to roles, e.g. {{Alice: user}}."
+            )
+        if not isinstance(value, str):
+            raise DataError(f"{where}.value must be text, not {show(value)}.")
+        others = {key: part for key, part in turn.items() if key not in ("from", "value", "role", "content")}
+        return {"role": role, "content": value, **others}

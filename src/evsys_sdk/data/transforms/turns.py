@@ -1,0 +1,211 @@
+"""Transforms of what is said: `add_system_prompt`, `keep_last_turns`, `strip_thinking` and `truncate_chars`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...errors import MISSING, DataError, show
+from ...protocols import Row
+from ..blocks import text_block
+from ..chat import change_text, messages_of
+from ..fields import no_such_field, read_exactly, with_field
+from ..shapes import is_list, is_object
+from ..transform import RowTransform, TransformConfig
+from ..types import Message
+
+
+class AddSystemPromptConfig(TransformConfig):
+    """What the prompt says."""
+
+    prompt: str = Field(min_length=1)
+    """The system message, used as it is."""
+    existing: Literal["keep", "replace", "prepend", "error"] = "keep"
+    """What to do about a system message that is there already; `prepend` puts ours in front of its text."""
+
+
+class AddSystemPrompt(RowTransform[AddSystemPromptConfig]):
+    """Puts a system message at the start of conversations."""
+
+    name: ClassVar[str] = "add_system_prompt"
+    Config = AddSystemPromptConfig
+
+    def row(self, row: Row) -> Row:
+        """The row with a system message."""
+        messages = messages_of(row)
+        ours: Message = {"role": "system", "content": self.cfg.prompt}
+        if not messages or messages[0].get("role") not in ("system", "developer"):
+            return {**row, "messages": [ours, *messages]}
+        theirs = messages[0].get("content")
+        match self.cfg.existing:
+            case "keep":
+                return row
+            case "error":
+                raise DataError(
+                    "the conversation has a system message already. Set existing to keep, replace or prepend."
+                )
+            case "prepend" if isinstance(theirs, str):
+                ours = {**messages[0], "content": f"{self.cfg.prompt}\n\n{theirs}"}
+            case "prepend":
+                blocks = theirs if is_list(theirs) else []
+                ours = {**messages[0], "content": [text_block(self.cfg.prompt), *blocks]}
+            case "replace":
+                pass
+        return {**row, "messages": [ours, *messages[1:]]}
+
+
+class KeepLastTurnsConfig(TransformConfig):
+    """How much stays."""
+
+    n: int = Field(default=1, ge=1)
+    """How many turns; a turn is a user's message and all that follows it up to the next one, tool calls included."""
+
+
+class KeepLastTurns(RowTransform[KeepLastTurnsConfig]):
+    """Keeps the last turns of conversations, and their system message."""
+
+    name: ClassVar[str] = "keep_last_turns"
+    Config = KeepLastTurnsConfig
+
+    def row(self, row: Row) -> Row:
+        """The row with fewer messages."""
+        messages = messages_of(row)
+        starts = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+        if len(starts) <= self.cfg.n:
+            return row
+        first = starts[-self.cfg.n]
+        system = [message for message in messages[:first] if message.get("role") in ("system", "developer")]
+        return {**row, "messages": [*system, *messages[first:]]}
+
+
+# `strip_thinking` makes one arm of the ablation "with or without thinking traces".
+#
+# A closing tag without an opening one ends reasoning that began in the prompt; an opening tag without a closing one
+# begins reasoning that was cut off. In both cases only what is surely the answer stays.
+
+
+class StripThinkingConfig(TransformConfig):
+    """What counts as reasoning."""
+
+    tags: list[str] = Field(default=["think", "thinking"], min_length=1)
+    """Names of the tags around it, without brackets; case does not matter."""
+    keys: list[str] = ["reasoning_content", "reasoning"]
+    """Keys of a message that hold it apart from the content."""
+    if_empty: Literal["error", "drop", "keep"] = "error"
+    """What to do with a row in which an assistant's turn was nothing but reasoning."""
+
+
+class StripThinking(RowTransform[StripThinkingConfig]):
+    """Removes reasoning from the assistant's turns."""
+
+    name: ClassVar[str] = "strip_thinking"
+    Config = StripThinkingConfig
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        names = "|".join(re.escape(tag) for tag in self.cfg.tags)
+        self._tag = re.compile(rf"<(/?)(?:{names})\s*>", re.IGNORECASE)
+
+    def row(self, row: Row) -> Row | None:
+        """The row without reasoning."""
+        messages = [self._message(message) for message in messages_of(row)]
+        target = row.get("target_assistant")
+        stripped: Row = {**row, "messages": messages}
+        if isinstance(target, str):
+            stripped["target_assistant"] = target = self._text(target)
+        if self.cfg.if_empty == "keep" or (target != "" and not any(_is_empty(message) for message in messages)):
+            return stripped
+        if self.cfg.if_empty == "error":
+            raise DataError("an assistant's turn is nothing but reasoning. Set if_empty to drop or keep.")
+        return None
+
+    def _message(self, message: Message) -> Message:
+        if message.get("role") != "assistant":
+            return message
+        kept = {key: value for key, value in message.items() if key not in self.cfg.keys}
+        content = kept.get("content")
+        if is_list(content):
+            kept["content"] = [block for block in content if not _is_thinking_block(block)]
+        return change_text(kept, self._text)
+
+    def _text(self, text: str) -> str:
+        """One pass over the tags, however they are nested."""
+        if self._tag.search(text) is None:
+            return text
+        kept: list[str] = []
+        depth = end = 0
+        for tag in self._tag.finditer(text):
+            if tag[1] and depth == 0:
+                kept.clear()
+            elif depth == 0:
+                kept.append(text[end : tag.start()])
+            depth = max(0, depth - 1) if tag[1] else depth + 1
+            end = tag.end()
+        if depth == 0:
+            kept.append(text[end:])
+        return "".join(kept).strip()
+
+
+def _is_thinking_block(block: Any) -> bool:
+    return is_object(block) and block.get("type") in ("thinking", "redacted_thinking")
+
+
+def _is_empty(message: Message) -> bool:
+    return message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls")
+
+
+# The limit is in characters: tokens are the training loop's business.
+
+
+class TruncateCharsConfig(TransformConfig):
+    """How long, and what."""
+
+    max_chars: int = Field(ge=1)
+    """Longest text that stays as it is; the marker counts."""
+    field: str | None = Field(default=None, min_length=1)
+    """The text field to shorten, as a dotted path; by default the text of every message."""
+    roles: list[str] | None = Field(default=None, min_length=1)
+    """Shorten only messages of these roles."""
+    keep: Literal["start", "end"] = "start"
+    """Which end of the text stays."""
+    marker: str = ""
+    """Put where text was cut, e.g. ' [...]'."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(self.marker) >= self.max_chars:
+            raise ValueError("the marker must be shorter than max_chars. Shorten it.")
+        if self.field is not None and self.roles is not None:
+            raise ValueError("roles are for messages, and field names another text. Remove one of them.")
+        return self
+
+
+class TruncateChars(RowTransform[TruncateCharsConfig]):
+    """Cuts long text at a number of characters."""
+
+    name: ClassVar[str] = "truncate_chars"
+    Config = TruncateCharsConfig
+
+    def row(self, row: Row) -> Row:
+        """The row with shorter text."""
+        field = self.cfg.field
+        if field is None:
+            return {**row, "messages": [self._message(message) for message in messages_of(row)]}
+        value = read_exactly(row, field)
+        if value is MISSING:
+            raise no_such_field(field, row)
+        if not isinstance(value, str):
+            raise DataError(f"the field '{field}' is not text but {show(value)}.")
+        return with_field(row, field, self._cut(value))
+
+    def _message(self, message: Message) -> Message:
+        roles = self.cfg.roles
+        return change_text(message, self._cut) if roles is None or message.get("role") in roles else message
+
+    def _cut(self, text: str) -> str:
+        if len(text) <= self.cfg.max_chars:
+            return text
+        room = self.cfg.max_chars - len(self.cfg.marker)
+        return text[:room] + self.cfg.marker if self.cfg.keep == "start" else self.cfg.marker + text[-room:]

@@ -1,0 +1,179 @@
+"""What the workspace says about itself: everything there is, one thing closely, and whether all of it is intact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ...errors import EvsysError, WorkspaceError, closest
+from ...protocols import Row
+from ..jsonl import parse_json
+from .dataset_source import DatasetSource, SourceEntry, UnknownDataError, reference_to
+from .manifest import Manifest
+from .reference import Reference
+from .row_cache import CachedRows, Damage, RowCache
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One line of `list`."""
+
+    name: str
+    version: int
+    split: str
+    id: str | None
+    """None when it could not be identified; `problem` says why."""
+    rows: int | None
+    format: str | None
+    bytes: int | None
+    where: str
+    """`cache`, the name of the source, or both."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One entry in full."""
+
+    listing: Listing
+    location: str
+    """Where its rows are read from."""
+    manifest: Manifest | None
+    """None when it is not cached."""
+    preview: tuple[Row, ...]
+    """Its first rows; none when it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one cached id is intact."""
+
+    id: str
+    reference: str | None
+    """None when the manifest cannot be read."""
+    problem: str | None
+
+    @property
+    def is_intact(self) -> bool:
+        return self.problem is None
+
+
+def list_rows(cache: RowCache, source: DatasetSource, *, derived: bool) -> list[Listing]:
+    """Everything the source has and everything that is cached, each id once, by name and version."""
+    cached = {manifest.id: manifest for manifest in cache.manifests()}
+    listings: list[Listing] = []
+    for item in source.list(cache.kind):
+        try:
+            entry = source.describe(cache.kind, name=str(reference_to(item)))
+        except EvsysError as error:  # one bad file must not hide the others
+            listings.append(
+                Listing(item.name, item.version, item.split, None, None, None, None, source.name, problem=str(error))
+            )
+            continue
+        cached.pop(entry.id, None)
+        listings.append(_listed_entry(entry, source, cache))
+    listings += [_listed(manifest, cache) for manifest in cached.values() if derived or not manifest.is_derived]
+    return sorted(listings, key=lambda one: (one.name, one.version, one.split, one.id or ""))
+
+
+def show_rows(cache: RowCache, source: DatasetSource, found: str | SourceEntry, rows: int) -> Shown:
+    """An id that is cached, or an entry that may not be."""
+    id = found if isinstance(found, str) else found.id
+    seen = cache.look(id)
+    if isinstance(seen, CachedRows):
+        return Shown(_listed(seen.manifest, cache), str(seen.path), seen.manifest, tuple(islice(seen.rows(), rows)))
+    if isinstance(found, SourceEntry):
+        lines = islice(_parsed(source.rows(found), found.location), rows)
+        return Shown(_listed_entry(found, source, cache), found.location, None, tuple(lines))
+    problem = seen.reason if isinstance(seen, Damage) else "it is gone"
+    manifest = seen.manifest if isinstance(seen, Damage) else None
+    if manifest is None:
+        raise WorkspaceError(f"{cache.kind} '{id}' in {cache.folder} cannot be shown: {problem}.")
+    return Shown(_listed(manifest, cache, problem), str(cache.data_path(id)), manifest, ())
+
+
+def verify_rows(cache: RowCache, ref: str | None) -> list[Verdict]:
+    """A verdict for every id that is cached, or for those that `ref` means."""
+    return [_verdict(cache, id) for id in (cache.ids() if ref is None else _ids_of(cache, ref))]
+
+
+def _verdict(cache: RowCache, id: str) -> Verdict:
+    try:
+        found = cache.look(id, thorough=True)
+    except WorkspaceError as error:  # a stray file whose name is no id
+        return Verdict(id, None, str(error))
+    manifest = found.manifest if found is not None else None
+    reference = None if manifest is None else str(reference_to(manifest))
+    return Verdict(id, reference, found.reason if isinstance(found, Damage) else None)
+
+
+def _ids_of(cache: RowCache, ref: str) -> list[str]:
+    ids = cache.ids()
+    if ref in ids:
+        return [ref]
+    wanted, manifests = Reference.parse(ref), cache.manifests()
+    found = [manifest.id for manifest in manifests if _matches(wanted, manifest)]
+    if not found:
+        guess = closest(ref, [*(manifest.name for manifest in manifests), *ids])
+        raise UnknownDataError(
+            f"{cache.kind} '{ref}' is not in the workspace"
+            + (f"; did you mean '{guess}'?" if guess else ".")
+            + f" `evsys {cache.kind} list` shows what is."
+        )
+    return found
+
+
+def _matches(wanted: Reference, manifest: Manifest) -> bool:
+    return (
+        wanted.name == manifest.name
+        and wanted.version in (None, manifest.version)
+        and wanted.split in (None, manifest.split)
+    )
+
+
+def _listed(manifest: Manifest, cache: RowCache, problem: str | None = None) -> Listing:
+    seen = None if problem else cache.look(manifest.id)
+    return Listing(
+        *(manifest.name, manifest.version, manifest.split, manifest.id),
+        *(manifest.rows, manifest.format, manifest.bytes),
+        where=f"cache ({manifest.lineage.origin})",
+        problem=problem or (seen.reason if isinstance(seen, Damage) else None),
+    )
+
+
+def _listed_entry(entry: SourceEntry, source: DatasetSource, cache: RowCache) -> Listing:
+    seen = cache.look(entry.id)
+    return Listing(
+        *(entry.name, entry.version, entry.split, entry.id),
+        *(entry.rows, entry.format, entry.bytes),
+        where=source.name if seen is None else f"{source.name}, cache",
+        problem=seen.reason if isinstance(seen, Damage) else None,
+    )
+
+
+def _parsed(rows: Iterable[bytes | Row], where: str) -> Iterator[Row]:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, bytes):
+            yield row
+        elif row.strip():
+            yield parse_json(row, f"{where}:{number}")
+
+
+def as_json(value: Listing | Shown | Verdict) -> dict[str, Any]:
+    """The JSON form printed under `--json`."""
+    match value:
+        case Shown():
+            manifest = None if value.manifest is None else value.manifest.model_dump(mode="json")
+            return {
+                **as_json(value.listing),
+                "location": value.location,
+                "manifest": manifest,
+                "preview": list(value.preview),
+            }
+        case Listing():
+            fields = ("name", "version", "split", "id", "rows", "format", "bytes", "where", "problem")
+            return {name: getattr(value, name) for name in fields}
+        case Verdict():
+            return {"id": value.id, "reference": value.reference, "intact": value.is_intact, "problem": value.problem}

@@ -1,0 +1,243 @@
+"""The source that is a project's own `data/` folder.
+
+    data/datasets/<name>/v<N>/{train,test,...}.jsonl      each file is one split
+    data/benchmark/<name>/tasks.jsonl                     role `test`
+    data/validation/<name>/tasks.jsonl                    role `val`
+
+Each folder may hold a `metadata.yaml`. A dataset without `v<N>` folders, a benchmark with them, and a plain
+`<name>.jsonl` beside the folders are understood too; what has no `v<N>` folder has the version its metadata says, or 1.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from ...errors import DataError, EvsysError, WorkspaceError, show
+from ...log import get_logger
+from ..jsonl import cannot_read, read_jsonl
+from ..rows import detect_format
+from .dataset_source import Available, SourceEntry, choose, default_split, unknown_id
+from .reference import Kind, Reference, check_name, content_id, id_prefix, slug
+
+_PLACES: dict[Kind, tuple[tuple[str, str], ...]] = {
+    "dataset": (("datasets", "train"),),
+    "benchmark": (("benchmark", "test"), ("validation", "val")),
+}
+"""Kind -> folders below `data/`, each with the split of the files whose own name does not say it."""
+_TASKS = "tasks.jsonl"
+_METADATA = "metadata.yaml"
+_VERSION_FOLDER = re.compile(r"v(0|[1-9]\d{0,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile(Available):
+    """One file of rows and where its metadata would be."""
+
+    path: Path
+    metadata_path: Path | None = None
+    is_outside_layout: bool = False
+
+
+class Content(NamedTuple):
+    """What a file of rows holds, in figures."""
+
+    sha256: str
+    bytes: int
+    rows: int
+
+
+class LocalFolder:
+    """Datasets and benchmarks in the `data/` folder of a project."""
+
+    name = "project"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def list(self, kind: Kind) -> Sequence[LocalFile]:
+        """Every file of rows in the layout; what cannot be used is left out and logged."""
+        return self._files(kind)
+
+    def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
+        if name is not None:
+            wanted_name = Reference.parse(name)
+            files = self._files(kind, wanted_name.name) or self._files(kind)  # all of them, to name the closest
+            return identify(choose(kind, wanted_name, files))
+        files = self._files(kind)
+        wanted = id or ""
+        candidates = [file for file in files if wanted.startswith(id_prefix(file.name, file.version, file.split))]
+        entries = [identify(file) for file in candidates]
+        for entry in entries:
+            if entry.id == wanted:
+                return entry
+        raise unknown_id(kind, wanted, [entry.id for entry in entries])
+
+    def rows(self, entry: SourceEntry) -> Iterator[bytes]:
+        return read_lines(self.root / entry.location)
+
+    def at(self, kind: Kind, path: Path, split: str | None = None) -> LocalFile:
+        """The file of rows at `path`, a file or a folder in the layout's shape, wherever it lies."""
+        usual = default_split(kind)
+        if path.is_dir():
+            files = list(_bundle(kind, path, slug(path.absolute().name), usual, self.root))
+            if not files:
+                needs = _TASKS if kind == "benchmark" else f"{usual}.jsonl"
+                raise WorkspaceError(
+                    f"{path}: this folder has no {needs}. Name a JSONL file, or a folder that has one."
+                )
+            found = choose(kind, Reference(files[0].name, split=split), files)
+        else:
+            name = slug(path.name.removesuffix(".gz").removesuffix(".jsonl"))
+            found = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
+        in_layout = [file for file in self.list(kind) if _same_file(file.path, found.path)]
+        if in_layout and split in (None, in_layout[0].split):
+            return in_layout[0]
+        return replace(found, is_outside_layout=True)
+
+    def _files(self, kind: Kind, name: str | None = None) -> Sequence[LocalFile]:
+        found: list[LocalFile] = []
+        for place, split in _PLACES[kind]:
+            for path in _entries(self.root / "data" / place):
+                if name is not None and name not in (path.name, path.stem):
+                    continue
+                try:
+                    found += list(_named_files(kind, path, split, self.root))
+                except EvsysError as error:  # one bad folder must not hide the others
+                    get_logger(__name__).warning("%s is left out. %s", path, error)
+        return found
+
+
+def identify(file: LocalFile) -> SourceEntry:
+    """Say exactly which content a file has, by reading it."""
+    sha256, size, count = read_content(file.path)
+    return SourceEntry(
+        *(file.kind, file.name, file.version, file.split, file.location),
+        id=content_id(file.kind, name=file.name, version=file.version, split=file.split, sha256=sha256),
+        sha256=sha256,
+        rows=count,
+        bytes=size,
+        format=_first_format(file.path),
+        metadata=read_metadata(file.metadata_path),
+    )
+
+
+def read_content(path: Path) -> Content:
+    """What a file holds, in figures."""
+    digest, size, count = hashlib.sha256(), 0, 0
+    for line in read_lines(path):
+        digest.update(line)
+        size += len(line)
+        count += bool(line.strip())
+    return Content(digest.hexdigest(), size, count)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file as they are, less a byte-order mark, and decompressed if it is gzipped."""
+    number = 0
+    try:
+        with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
+            for line in file:
+                number += 1
+                yield line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
+    except (OSError, EOFError, zlib.error) as error:
+        raise cannot_read(path, error, after_line=number) from error
+
+
+def _named_files(kind: Kind, path: Path, split: str, root: Path) -> Iterator[LocalFile]:
+    is_bundle = path.is_dir()
+    if not is_bundle and path.suffix != ".jsonl":
+        return
+    name = check_name(path.name if is_bundle else path.stem)
+    if is_bundle:
+        yield from _bundle(kind, path, name, split, root)
+    else:
+        yield LocalFile(kind, name, 1, split, _location(path, root), path)
+
+
+def _bundle(kind: Kind, folder: Path, name: str, split: str, root: Path) -> Iterator[LocalFile]:
+    """The files of one named folder: those directly in it, and those of each version."""
+    numbered = [(int(found[1]), path) for path in _entries(folder) if (found := _VERSION_FOLDER.fullmatch(path.name))]
+    for number, place in [(None, folder), *sorted(numbered)]:
+        metadata_path = place / _METADATA
+        for path in _row_files(kind, place):
+            version = _unnumbered_version(metadata_path) if number is None else number
+            file_split = split if kind == "benchmark" else path.stem
+            yield LocalFile(kind, name, version, file_split, _location(path, root), path, metadata_path)
+
+
+def _row_files(kind: Kind, folder: Path) -> Iterator[Path]:
+    if kind == "benchmark":
+        yield from (path for path in [folder / _TASKS] if path.is_file())
+        return
+    for path in _entries(folder):
+        if path.suffix == ".jsonl" and path.is_file():
+            try:
+                check_name(path.stem, what="split")
+            except WorkspaceError as error:
+                get_logger(__name__).warning("%s is left out. %s", path, error)
+            else:
+                yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise cannot_read(folder, error) from error
+
+
+def _unnumbered_version(metadata_path: Path) -> int:
+    version = read_metadata(metadata_path).get("version", 1)
+    text = str(version).removeprefix("v")
+    if not text.isdecimal():
+        raise WorkspaceError(f"{metadata_path}: version must be a whole number such as 2, not {show(version)}.")
+    return int(text)
+
+
+def read_metadata(path: Path | None) -> dict[str, Any]:
+    """The content of a `metadata.yaml`; nothing when there is none."""
+    if path is None or not path.is_file():
+        return {}
+    import yaml  # only projects that have such a file pay for it
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise WorkspaceError(f"{path}: this is not YAML: {error}. Correct it, or remove the file.") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise WorkspaceError(f"{path}: this must be a mapping of keys to values (got {show(found)}).")
+    return json.loads(json.dumps(found, default=str))  # dates and the like become text, as they will in the manifest
+
+
+def _first_format(path: Path) -> str | None:
+    try:
+        return next((detect_format(row) for row in read_jsonl(path)), None)
+    except DataError:
+        return None  # pulling it will say what is wrong with which line
+
+
+def _location(path: Path, root: Path) -> str:
+    """A path as it is recorded: below the project where possible, so that it means the same on another machine."""
+    for inner, outer in ((path.absolute(), root), (path.resolve(), root.resolve())):
+        if inner.is_relative_to(outer):
+            return inner.relative_to(outer).as_posix()
+    return str(path.absolute())
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()

@@ -1,0 +1,91 @@
+"""How data is named: kinds, names, versions, splits and ids.
+
+    sft             the latest version of the dataset `sft`, split `train`
+    sft@v2          version 2 of it
+    sft@v2:test     its split `test`
+
+A name says what you want, an id says which bytes you get. Names, splits and ids become file names in the workspace, so
+they are plain ASCII: the same on every file system, whatever it does with case and with composed characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import WorkspaceError, show
+
+type Kind = Literal["dataset", "benchmark"]
+
+FOLDERS: dict[Kind, str] = {"dataset": "datasets", "benchmark": "benchmarks"}
+"""Kind -> its folder below `.evsys/`."""
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST = {"name": 80, "split": 32, "id": 160}
+_REFERENCE = re.compile(r"(?P<name>[^@:]*)(@v(?P<version>\d{1,9}))?(:(?P<split>[^@:]*))?")
+
+
+def check_name(text: str, *, what: Literal["name", "split", "id"] = "name") -> str:
+    """`text` if it can safely be part of a file name; otherwise an error that proposes one that can."""
+    longest = _LONGEST[what]
+    if _SAFE.fullmatch(text) and ".." not in text and not text.endswith(".") and len(text) <= longest:
+        return text
+    proposal = f" Try '{slug(text)}'." if what != "id" else " `evsys dataset list` and `evsys benchmark list` show ids."
+    raise WorkspaceError(
+        f"{show(text)} cannot be used as {'an id' if what == 'id' else f'a {what}'}: it must have 1 to {longest} ASCII "
+        "letters, digits, '.', '_' or '-', start with a letter or digit, not end with '.', and not contain '..'."
+        f"{proposal}"
+    )
+
+
+def slug(text: str) -> str:
+    """The nearest usable name: accents dropped, everything else that is not allowed replaced."""
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
+    replaced = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "_", ascii_text))
+    return replaced.strip("._-")[: _LONGEST["name"]].rstrip(".") or "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A name with, optionally, the version and the split that are wanted."""
+
+    name: str
+    version: int | None = None
+    """None: the latest."""
+    split: str | None = None
+    """None: `train` for a dataset, the only one there is for a benchmark."""
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        found = _REFERENCE.fullmatch(text)
+        if found is None:
+            raise WorkspaceError(
+                f"{show(text)} is not a reference. Write a name, 'name@v2' for a version or 'name@v2:test' for a split."
+            )
+        version = found["version"]
+        split = None if found["split"] is None else check_name(found["split"], what="split")
+        return cls(check_name(found["name"]), None if version is None else int(version), split)
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f"@v{self.version}"
+        return f"{self.name}{version}{f':{self.split}' if self.split else ''}"
+
+
+def content_id(kind: Kind, *, name: str, version: int, split: str, sha256: str) -> str:
+    """The id of some bytes under a name: readable, and the same on every machine that has the same bytes."""
+    return f"{id_prefix(name, version, split)}{fingerprint(kind, name, version, split, sha256)}"
+
+
+def id_prefix(name: str, version: int, split: str) -> str:
+    """What the id of any content of this name, version and split starts with."""
+    return f"{name}-v{version}-{split}-"
+
+
+def fingerprint(*parts: object) -> str:
+    """Twelve hex digits that stand for `parts`, which must be plain data."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:12]

@@ -1,0 +1,121 @@
+"""The part of a completion that is the answer: what follows the reasoning, stands in a tag, a box or a code block.
+
+Everything here is a search for fixed words, never a pattern that could backtrack: completions are as long and as
+strange as a model under training makes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...errors import EvalError
+
+ANSWER_TAG = "answer"
+_THINKING = ("think", "thinking")
+_FENCE = re.compile(
+    r"(?:(?P<line>^[ \t]*)|(?<=[\s:]))(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)(?(line)[^\n]*|[ \t]*)$",
+    re.MULTILINE,
+)
+"""A fence has a line to itself; models also open one behind other words, with nothing but the language after it."""
+
+
+class AnswerParams(Strict):
+    """Which part of a completion counts; shared by the verifiers that compare texts."""
+
+    answer_tag: str | None = Field(default=ANSWER_TAG, min_length=1)
+    """Only what stands in the last <answer>…</answer> counts, where there is one; null to always take everything."""
+    require_answer_tag: bool = False
+    """Whether a completion without that tag earns 0."""
+    ignore_thinking: bool = True
+    """Whether reasoning in <think>…</think> is left out first, so that a guess in it earns nothing."""
+
+    def answer_in(self, completion: str) -> str | None:
+        """The part that counts, without white space around it; None when a required tag is missing."""
+        text = without_thinking(completion) if self.ignore_thinking else completion
+        tagged = None if self.answer_tag is None else last_tagged(text, self.answer_tag)
+        if tagged is None and self.require_answer_tag:
+            return None
+        return (text if tagged is None else tagged).strip()
+
+    def expected_in(self, expected: Any) -> list[str]:
+        """The answers that are right, with everything left out of them that is left out of a completion."""
+        free = self.model_copy(update={"require_answer_tag": False})
+        return [free.answer_in(text) or "" for text in expected_texts(expected)]
+
+
+def extract_answer(text: str, tag: str = ANSWER_TAG) -> str:
+    """What stands inside the last `<answer>…</answer>`, or the whole text."""
+    found = last_tagged(text, tag)
+    return (text if found is None else found).strip()
+
+
+def last_tagged(text: str, tag: str) -> str | None:
+    """What stands inside the last `<tag>…</tag>`."""
+    end = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
+    return None if start < 0 else text[start + len(tag) + 2 : end]
+
+
+def all_tagged(text: str, tag: str) -> list[str]:
+    """What stands inside each `<tag>…</tag>`, in order; one that is never closed reaches to the end."""
+    parts = text.split(f"<{tag}>")[1:]
+    return [part.partition(f"</{tag}>")[0] for part in parts]
+
+
+def without_thinking(text: str) -> str:
+    """What follows the reasoning; of reasoning that was cut off, nothing."""
+    for tag in _THINKING:
+        text = text.rpartition(f"</{tag}>")[2].partition(f"<{tag}>")[0]
+    return text
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands inside the last LaTeX `\boxed{…}`, braces inside it included."""
+    start = max(text.rfind(r"\boxed{"), text.rfind(r"\fbox{"))
+    if start < 0:
+        return None
+    begin = depth = 0
+    for at in range(text.index("{", start), len(text)):
+        if text[at] == "{":
+            depth += 1
+            begin = begin or at + 1
+        elif text[at] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[begin:at]
+    return None
+
+
+def code_blocks(text: str, *languages: str) -> list[str]:
+    """The fenced blocks of a text, of these languages or of any; one that is never closed reaches to the end."""
+    found: list[str] = []
+    opened: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        if opened is None:
+            opened = fence
+        elif fence["mark"].startswith(opened["mark"]) and fence["line"] is not None and not fence["language"]:
+            found += _block(opened, text[opened.end() + 1 : fence.start()], languages)
+            opened = None
+    if opened is not None:
+        found += _block(opened, text[opened.end() + 1 :], languages)
+    return found
+
+
+def _block(opened: re.Match[str], inside: str, languages: tuple[str, ...]) -> list[str]:
+    return [inside] if not languages or opened["language"].lower() in languages else []
+
+
+def expected_texts(expected: Any) -> list[str]:
+    """The answers that are right, as texts; a list means any of them."""
+    answers: list[Any] = expected if isinstance(expected, list) else [expected]  # pyright: ignore[reportUnknownVariableType]
+    if not answers or None in answers:
+        raise EvalError("there is no expected answer to compare with. Add 'expected' to the task's verifier.")
+    return [
+        answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+        for answer in answers
+    ]

@@ -1,0 +1,95 @@
+"""Are two JSON values the same? With tolerance for numbers, extra keys, and lists in another order.
+
+compare = Comparison(extra_keys=True)
+compare.same({"a": 1, "b": 2}, {"a": 1.0})  # True: found, wanted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from ...data.shapes import is_list, is_object
+from .quantity import close
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What counts as the same."""
+
+    relative_tolerance: float = 0.0
+    absolute_tolerance: float = 0.0
+    extra_keys: bool = False
+    """Whether a found object may have keys that the wanted one lacks."""
+    ignore_order: bool = False
+    """Whether lists are the same in any order."""
+    ignore_case: bool = False
+
+    def same(self, found: Any, wanted: Any) -> bool:
+        """Whether `found` is what was wanted."""
+        if is_object(wanted):
+            return is_object(found) and self._same_objects(found, wanted)
+        if is_list(wanted):
+            return is_list(found) and self._same_lists(found, wanted)
+        if _is_number(wanted) and _is_number(found):
+            return self._same_numbers(found, wanted)
+        if isinstance(wanted, str) and isinstance(found, str) and self.ignore_case:
+            return found.casefold() == wanted.casefold()
+        return type(found) is type(wanted) and found == wanted  # true is not 1
+
+    def _same_objects(self, found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+        if not self.extra_keys and len(found) != len(wanted):
+            return False
+        return all(key in found and self.same(found[key], value) for key, value in wanted.items())
+
+    def _same_lists(self, found: list[Any], wanted: list[Any]) -> bool:
+        if len(found) != len(wanted):
+            return False
+        if self.ignore_order:
+            return most_pairs(found, wanted, self.same) == len(wanted)
+        return all(self.same(one, other) for one, other in zip(found, wanted, strict=True))
+
+    def _same_numbers(self, found: Any, wanted: Any) -> bool:
+        if found == wanted:
+            return True
+        one, other = Decimal(repr(found)), Decimal(repr(wanted))
+        if not one.is_finite() or not other.is_finite():
+            return False
+        return close(one, other, relative=self.relative_tolerance, absolute=self.absolute_tolerance)
+
+
+def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
+    """How many of `wanted` can have one of `found` to itself.
+
+    Taking the first that fits would not do: with tolerances, or extra keys, it may be the only one that fits another.
+    """
+    taken_by: dict[int, int] = {}
+
+    def place(index: int, tried: set[int]) -> bool:
+        fitting = [at for at, one in enumerate(found) if at not in tried and fits(one, wanted[index])]
+        tried.update(fitting)
+        for at in sorted(fitting, key=taken_by.__contains__):  # those that are free first
+            if at not in taken_by or place(taken_by[at], tried):
+                taken_by[at] = index
+                return True
+        return False
+
+    return sum(place(index, set()) for index in range(len(wanted)))
+
+
+def longest_common[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
+    """How many of `wanted` are in `found` in the same order, others between them allowed."""
+    best = [0] * (len(wanted) + 1)
+    for one in found:
+        before = 0
+        for index, other in enumerate(wanted):
+            here = best[index + 1]
+            best[index + 1] = before + 1 if fits(one, other) else max(here, best[index])
+            before = here
+    return best[-1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,90 @@
+"""`exact_match`: the answer is the expected text. `contains`: the expected text occurs in it.
+
+In a task:
+
+    verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
+    verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any, ClassVar, Literal
+
+from ...errors import EvalError
+from ...protocols import VerificationResult
+from ..answers.answer import AnswerParams
+from ..verifier import BaseVerifier
+
+
+class ExactMatchParams(AnswerParams):
+    """What counts as the same text."""
+
+    ignore_case: bool = False
+    """Whether differences between capitals and small letters are ignored."""
+    ignore_punctuation: bool = False
+    """Whether punctuation is left out of both texts."""
+    collapse_whitespace: bool = False
+    """Whether runs of white space are the same as one space."""
+
+    def normalised(self, text: str) -> str:
+        """The text without the differences that do not count."""
+        text = unicodedata.normalize("NFC", text)  # the same letter can be written in two ways
+        if self.ignore_case:
+            text = text.casefold()
+        if self.ignore_punctuation:
+            text = "".join(letter for letter in text if not unicodedata.category(letter).startswith("P"))
+        return " ".join(text.split()) if self.collapse_whitespace else text.strip()
+
+
+class ExactMatch(BaseVerifier[ExactMatchParams]):
+    """1 if the answer is the expected text, or one of several."""
+
+    name: ClassVar[str] = "exact_match"
+    Config = ExactMatchParams
+
+    def verify(self, *, completion: str, target: Any) -> VerificationResult:
+        """Compare the answer with each text that would be right."""
+        right = [self.cfg.normalised(text) for text in self.cfg.expected_in(target)]
+        answer = self.cfg.answer_in(completion)
+        found = answer is not None and self.cfg.normalised(answer) in right
+        return VerificationResult(float(found), {"answer": answer})
+
+
+class ContainsParams(AnswerParams):
+    """What counts as an occurrence."""
+
+    ignore_case: bool = False
+    """Whether differences between capitals and small letters are ignored."""
+    whole_words: bool = False
+    """Whether letters or digits next to an occurrence spoil it: `cat` is not in `category`."""
+    match: Literal["any", "all"] = "all"
+    """How many of several expected texts must occur."""
+
+
+class Contains(BaseVerifier[ContainsParams]):
+    """1 if the expected text occurs in the answer; of several, all or any."""
+
+    name: ClassVar[str] = "contains"
+    Config = ContainsParams
+
+    def verify(self, *, completion: str, target: Any) -> VerificationResult:
+        """Look for each expected text."""
+        wanted = self.cfg.expected_in(target)
+        if not all(text.strip() for text in wanted):
+            raise EvalError("an expected text is empty, and every answer contains that. Give it a text.")
+        answer = self.cfg.answer_in(completion)
+        text = self._normalised(answer or "")
+        missing = [one for one in wanted if not self._occurs(self._normalised(one), text)]
+        found = not missing if self.cfg.match == "all" else len(missing) < len(wanted)
+        return VerificationResult(float(found and answer is not None), {"missing": missing})
+
+    def _normalised(self, text: str) -> str:
+        text = unicodedata.normalize("NFC", text)
+        return text.casefold() if self.cfg.ignore_case else text
+
+    def _occurs(self, wanted: str, text: str) -> bool:
+        if not self.cfg.whole_words:
+            return wanted in text
+        return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text) is not None

@@ -1,0 +1,91 @@
+"""Log stores and callbacks see the same things, whoever logs them.
+
+The loop speaks to callbacks, so the log store is made one; an algorithm of the user's own speaks to `ctx.log_store`, so
+that one also tells the callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...config import LogStoreSpec
+from ...log import get_logger
+from ...protocols import LogStore
+from ...record.layout import RunFiles
+from ...training.callback import Callback, EvalRecord, Observers, RunControl, RunInfo
+
+
+class LogStoreCallback(Callback):
+    """Writes what the loop reports into a log store."""
+
+    name = "log_store"
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        rewind = getattr(self._store, "rewind", None)
+        if rewind is not None:
+            rewind(info.next_step)
+        forget = getattr(self._store, "forget", None)
+        if forget is not None:
+            for scoring in info.repeats:
+                forget(scoring)
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._store.log_metrics(metrics, step)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        self._store.log_metrics(record.named_metrics, record.step)
+
+    def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        self._store.log_artifact(checkpoint["name"], checkpoint["state"])
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class ObservedLogStore:
+    """A log store for algorithms that log by themselves: every metric also reaches the callbacks."""
+
+    name: ClassVar[str] = "observed"
+
+    def __init__(self, store: LogStore, observers: Observers) -> None:
+        self._store, self._observers = store, observers
+
+    def log_scalar(self, key: str, value: float, step: int) -> None:
+        self._observers.on_step(step, {key: value})
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self._observers.on_step(step, metrics)
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        self._store.log_hyperparams(params)
+
+    def log_artifact(self, name: str, path: str) -> None:
+        try:
+            self._store.log_artifact(name, path)
+        except Exception as error:
+            get_logger(__name__).warning("the log store did not take the artifact '%s': %s", name, error)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def fill_log_dir(spec: LogStoreSpec, run_dir: Path) -> dict[str, Any]:
+    """Params of a log store with `log_dir` below the run's folder where none was given, children included."""
+    return _filled(spec.kind, spec.params, RunFiles(run_dir).logs.folder)
+
+
+def _filled(kind: str, params: Mapping[str, Any], log_dir: Path) -> dict[str, Any]:
+    found = dict(params)
+    if kind in ("jsonl", "tensorboard"):
+        found.setdefault("log_dir", str(log_dir if kind == "jsonl" else log_dir / kind))
+    if "children" in found:
+        found["children"] = [
+            {**child, "params": _filled(child["kind"], child.get("params", {}), log_dir / child["kind"])}
+            for child in found["children"]
+        ]
+    return found

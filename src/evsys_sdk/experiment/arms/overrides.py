@@ -1,0 +1,119 @@
+"""Variations of a config that the command line asks for: fewer steps, or a rehearsal that spends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...algorithms.combo import Combo
+from ...config import BackendConfig, BenchmarkEntry, CallbackSpec, ExperimentConfig, LogStoreSpec, RunConfig
+from ...config.metadata import BASE_MODEL
+from ...errors import ConfigError, Problem
+from ...log import get_logger
+from ...registry import config_model, get_algorithm
+
+_REHEARSED_STEPS = 2
+_REHEARSED_ROWS = 4
+_MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
+"""Tokens of the mock model are bytes: a row that fits the real model must fit this one too."""
+_KEPT_AT_HOME = {
+    "wandb_logger": {"mode": "disabled"},
+    "mlflow_logger": {"mode": "disabled"},
+    "csv_metrics": {"path": "metrics.csv"},
+    "tensorboard_logger": {"log_dir": "logs/tensorboard_logger"},
+}
+"""Callbacks that can reach beyond the run's folder, and the params with which they do not."""
+
+type Params = dict[str, Any]
+
+
+def with_steps(config: ExperimentConfig, steps: int) -> ExperimentConfig:
+    """Every run trained for exactly `steps` steps."""
+    for run in config.all_runs():
+        for kind in _without_steps(run):
+            hint = "Leave --steps out, and set what the algorithm has in its own params."
+            message = f"--steps sets max_steps, which the algorithm '{kind}' of run '{run.name}' does not have"
+            raise ConfigError(Problem(message, hint=hint))
+    return _each_run(config, lambda run: _with_params(run, {"max_steps": steps}))
+
+
+def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> ExperimentConfig:
+    """Every run for a few steps on the mock backend, scored on a few rows, recorded below `dry/` and nowhere else."""
+    config = with_steps(config, steps) if steps else config
+    for run in config.all_runs():
+        for kind in _without_steps(run):
+            get_logger(__name__).warning("'%s' has no max_steps, so run '%s' is rehearsed in full", kind, run.name)
+
+    def rehearsed(run: RunConfig) -> dict[str, Any]:
+        rows = min(run.eval.n_samples or _REHEARSED_ROWS, _REHEARSED_ROWS)
+        return {
+            **_with_params(run, {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}),
+            "backend": run.backend if run.backend.kind == "mock" else _MOCK,
+            "eval": run.eval.model_copy(update={"n_samples": rows, "inference": None}),
+            "model": run.model.model_copy(update={"load_checkpoint_path": None, "init_from_checkpoint": None}),
+        }
+
+    home = {
+        "output_dir": str(Path(config.output_dir) / "dry"),
+        "search": None,  # a few steps are over before anything could be compared
+        "log_store": LogStoreSpec(),
+        "callbacks": [_kept_at_home(spec) for spec in config.callbacks],
+        "metadata": config.metadata.model_copy(
+            update={"benchmark": [_rehearsed_entry(entry) for entry in config.metadata.benchmark]}
+        ),
+    }
+    return _each_run(config, rehearsed).model_copy(update=home)
+
+
+def _rehearsed_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
+    """A few tasks, and of the baselines only the one that is at hand."""
+    tasks = min(entry.n_tasks or _REHEARSED_ROWS, _REHEARSED_ROWS)
+    return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
+
+
+def _kept_at_home(spec: CallbackSpec) -> CallbackSpec:
+    return spec.model_copy(update={"params": {**spec.params, **_KEPT_AT_HOME.get(spec.kind, {})}})
+
+
+def _with_params(run: RunConfig, changes: Params) -> dict[str, Any]:
+    """The recipe with some params changed, in each of its phases or stages, wherever it has such params."""
+    algorithm = run.algorithm
+    params = dict(algorithm.params)
+    if _has_phases(algorithm.kind):
+        params["phases"] = [
+            {**phase, "params": phase.get("params", {}) | _known(phase["kind"], changes)} for phase in params["phases"]
+        ]
+    else:
+        params |= _known(algorithm.kind, changes)
+    changed: dict[str, Any] = {"algorithm": algorithm.model_copy(update={"params": params})}
+    if run.continual is not None:
+        stages = [
+            stage.model_copy(update={"params": {**stage.params, **_known(algorithm.kind, changes)}})
+            for stage in run.continual.stages
+        ]
+        changed["continual"] = run.continual.model_copy(update={"stages": stages})
+    return changed
+
+
+def _known(kind: str, changes: Mapping[str, Any]) -> Params:
+    """Those of the changes that the algorithm has a param for."""
+    model = config_model(get_algorithm(kind))
+    return {name: value for name, value in changes.items() if model is not None and name in model.model_fields}
+
+
+def _without_steps(run: RunConfig) -> list[str]:
+    """The kinds among the run's recipes that take no `max_steps`."""
+    kind = run.algorithm.kind
+    kinds = [phase["kind"] for phase in run.algorithm.params["phases"]] if _has_phases(kind) else [kind]
+    return [kind for kind in kinds if not _known(kind, {"max_steps": 1})]
+
+
+def _has_phases(kind: str) -> bool:
+    algorithm: Any = get_algorithm(kind)
+    return isinstance(algorithm, type) and issubclass(algorithm, Combo)
+
+
+def _each_run(config: ExperimentConfig, change: Callable[[RunConfig], dict[str, Any]]) -> ExperimentConfig:
+    runs = [run.model_copy(update=change(run)) for run in config.all_runs()]
+    return config.model_copy(update={"run": None, "runs": runs, "matrix": None, "base_run": None})

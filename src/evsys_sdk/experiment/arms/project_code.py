@@ -1,0 +1,125 @@
+"""What a worker must import before the extensions of this process exist there too."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from ...config import ExperimentConfig
+from ...errors import ConfigError
+from ...registry import REGISTRIES
+from ...settings import import_project_code
+
+_NAMED_BY_ROWS: Final = ("verifier", "agent", "environment", "inference_client")
+"""Kinds of extensions that a task may ask for: how it is done, where, and who judges it."""
+_NO_REWARDS: Final = ("sft", "mock_sft", "local_sft")
+"""Algorithms that ask no verifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectCode:
+    """Modules that registered something here, and where they were found."""
+
+    modules: tuple[tuple[str, str | None], ...]
+    """Name, and file where it has one."""
+    path: tuple[str, ...]
+    """`sys.path` of this process."""
+
+    @classmethod
+    def of_this_process(cls) -> ProjectCode:
+        extensions = [one for registry in REGISTRIES.values() for one in registry.extensions_of_projects().values()]
+        return cls(_modules_of(extensions), tuple(sys.path))
+
+    @classmethod
+    def for_workers(cls, config: ExperimentConfig) -> ProjectCode:
+        """What workers import for this experiment: all that they can, and what they cannot only where it is used."""
+        may_be_used, code = _usable_by(config), cls.of_this_process()
+        used = {
+            extension.__module__
+            for kind, registry in REGISTRIES.items()
+            for name, extension in registry.extensions_of_projects().items()
+            if may_be_used(kind, name)
+        }
+        needed = (module for module in code.modules if module[0] in used or _can_be_imported(*module))
+        return replace(code, modules=tuple(needed))
+
+    @property
+    def unreachable(self) -> list[str]:
+        """Modules that no other process can import: the script itself, or what was typed at a prompt."""
+        return [name for name, file in self.modules if not _can_be_imported(name, file)]
+
+    def load(self) -> None:
+        """Import all of it, in a process where nothing has been registered yet."""
+        for entry in self.path:
+            if entry not in sys.path:
+                sys.path.append(entry)
+        for name, file in self.modules:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError:
+                if file is None or not Path(file).is_file():
+                    raise ConfigError(f"a worker cannot import '{name}', which registers extensions.") from None
+                import_project_code([file])
+
+
+def runs_own_code(config: ExperimentConfig) -> bool:
+    """Whether arms of this experiment may run code that is not the SDK's: a project's, or an installed package's.
+
+    What the config does not name is not run, except what rows and tasks may name, where any are scored.
+    """
+    if any(entry.agent_import_path is not None for entry in config.metadata.benchmark):
+        return True
+    may_be_used = _usable_by(config)
+    return any(
+        any(may_be_used(kind, name) for name in registry.extensions_of_projects().keys() | registry.names_of_packages())
+        for kind, registry in REGISTRIES.items()
+    )
+
+
+def registered_later(config: ExperimentConfig) -> list[str]:
+    """Extensions it uses that are here because of what was called, not of what was imported; no other process has them.
+
+    Those it does not use are no reason to give up a process of its own.
+    """
+    may_be_used = _usable_by(config)
+    return sorted(
+        name
+        for kind, registry in REGISTRIES.items()
+        for name in registry.names_registered_later()
+        if may_be_used(kind, name)
+    )
+
+
+def _usable_by(config: ExperimentConfig) -> Callable[[str, str], bool]:
+    """Whether arms of an experiment may use an extension: the config names it, or a row that is scored may."""
+    texts = set(_texts(config.model_dump(mode="json")))
+    named = texts.union(*(text.split(":") for text in texts))  # `client:model`
+    scores_rows = bool(config.metadata.benchmark) or any(
+        run.algorithm.kind not in _NO_REWARDS for run in config.all_runs()
+    )
+    return lambda kind, name: name in named or (scores_rows and kind in _NAMED_BY_ROWS)
+
+
+def _modules_of(extensions: Iterable[Any]) -> tuple[tuple[str, str | None], ...]:
+    names = sorted({extension.__module__ for extension in extensions})
+    return tuple((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
+
+
+def _can_be_imported(name: str, file: str | None) -> bool:
+    return name != "__main__" and file is not None
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Every text in a config, at any depth."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for value in cast("dict[str, Any]", node).values():
+            yield from _texts(value)
+    elif isinstance(node, list):
+        for value in cast("list[Any]", node):
+            yield from _texts(value)

@@ -1,0 +1,80 @@
+"""What trains an arm: its recipe, its backend, and the model the backend is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from ...algorithms.continual import Continual
+from ...backends.client import ModelSpec
+from ...config import RunConfig
+from ...errors import BackendError, show
+from ...log import get_logger
+from ...paths import in_project
+from ...protocols import Algorithm, Backend, traits_of
+from ...record.checkpoints import stored_at
+from ...registry import get_algorithm, get_backend
+
+
+def build_algorithm(run: RunConfig) -> Algorithm:
+    """The recipe of a run, wrapped by the continual modifier where the run asks for it."""
+    return Continual(run) if run.continual else get_algorithm(run.algorithm.kind)(**run.algorithm.params)
+
+
+def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
+    """The backend of a run, or the one its recipe insists on."""
+    pinned = traits_of(algorithm).pinned_backend
+    if pinned is None or pinned == run.backend.kind:
+        return get_backend(run.backend.kind)(**run.backend.params)
+    return get_backend(pinned)()
+
+
+@contextmanager
+def prepare_backend(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> Generator[dict[str, Any]]:
+    """The handles of a backend that is ready to train, until the block ends."""
+    handles: Any = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
+    if not isinstance(handles, dict):
+        raise BackendError(f"the backend '{run.backend.kind}' prepared {show(handles)}. Return a dict of handles.")
+    found = cast("dict[str, Any]", handles)
+    try:
+        yield found
+    finally:
+        _teardown(backend, found)
+
+
+def _teardown(backend: Backend, handles: dict[str, Any]) -> None:
+    """Let go of the backend; what goes wrong now changes nothing about how the run went."""
+    try:
+        backend.teardown(handles)
+    except Exception as error:
+        get_logger(__name__).error("the backend could not be torn down: %s: %s", type(error).__name__, error)
+
+
+def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
+    model = run.model
+    return ModelSpec(
+        name=str(in_project(model.name)) if is_local_path(run) else model.name,
+        load_checkpoint_path=_resolve(model.load_checkpoint_path),
+        init_from_checkpoint=_resolve(model.init_from_checkpoint),
+        renderer_name=model.renderer_name,
+        lora_rank=traits_of(algorithm).lora_rank,
+        seed=run.seed,
+    )
+
+
+def is_local_path(run: RunConfig) -> bool:
+    """Whether the model of a run is named by a path on this machine: names on the hub have at most one slash."""
+    name = run.model.name
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf")
+    return run.backend.kind == "local" and is_path
+
+
+def resolve_checkpoint(reference: str) -> str:
+    """A checkpoint as the backend knows it; see `record/checkpoints.py` for the names that it may have."""
+    return reference if "://" in reference else stored_at(str(in_project(reference)))
+
+
+def _resolve(reference: str | None) -> str | None:
+    return resolve_checkpoint(reference) if reference else None

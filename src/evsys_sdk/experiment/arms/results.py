@@ -1,0 +1,189 @@
+"""What an experiment returns: how each arm ended, which one is best, and what follows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from ...protocols import RunNotes, RunResult, RunStatus
+from .arm import Arm
+
+# Results as JSON: what `run_result.json` holds and `evsys run --json` prints.
+#
+# Algorithms of the user's own return whatever they computed with; here it becomes plain JSON, in which NaN is null.
+# What the SDK notes about a run stands among the extras, where it has been since the first records.
+
+_FIELDS = ("run_id", "status", "metrics", "artifacts", "error")
+_NOTES: dict[str, type] = {
+    "unscored": str,
+    "stop_reason": str,
+    "stopped_by_search": str,
+    "untrained_stages": list,
+    "retryable": bool,
+    "traceback": str,
+    "spend": dict,
+    "tokens": dict,
+    "renderer": str,
+    "trainer": str,
+    "selection_metric": str,
+    "selection_mode": str,
+    "selection": str,
+    "scoring_problems": list,
+    "findings": list,
+    "trained_on": dict,
+    "system_prompt": str,
+    "retention": dict,
+}
+"""What each note looks like in JSON; an extra that only shares its name with one stays an extra."""
+
+
+def result_to_dict(result: RunResult) -> dict[str, Any]:
+    """A result as plain JSON data."""
+    found = {name: _plain(getattr(result, name)) for name in _FIELDS}
+    return found | {"extras": _plain({**result.extras, **result.notes.to_dict()})}
+
+
+def result_from_dict(data: Mapping[str, Any]) -> RunResult:
+    """The result that was written."""
+    metrics = {name: math.nan if value is None else value for name, value in data["metrics"].items()}
+    given = {name: data[name] for name in _FIELDS if name != "metrics"}
+    return lift_notes(RunResult(**given, metrics=metrics, extras=dict(data["extras"])))
+
+
+def lift_notes(result: RunResult) -> RunResult:
+    """Make notes of the extras that are some: those of a record, or of an algorithm that knows their names."""
+    notes = {name: value for name, value in result.extras.items() if isinstance(value, _NOTES.get(name, ()))}
+    kept = {name: value for name, value in result.extras.items() if name not in notes}
+    return replace(result, extras=kept, notes=RunNotes(**{**notes, **result.notes.to_dict()}))
+
+
+def portable(result: RunResult) -> RunResult:
+    """The result as any other process can read it, whatever the algorithm put into it."""
+    plain = result_to_dict(result)
+    floats = {name: float(value) for name, value in result.metrics.items() if isinstance(value, float)}
+    plain["metrics"] |= floats  # infinite ones stay what they are
+    return lift_notes(RunResult(**plain))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in cast("Iterable[Any]", value)]
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)  # NumPy and tensors, else its text
+
+
+type ExperimentStatus = Literal["completed", "failed", "interrupted", "budget"]
+
+STOPPED_BY_SEARCH = "stopped_by_search"
+"""Key in the extras of the record of an arm that a search left where it was; its value says why."""
+_PAUSED = re.compile(r"paused after step (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """How one arm ended."""
+
+    arm: Arm
+    result: RunResult
+
+    @property
+    def name(self) -> str:
+        return self.arm.name
+
+    @property
+    def status(self) -> RunStatus:
+        return self.result.status
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.result.metrics
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it was trained to its end and everything was scored, so that it may win."""
+        return self.result.status == "completed" and self.result.notes.unscored is None
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether it went as far as it should: to its end, or to where a search decided against it."""
+        notes = self.result.notes
+        return self.is_scored or (notes.stopped_by_search is not None and notes.unscored is None)
+
+    @property
+    def paused_after(self) -> int | None:
+        """The step after which it was paused, to be taken up again if a search asks for it; None if it was not."""
+        return paused_after(self.result)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **result_to_dict(self.result),
+            "arm_id": self.arm.id,
+            "run": self.arm.of_run,
+            "seed": self.arm.seed,
+        }
+
+
+def paused_after(result: RunResult) -> int | None:
+    """The step after which a run broke off because it was only asked to go that far."""
+    match = _PAUSED.fullmatch(result.notes.stop_reason or "")
+    return int(match[1]) if match and result.status == "cancelled" else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentResult:
+    """What became of every arm, and what follows from it."""
+
+    name: str
+    path: Path
+    arms: list[ArmResult] = field(default_factory=list[ArmResult])
+    status: ExperimentStatus = "completed"
+    experiment_id: str = ""
+    conclusion: dict[str, Any] | None = None
+    """The content of `conclusion.json`; None when the experiment was broken off before anything could be concluded."""
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """The plain result of each arm."""
+        return [arm.result for arm in self.arms]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.status == "interrupted"
+
+    @property
+    def best_arm(self) -> str | None:
+        """Name of the best run, chosen without looking at the test set; None where none may be called best."""
+        return (self.conclusion or {}).get("best_arm")
+
+    @property
+    def best_score(self) -> float | None:
+        return (self.conclusion or {}).get("best_score")
+
+    @property
+    def exit_code(self) -> int:
+        """0 all trained and scored, 2 an arm failed or is unscored, 3 stopped by the budget, 130 interrupted."""
+        codes = {"interrupted": 130, "budget": 3, "failed": 2}
+        return codes.get(self.status, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form printed by `evsys run --json`."""
+        return {
+            "name": self.name,
+            "experiment_id": self.experiment_id,
+            "path": str(self.path),
+            "status": self.status,
+            "interrupted": self.interrupted,
+            "runs": [arm.to_dict() for arm in self.arms],
+            "best_arm": self.best_arm,
+            "best_score": self.best_score,
+            "conclusion": self.conclusion,
+        }

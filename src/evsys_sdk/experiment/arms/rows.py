@@ -1,0 +1,73 @@
+"""The rows a run uses, and the note in its record that says exactly which ones they were.
+
+What transforms make of a dataset of the workspace is kept there, keyed by the content of the dataset, the params and
+the code of the transforms: the next run reads it. Rows of plain files and of the config itself are made anew by each
+run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...config import DataConfig
+from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
+from ...data.workspace.row_cache import CachedRows
+from ...errors import EvsysError
+from ...files import write_json
+from ...log import get_logger
+from ...protocols import DataStore, Row
+from ...record.layout import RunFiles
+
+
+class RowLoader:
+    """Loads and transforms rows, and records source, id and content hash of each load in the run's folder."""
+
+    def __init__(self, store: DataStore, run_dir: Path) -> None:
+        self._store, self._path = store, RunFiles(run_dir).datasets
+        self._notes: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, data: DataConfig) -> list[Row]:
+        rows, came_from = load_transformed(data, self._store)
+        note = {"source": describe_source(data), "rows": len(rows), "sha256": content_hash(rows), **came_from}
+        self._notes[f"{note['source']} {note['sha256']}"] = note
+        write_json(self._path, list(self._notes.values()))
+        return rows
+
+
+def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of a source after its transforms, and which cached ones they are where they are cached."""
+    if not (data.dataset_id or data.dataset_name):
+        return list(apply_transforms(load_rows(data, store=store), build_transforms(data.transforms))), {}
+    workspace = Workspace()
+    pulled = workspace.pull_dataset(id=data.dataset_id, name=None if data.dataset_id else data.dataset_name)
+    came_from = {"id": pulled.id, "version": pulled.version, "source_sha256": pulled.manifest.sha256}
+    if not data.transforms:
+        return list(pulled.rows()), came_from
+    try:
+        made = workspace.materialise(pulled, data.transforms)
+        return list(made.rows()), {**came_from, "derived_id": made.id}
+    except (EvsysError, OSError) as problem:
+        rows = _transform(pulled, data)  # raises the same again where it is the transforms that are wrong
+        what = describe_source(data)
+        get_logger(__name__).warning(
+            "%s is transformed anew by each run; what it becomes was not kept: %s", what, problem
+        )
+        return rows, came_from
+
+
+def _transform(pulled: CachedRows, data: DataConfig) -> list[Row]:
+    return list(apply_transforms(pulled.rows(), build_transforms(data.transforms)))
+
+
+def content_hash(rows: Sequence[Row]) -> str:
+    """A hash of the rows' content, the same for the same rows in the same order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(
+            json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"
+        )
+    return digest.hexdigest()

@@ -1,0 +1,242 @@
+"""Brings arms to a launcher, as many at a time as it has room for, and sees to what becomes of them.
+
+An arm that fails harms no other. One whose process was lost, or that failed through no fault of its config, is taken up
+again from its last checkpoint as often as the config allows; one that does not stop when its time is over is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...config import ExperimentConfig
+from ...log import get_logger
+from ...protocols import RunResult
+from ...record.events import Journal, Kind
+from ...record.evidence import seal_run
+from ...record.reader import ExperimentRecord
+from ..allocation import Allocation, ArmRequest, Decision, Outcome
+from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
+from ..record_dir import ExperimentDir, read_result, write_result
+from .results import ArmResult, paused_after
+
+_GRACE_S = 30.0
+"""A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
+_RESPONSE_S = 0.5
+"""How soon a request to stop is noticed."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: ArmRequest
+    future: Future[RunResult]
+    attempt: int
+    began: float
+    asked_to_stop: bool = False
+    was_killed: bool = False
+    is_elsewhere: bool = False
+    """Whether it is in another thread or process than this one."""
+
+
+@dataclass(slots=True)
+class ArmScheduler:
+    """Runs the arms that an allocation asks for."""
+
+    config: ExperimentConfig
+    folder: ExperimentDir
+    journal: Journal
+    launcher: Launcher
+    allocation: Allocation
+    slots: int
+    stop_reason: Callable[[], str | None] = lambda: None
+    """Why nothing more is to be started, and everything running is to stop; None as long as all is well."""
+    outcomes: dict[tuple[str, int | None], Outcome] = field(default_factory=dict[tuple[str, int | None], Outcome])
+    _waiting: deque[tuple[ArmRequest, int]] = field(default_factory=deque[tuple[ArmRequest, int]])
+    _running: list[_Running] = field(default_factory=list[_Running])
+    _known: dict[tuple[str, int | None], ArmRequest] = field(default_factory=dict[tuple[str, int | None], ArmRequest])
+    """Every request so far, in the order it was made."""
+    _decided: Decision | None = None
+    _notes: dict[Any, dict[str, Any]] = field(default_factory=dict[Any, dict[str, Any]])
+    """The decisions that the journal has, by which one it was."""
+
+    def __post_init__(self) -> None:
+        # The same decisions are taken again, and need not be written again.
+        if self.folder.resumed and (self.config.search is not None or self.config.planned_looks):
+            record = ExperimentRecord(self.folder.path)
+            self._notes = {_which(note): note for note in [*record.search_decisions, *record.looks]}
+
+    def run(self) -> list[ArmResult]:
+        """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
+        self._ask_allocation()
+        try:
+            while self._waiting or self._running:
+                self._start_waiting()
+                if not self._running:
+                    break
+                self._await_one()
+        except BaseException as error:  # of the record, or a second Ctrl-C: nobody waits for the others any more
+            self._stop_all(f"the experiment broke off: {type(error).__name__}")
+            raise
+        return list({outcome.request.arm.name: outcome.result for outcome in self._in_order()}.values())
+
+    def interrupt(self, reason: str) -> None:
+        """Stop an arm that has this very thread for itself; for signal handlers. The others are stopped by `run`."""
+        for running in self._running:
+            if not running.is_elsewhere:
+                self.launcher.stop(running.request.arm.name, reason)
+
+    @property
+    def n_asked_for(self) -> int:
+        """Arms that the allocation has asked for so far."""
+        return len({name for name, _ in self._known})
+
+    def _stop_all(self, reason: str) -> None:
+        """Ask every running arm for a clean stop."""
+        for running in self._running:
+            running.asked_to_stop = True
+            self.launcher.stop(running.request.arm.name, reason)
+
+    def _in_order(self) -> list[Outcome]:
+        return [self.outcomes[key] for key in self._known if key in self.outcomes]
+
+    def _ask_allocation(self) -> None:
+        decision = self.allocation.decide(self._in_order())
+        if decision is self._decided:
+            return
+        self._decided = decision
+        for note in decision.notes:
+            if self._notes.get(_which(note)) != note:  # a failed arm that was tried again may change it
+                self.journal.append(Kind.LOOKED if "look" in note else Kind.SEARCH_DECISION, **note)
+                self._notes[_which(note)] = note
+        for request in decision.requests:
+            if request.key not in self._known:
+                self._known[request.key] = request
+                self._waiting.append((request, 1))
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self.slots and self.stop_reason() is None:
+            request, attempt = self._waiting.popleft()
+            recorded = self._recorded(request) if attempt == 1 else None
+            if recorded is not None:
+                self.journal.append(Kind.ARM_RECALLED, arm=request.arm.name, status=recorded.status)
+                self._settle(request, recorded)
+                continue
+            self._start(request, attempt)
+
+    def _start(self, request: ArmRequest, attempt: int) -> None:
+        arm = request.arm
+        resume = self.folder.resumed or attempt > 1 or self._was_started_before(request)
+        job = ArmJob(arm, self.folder.run_dir(arm.name), resume=resume, until_step=request.until_step)
+        self.journal.append(
+            Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, seed=arm.seed, attempt=attempt, until_step=request.until_step
+        )
+        running = _Running(request, Future(), attempt, time.monotonic())
+        self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
+        try:
+            running.future = self.launcher.start(job)
+        except Exception as error:
+            running.future.set_exception(error)
+        running.is_elsewhere = True
+
+    def _was_started_before(self, request: ArmRequest) -> bool:
+        """Whether an earlier request trained the first steps of this arm."""
+        return any(known != request.key and known[0] == request.arm.name for known in self._known)
+
+    def _await_one(self) -> None:
+        """Wait until an arm ends, looking up now and then to see whether anything must stop."""
+        done, _ = wait([one.future for one in self._running], timeout=_RESPONSE_S, return_when=FIRST_COMPLETED)
+        reason = self.stop_reason()
+        if reason is not None and not all(one.asked_to_stop for one in self._running):
+            self._stop_all(reason)
+        self._kill_the_stubborn()
+        for running in [one for one in self._running if one.future in done]:
+            self._running.remove(running)
+            self._take(running)
+
+    def _kill_the_stubborn(self) -> None:
+        limit = self.config.arm_timeout_s
+        for running in self._running:
+            late = limit is not None and time.monotonic() - running.began > limit + _GRACE_S
+            if late and not running.was_killed and not running.future.done():
+                running.was_killed = True
+                self.launcher.kill(running.request.arm.name)
+
+    def _take(self, running: _Running) -> None:
+        """Deal with an arm that has ended: try again, or keep what came of it."""
+        request, retries, loss = running.request, self.config.arm_retries, None
+        try:
+            result = recorded = running.future.result()
+        except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
+            recorded = self._on_disk(request)  # it may have been lost on its way home
+            loss = error if recorded is None else None
+            result = recorded or self._failure(request, error)
+            retries = max(retries, getattr(error, "retries", 0))
+        result = _timed_out(result)
+        lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
+        may_retry = lost_by_accident or bool(result.notes.retryable)
+        if result.status == "failed" and may_retry and running.attempt <= retries:
+            self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
+            get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
+            self._waiting.append((request, running.attempt + 1))
+            return
+        if result is not recorded:  # nobody was left to write it down, or what was written is not how it is taken
+            write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
+        self._journal_end(request, result)
+        self._settle(request, result)
+
+    def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
+        notes = result.notes.to_dict()
+        self.journal.append(
+            Kind.ARM_ENDED,
+            arm=request.arm.name,
+            arm_id=request.arm.id,
+            until_step=request.until_step,
+            status=result.status,
+            error=result.error,
+            metrics=result.metrics,
+            seed=request.arm.seed,
+            sealed=seal_run(self.folder.run_dir(request.arm.name)),
+            **{key: notes[key] for key in ("unscored", "stop_reason", "spend", "trained_on") if key in notes},
+        )
+
+    def _settle(self, request: ArmRequest, result: RunResult) -> None:
+        self.outcomes[request.key] = Outcome(request, ArmResult(request.arm, result))
+        self._ask_allocation()
+
+    def _recorded(self, request: ArmRequest) -> RunResult | None:
+        """The result an arm ended with when the experiment was run before, if it need not be trained again."""
+        return self._on_disk(request) if self.folder.resumed else None
+
+    def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
+        """What to say of an arm that is lost: its own last words, if it could still write them, or how it was lost."""
+        said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+        written = read_result(self.folder.run_dir(request.arm.name))  # of this attempt: an older one was removed
+        if written is not None and written.status == "failed":
+            return replace(written, error=f"{written.error} ({said})")
+        return RunResult(request.arm.name, "failed", error=said)
+
+    def _on_disk(self, request: ArmRequest) -> RunResult | None:
+        """The result in the folder of an arm, if it went as far as it should."""
+        result = read_result(self.folder.run_dir(request.arm.name))
+        if result is None or result.notes.unscored is not None:
+            return None
+        reached = paused_after(result)
+        far_enough = None not in (reached, request.until_step) and (reached or 0) >= (request.until_step or 0)
+        return result if result.status == "completed" or far_enough else None
+
+
+def _which(note: dict[str, Any]) -> tuple[Any, ...]:
+    """Which of its decisions an allocation speaks of."""
+    return note.get("rung"), note.get("race"), note.get("look")
+
+
+def _timed_out(result: RunResult) -> RunResult:
+    """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
+    if result.status == "cancelled" and (result.notes.stop_reason or "").startswith(TIMEOUT):
+        remedy = "It has a checkpoint: raise arm_timeout_s and go on with --resume."
+        return replace(result, status="failed", error=f"{result.error}. {remedy}")
+    return result

@@ -1,0 +1,398 @@
+"""Whether the record of an experiment agrees with itself: every check, with its evidence.
+
+    report = audit_experiment(folder)
+    for check in report.checks:
+        print(check.name, check.state, check.evidence)
+
+In this lab the one that is judged also holds the pen. So nothing is taken from a summary that can be worked out again:
+scores from answers, answers from verifiers, files from the hashes that the journal took when an arm ended, the journal
+from its own chain. What cannot be checked here is said to be unchecked, never to be right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...config import ExperimentConfig, Metadata
+from ...data.types import HarborTask
+from ...data.workspace.reference import slug
+from ...errors import EvsysError
+from ...eval.predictions import digest_task
+from ...eval.samples import Sample, TaskSamples
+from ...record.anchors import check_anchors
+from ...record.claims import read_claims
+from ...record.events import Event, Kind, verify_chain
+from ...record.evidence import broken_seals, hash_file
+from ...record.folders import read_conclusion
+from ...record.layout import ExperimentFiles
+from ...record.ledger import read_tally
+from ...record.reader import ExperimentRecord
+from ...record.runs import RunRecord
+from ...record.scores import hash_line
+from ...record.values import items, part, text
+from ..benchmark_plan import load_entry
+from ..hypothesis import hypothesis_sha256
+from .identity import COMPARED
+from .neighbours import find_changed_tasks, find_copies, find_left_out
+from .recheck import TOLERANCE, Rechecker, choose_answers, compare_conclusions
+from .report import AuditReport, Check, State, find_contradiction
+
+
+def audit_experiment(
+    path: Path,
+    *,
+    quick: bool = False,
+    before_conclusion: bool = False,
+    anchors: Path | None = None,
+    witnessed: Sequence[dict[str, Any]] = (),
+    imports: Sequence[str] = (),
+) -> AuditReport:
+    """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
+
+    Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`. `imports`
+    names code of the project that its settings do not; a process of its own imports it.
+    """
+    record = ExperimentRecord(path)
+    with Rechecker(None if quick else [*imports, *_imports_of(record)]) as recheck:
+        return _audit(
+            _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
+        )
+
+
+def _imports_of(record: ExperimentRecord) -> list[str]:
+    """What its run was told to import, of this project: a record from elsewhere must not choose what is run here."""
+    here = Path.cwd()
+    named = [text(one) for one in items(record.start.get("imports"))]
+    return [one for one in named if one.endswith(".py") and (here / one).resolve().is_relative_to(here)]
+
+
+def _audit(
+    auditor: _Auditor, quick: bool, before_conclusion: bool, find_anchors: Callable[[], tuple[int, list[str]]]
+) -> AuditReport:
+    of_record: list[Callable[[], Check]] = [
+        auditor.check_chain,
+        auditor.check_claim,
+        auditor.check_arms,
+        auditor.check_seals,
+        auditor.check_scores,
+        auditor.check_copies,
+        auditor.check_spend,
+        auditor.check_identities,
+        auditor.check_contamination,
+    ]
+    if auditor.record.start.get("looks") or auditor.record.looks:
+        of_record.append(auditor.check_looks)
+    beyond: list[Callable[[], Check]] = []
+    if not quick:
+        beyond += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
+    told = [_guard(check) for check in of_record]
+    of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
+    if not quick and not before_conclusion:
+        beyond += [partial(auditor.check_conclusion, of_record_alone), partial(auditor.check_anchors, find_anchors)]
+    return replace(of_record_alone, checks=[*told, *(_guard(check) for check in beyond)])
+
+
+def _guard(check: Callable[[], Check]) -> Check:
+    """What cannot be read is a finding, not the end of the audit."""
+    try:
+        return check()
+    except (EvsysError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        named = check.func if isinstance(check, partial) else check
+        name = named.__name__.removeprefix("check_")
+        return Check(name, "flagged", [f"the record could not be read: {type(error).__name__}: {error}"], True)
+
+
+def _judge(name: str, found: list[str], *, invalidates: bool = True, said: str = "") -> Check:
+    return Check(name, "flagged", found, invalidates) if found else Check(name, "ok", [said] if said else [])
+
+
+class _Auditor:
+    """The checks of one experiment."""
+
+    def __init__(self, record: ExperimentRecord, recheck: Rechecker) -> None:
+        self.record = record
+        self.recheck = recheck
+        self.path = record.folder
+        self.events: list[Event] = record.events
+        self.is_chained = bool(self.events) and all(event.format >= 2 for event in self.events)
+        self.runs: list[RunRecord] = record.runs_on_disk
+
+    def _config(self) -> dict[str, Any]:
+        return self.record.config or {}
+
+    def check_chain(self) -> Check:
+        """Every line of the journal follows the one it was written after."""
+        if self.events and self.events[0].format < 2:
+            return Check("chain", "unchecked", ["the record is of version 1, which kept no hashes"])
+        return _judge("chain", verify_chain(ExperimentFiles(self.path).journal), said=f"{len(self.events)} events")
+
+    def check_claim(self) -> Check:
+        """What is claimed now is what was claimed before the first step."""
+        start = self.record.start
+        registered: Any = start.get("hypothesis_sha256")
+        if registered is None:
+            return Check("claim", "unchecked", ["no claim was registered"])
+        metadata = Metadata.model_validate(self._config().get("metadata") or {})
+        found: list[str] = []
+        if hypothesis_sha256(metadata) != registered:
+            found.append("the claim in config.json is not the one that was registered before the first step")
+        if self.events and self.events[0].kind != Kind.STARTED:
+            found.append(f"the journal begins with {self.events[0].kind}, before anything was registered")
+        known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
+        if any((one.get("family"), one.get("attempt")) != (start.get("family"), start.get("attempt")) for one in known):
+            found.append("the project's list of claims has another claim, or another attempt at it, for it")
+        return _judge("claim", found)
+
+    def check_arms(self) -> Check:
+        """Every arm on disk was started by the orchestrator, and every arm that ended is there."""
+        started = {event.text("arm") for event in self.events if event.kind in (Kind.ARM_STARTED, Kind.ARM_RECALLED)}
+        there = {run.name: run for run in self.runs if run.folder.is_dir()}
+        found = [
+            f"{name} has results, and the journal never started it"
+            for name in sorted({*there} - started)
+            if self.is_chained and (there[name].result is not None or there[name].score_lines)
+        ]
+        ended = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
+        found += [f"{name} ended, and its folder is gone" for name in sorted(ended) if not (self.path / name).is_dir()]
+        found += [f"{name} was announced, and never started" for name in sorted(self._announced() - started)]
+        for name, event in ended.items():
+            result = there[name].result if name in there else None
+            if result is not None and self.is_chained and not _same_metrics(event.part("metrics"), result):
+                found.append(f"{name}: run_result.json has other metrics than the journal took when it ended")
+        return _judge("arms", found, said=f"{len(there)} arms")
+
+    def _announced(self) -> set[str]:
+        """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
+        completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in self.events)
+        if not completed or self.record.search_decisions:
+            return set()
+        return {text(part(one).get("arm")) for one in items(self.record.start.get("arms"))} - {""}
+
+    def check_looks(self) -> Check:
+        """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
+        planned = list(items(self.record.start.get("looks")))
+        now = ExperimentConfig.model_validate(self._config()).planned_looks
+        found = [] if planned == now else [f"config.json looks at {now} seeds, and {planned} had been planned"]
+        started: set[str] = set()
+        ended: Any = None
+        for event in self.events:
+            if event.kind == Kind.LOOKED:
+                ended = event.get("look") if event.get("ends") is True else None
+            elif event.kind == Kind.ARM_STARTED:
+                name = event.text("arm")
+                if ended is not None and name not in started:
+                    found.append(f"{name} was started after look {ended} had ended the experiment")
+                started.add(name)
+        return _judge("looks", found, said=f"{len(self.record.looks)} looks")
+
+    def check_seals(self) -> Check:
+        """The files of each arm are as they were when it ended."""
+        last = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
+        sealed = {arm: event.part("sealed") for arm, event in last.items() if event.part("sealed")}
+        if not sealed:
+            return Check("files", "unchecked", ["no hashes were taken when its arms ended"])
+        busy = {event.text("arm") for event in self._open_starts()}
+        found = [
+            f"{arm}: {what} after it had ended"
+            for arm, files in sealed.items()
+            if arm not in busy and (self.path / arm).is_dir()
+            for what in broken_seals(self.path / arm, files)
+        ]
+        return _judge("files", found, said=f"{sum(map(len, sealed.values()))} files of {len(sealed)} arms")
+
+    def _open_starts(self) -> Iterator[Event]:
+        """Arms that have been started again and have not ended since."""
+        latest: dict[str, Event] = {}
+        for event in self.events:
+            if event.kind in (Kind.ARM_STARTED, Kind.ARM_ENDED):
+                latest[event.text("arm")] = event
+        return (event for event in latest.values() if event.kind == Kind.ARM_STARTED)
+
+    def check_scores(self) -> Check:
+        """Each score follows from the rewards, and each scoring was heard of when it was made."""
+        known: dict[str, set[str]] = defaultdict(set)
+        for event in self.events:
+            if event.kind == Kind.SCORED:
+                known[event.text("arm")].add(event.text("line"))
+        found: list[str] = []
+        lines = 0
+        for run in self.runs:
+            for line in run.score_lines:
+                lines += 1
+                place = f"{run.name}: {line.get('split')}/{line.get('name')} after step {line.get('step')}"
+                if self.is_chained and known[run.name] and hash_line(line) not in known[run.name]:
+                    found.append(f"{place} is not the scoring that the journal heard of")
+                found += [f"{place}: {what}" for what in self._recompute(run, line)]
+        return _judge("scores", found, said=f"{lines} scorings")
+
+    def _recompute(self, run: RunRecord, line: Mapping[str, Any]) -> Iterator[str]:
+        """What a line says that its own samples, or the answers on disk, contradict."""
+        tasks: list[str] = line.get("tasks") or []
+        samples: list[list[float | None]] = line.get("samples") or []
+        if len(tasks) != len(samples) or not tasks:
+            return
+        rewards = dict(zip(tasks, samples, strict=True))
+        answers = self._answers(run, line)
+        if answers is not None:
+            for task, given in rewards.items():
+                kept = [answers.get((task, at), {}).get("reward") for at in range(len(given))]
+                if kept != given:
+                    yield f"task '{task}' has rewards {given} in the score and {kept} in the answers"
+                    break
+        shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
+        metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
+        for name, value in metrics.items():
+            expected = self.recheck.measure(name, shaped)
+            if expected is not None and not math.isclose(expected, value["value"], abs_tol=TOLERANCE):
+                yield f"{name} is {value['value']:.6g}, and its rewards give {expected:.6g}"
+
+    def _answers(self, run: RunRecord, line: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]] | None:
+        """The recorded answers behind a scoring, by task and sample; None where they are not there."""
+        benchmark = slug(f"{line.get('split')}-{line.get('name')}")
+        answers = run.read_answers(benchmark, int(line.get("step") or 0))
+        if answers is None:
+            return None
+        return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
+
+    def check_copies(self) -> Check:
+        """No arm is another one under a new name: real runs never share the very times they took."""
+        seen: dict[str, str] = {}
+        found: list[str] = []
+        for run in self.runs:
+            for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
+                content = hash_file(path, at_least=8)
+                first = run.name if content is None else seen.setdefault(f"{path.name} {content}", run.name)
+                if first != run.name:
+                    found.append(f"{run.name} and {first} have the same {path.name}, down to the times they took")
+                    break
+        return _judge("copies", found)
+
+    def check_spend(self) -> Check:
+        """The ledger has at least what the journal had heard of."""
+        told = [event for event in self.events if event.kind == Kind.ENDED and event.part("spend")]
+        tally = read_tally(self.path)
+        found: list[str] = []
+        if told:
+            for name in ("tokens_trained", "tokens_sampled"):
+                before, now = float(told[-1].part("spend").get(name) or 0), float(getattr(tally.total(), name))
+                if now < before:
+                    found.append(f"spend.jsonl has {now:,.0f} {name}, and the experiment had spent {before:,.0f}")
+        for event in [event for event in self.events if event.kind == Kind.ARM_ENDED and event.part("spend")]:
+            before = float(event.part("spend").get("tokens_trained") or 0)
+            now = tally.of(event.text("arm")).tokens_trained
+            if now < before:
+                found.append(f"{event.text('arm')} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}")
+        return _judge("spend", found, invalidates=False)
+
+    def check_identities(self) -> Check:
+        """Compared arms differ in weights, verifier or agent only where the claim is about that."""
+        known = {run.name: identity for run in self.runs if (identity := run.identity) is not None}
+        if not known:
+            return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
+        about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
+        found: list[str] = []
+        for what, read in COMPARED.items():
+            values: dict[str, list[str]] = defaultdict(list)
+            for arm, identity in known.items():
+                values[str(read(identity))].append(arm)
+            if len(values) > 1 and what not in about:
+                first, second = [arms[0] for arms in values.values()][:2]
+                found.append(f"{first} and {second} do not have the same {what}, and the claim is not about that")
+        return _judge("identity", found, said=f"{len(known)} arms")
+
+    def check_contamination(self) -> Check:
+        """Neither the training rows nor what the weights learned from held the tasks."""
+        found = [str(one) for one in items(self.record.start.get("contamination"))]
+        for event in self.events:
+            for benchmark in event.part("trained_on") if event.kind == Kind.ARM_ENDED else ():
+                seen = part(event.payload, "trained_on", benchmark)
+                named = ", ".join(f"'{task}'" for task in items(seen.get("first"))[:3])
+                found.append(f"{event.text('arm')} was trained on {seen.get('n')} tasks of '{benchmark}': {named}")
+        return _judge("contamination", found, invalidates=False)
+
+    def check_conclusion(self, audit: AuditReport) -> Check:
+        """The conclusion on disk is the one that was drawn, and follows from the record."""
+        import hashlib
+
+        concluded = [event for event in self.events if event.kind == Kind.CONCLUDED]
+        written = read_conclusion(self.path)
+        if not concluded:
+            state: State = "flagged" if written is not None and self.is_chained else "unchecked"
+            return Check("conclusion", state, ["no conclusion was journaled"], state == "flagged")
+        if written is None:
+            return Check("conclusion", "flagged", ["conclusion.json is gone"], True)
+        found: list[str] = []
+        from ..conclusion.write import conclude, stored_conclusion
+
+        stored = stored_conclusion(self.path)
+        known = concluded[-1].text("sha256")
+        if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
+            found.append("conclusion.json is not the one that the journal names")
+        elif not self.record.invalidated:  # which it does not know of, and need not
+            found += compare_conclusions(stored, conclude(self.path, audit))
+        return _judge("conclusion", found)
+
+    def check_answers(self) -> Check:
+        """Some of the answers, judged again, earn what they earned."""
+        tasks = self._tasks()
+        if not tasks:
+            return Check("answers", "unchecked", ["no benchmark of it can be read here"])
+        checked, changed = 0, 0
+        found: list[str] = []
+        for run in reversed(self.runs):  # a verifier that keeps count is found out by being asked in another order
+            for line in run.score_lines[-4:]:
+                for answer in reversed(choose_answers(list((self._answers(run, line) or {}).values()))):
+                    task = tasks.get(str(answer.get("task_id")))
+                    if task is None or answer.get("task") not in ("", None, digest_task(task)):
+                        changed += 1
+                        continue
+                    reward = self.recheck.judge(task, str(answer.get("text") or ""))
+                    if reward is None:
+                        continue
+                    checked += 1
+                    if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
+                        found.append(
+                            f"{run.name}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
+                            f"and earns {reward:g} when it is judged again"
+                        )
+        if not checked and not found:
+            why = "its tasks have changed since" if changed else "its verifiers cannot be run here"
+            return Check("answers", "unchecked", [why])
+        return _judge("answers", found[:10], said=f"{checked} answers judged again")
+
+    def _tasks(self) -> dict[str, HarborTask]:
+        metadata = Metadata.model_validate(self._config().get("metadata") or {})
+        found: dict[str, HarborTask] = {}
+        for entry in metadata.benchmark:
+            try:
+                found |= {task.task_id: task for task in load_entry(entry).tasks}
+            except EvsysError:
+                continue
+        return found
+
+    def check_origin(self) -> Check:
+        """No other experiment beside it is the same one: its events belong to it alone."""
+        return _judge("origin", find_copies(self.record))
+
+    def check_tasks(self) -> Check:
+        """It was scored on the tasks that had that name and version before, and on all of them."""
+        found = [*find_changed_tasks(self.record), *find_left_out(self.record)]
+        return _judge("tasks", found, invalidates=False)
+
+    def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
+        """What was noted outside about its journal still holds."""
+        known, problems = find_anchors()
+        if not known:
+            return Check("anchor", "unchecked", ["its journal was not anchored anywhere; see evsys audit --anchor"])
+        return _judge("anchor", problems, said=f"{known} anchors hold")
+
+
+def _same_metrics(told: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
+    now = part(result, "metrics")
+    return all(told.get(key) == now.get(key) for key in told.keys() | now.keys())

@@ -1,0 +1,144 @@
+"""What an arm is made of, beside its config: the weights it starts from, the code that judges it, the packages.
+
+Two arms can be compared when they differ in what the claim is about and in nothing else. A config says which verifier
+and which checkpoint by name; this says which ones those were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from ...config import RunConfig
+from ...data.code_hash import code_hash
+from ...data.types import InProcessVerifier
+from ...errors import EvsysError
+from ...protocols import Row
+from ...record.evidence import hash_value
+from ...registry import get_agent, get_algorithm, get_transform, get_verifier
+from ...rollouts.harness import import_agent
+from ..benchmark_plan import PlannedBenchmark
+
+_PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
+_PACKAGE = __name__.partition(".")[0]
+_MOST_HASHED = 64 << 20
+"""Of a larger file, its size and its beginning identify it."""
+
+
+def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedBenchmark]) -> dict[str, Any]:
+    """The identity of an arm, as it is written before its first step."""
+    planned = list(planned)
+    return {
+        "weights": _identify_weights(run),
+        "algorithm": _hash_code(lambda: get_algorithm(run.algorithm.kind)),
+        "transforms": {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in _transforms(run)},
+        "rewards": _verifiers(_names_in(rows)),
+        "agent": _identify_agent(run),
+        "benchmarks": {
+            f"{one.split}/{one.label}": {
+                "content": one.benchmark.content,
+                "verifiers": _verifiers({name for task in one.benchmark.tasks for name in _named(task.verifier)}),
+                "harness": hash_value(one.settings.harness.description),
+            }
+            for one in planned
+        },
+        "packages": {"evsys-sdk": __version__, **_versions()},
+    }
+
+
+def _transforms(run: RunConfig) -> list[Any]:
+    return list(run.data.transforms) if run.data is not None else []
+
+
+def _named(verifier: Any) -> list[str]:
+    return [verifier.fn_name] if isinstance(verifier, InProcessVerifier) else []
+
+
+def _names_in(rows: Sequence[Row]) -> set[str]:
+    """The verifiers that training rows name."""
+    found: list[dict[str, Any]] = [one for row in rows if isinstance(one := row.get("verifier"), dict)]
+    return {str(one["fn_name"]) for one in found if "fn_name" in one}
+
+
+def _verifiers(names: Iterable[str]) -> dict[str, str]:
+    return {name: _hash_code(lambda name=name: get_verifier(name), exact=True) for name in sorted(names)}
+
+
+def _identify_agent(run: RunConfig) -> str | None:
+    params = run.algorithm.params
+    if path := params.get("agent_import_path"):
+        return _hash_code(lambda: import_agent(str(path)))
+    agent: dict[str, Any] = params.get("agent") or {}
+    return _hash_code(lambda: get_agent(str(agent["kind"]))) if "kind" in agent else None
+
+
+def _hash_code(find: Callable[[], Any], *, exact: bool = False) -> str:
+    """The hash of an extension's code and of all project code it uses; why not, where it cannot be had.
+
+    To follow what a built-in recipe uses takes longer than a short run, and ends at most of the package. So the package
+    stands for its built-ins, unless `exact` is wanted: what is compared must not differ after an unrelated change.
+    """
+    try:
+        found = find()
+        is_built_in = str(found.__module__).startswith(f"{_PACKAGE}.")
+        return _hash_package() if is_built_in and not exact else code_hash(found)
+    except (EvsysError, KeyError, OSError, TypeError, AttributeError, ImportError) as error:
+        return f"unknown: {type(error).__name__}"
+
+
+@cache
+def _hash_package() -> str:
+    """All code of this package, as it was when first asked for."""
+    folder = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _identify_weights(run: RunConfig) -> dict[str, Any]:
+    """The model and what its weights are loaded from; places that differ but hold the same are the same."""
+    model = run.model
+    started = model.init_from_checkpoint or model.load_checkpoint_path
+    return {"model": _name_weights(model.name), "checkpoint": None if started is None else _name_weights(started)}
+
+
+def _name_weights(reference: str) -> str:
+    path = Path(reference)
+    if not path.exists():
+        return reference
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(f"{file.relative_to(path)} {file.stat().st_size} ".encode() + content.read(_MOST_HASHED))
+    return digest.hexdigest()[:32]
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any]:
+    benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
+    return {name: one.get(what) for name, one in benchmarks.items()}
+
+
+COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "weights": lambda identity: identity.get("weights"),
+    "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
+    "agent": lambda identity: _of_benchmarks(identity, "harness"),
+    "benchmark": lambda identity: _of_benchmarks(identity, "content"),
+}
+"""What compared arms must share, unless the claim is about it."""

@@ -1,0 +1,78 @@
+"""What the experiments beside one say against it: that it is a copy, or that its tasks are not what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...record.claims import share_questions
+from ...record.reader import ExperimentRecord
+from ...record.values import items, number, subfolders, text
+
+_PART = 0.9
+"""From here on a set of questions counts as a part of another."""
+
+
+def find_copies(record: ExperimentRecord) -> list[str]:
+    """Other experiments that have events of this one, which belong to it alone."""
+    mine = {event.id for event in record.events if event.id}
+    return [
+        f"{other.folder.name} has the same events, so that one of the two is a copy"
+        for other in _neighbours(record)
+        if other.files.journal.is_file() and mine & {event.id for event in other.events}
+    ]
+
+
+def find_changed_tasks(record: ExperimentRecord) -> list[str]:
+    """Sets of tasks that had other content when an earlier experiment was scored on the same name and version."""
+    mine, began = _task_ids(record), record.began or 0.0
+    if not mine:
+        return []
+    found: dict[str, str] = {}
+    for other in _neighbours(record):
+        theirs = _task_ids(other) if (other.began or 0.0) < began else {}
+        for name in mine.keys() & theirs.keys():
+            if mine[name] != theirs[name]:
+                found[name] = (
+                    f"the tasks of '{name}' are {mine[name]} here and were {theirs[name]} in {other.folder.name}: they "
+                    "were changed in place. Restore them, or give the changed ones a name of their own"
+                )
+    return [found[name] for name in sorted(found)]
+
+
+def find_left_out(record: ExperimentRecord) -> list[str]:
+    """Earlier scorings of more tasks than these: those that spoke against a claim may have been left out of it."""
+    mine, began = _sketch(record), record.began or 0.0
+    if not mine or not record.start.text("family"):
+        return []
+    found: list[str] = []
+    for other in _neighbours(record):
+        theirs = _sketch(other) if (other.began or 0.0) < began else []
+        fewer = _n_questions(other) - _n_questions(record)
+        if fewer <= 0 or share_questions(mine, theirs) < _PART or not any(run.score_lines for run in other.runs):
+            continue
+        found.append(
+            f"its tasks are a part of those that {other.folder.name} had been scored on before, and {fewer} of these "
+            "are left out. Score all of them, or claim nothing with a part"
+        )
+    return found
+
+
+def _n_questions(record: ExperimentRecord) -> int:
+    return int(number(record.start.get("n_questions")) or 0)
+
+
+def _sketch(record: ExperimentRecord) -> list[str]:
+    return [text(one) for one in items(record.start.get("sketch"))]
+
+
+def _neighbours(record: ExperimentRecord) -> Iterator[ExperimentRecord]:
+    here = record.folder.resolve()
+    for name in subfolders(here.parent):
+        if name != here.name:
+            yield ExperimentRecord(here.parent / name)
+
+
+def _task_ids(record: ExperimentRecord) -> dict[str, str]:
+    """Name, version and split of each set that its first arm was scored on -> the id, which ends in its content."""
+    ids = [text(one.get("id")) for run in record.runs[:1] for one in run.benchmarks]
+    return {one.rpartition("-")[0]: one for one in ids if "-" in one}

@@ -1,0 +1,185 @@
+"""Scores and answers worked out again: a metric from its rewards, a reward from the answer it was given for.
+
+    with Rechecker(["mine.py"]) as recheck:
+        recheck.judge(task, text)            what an answer earns now
+        recheck.measure("pass@1", samples)   what a metric of these samples is
+
+What a project's own code has to say it says in a process of its own. In the one that audits, that code could speak for
+the auditor as well: replace a check, or what a check is made with. It is never told what it had said before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+from ...data.chat import text_of
+from ...data.rows import from_dict, to_dict
+from ...data.types import HarborTask, InProcessVerifier
+from ...errors import EvsysError
+from ...eval.metric import build_metric
+from ...eval.samples import Sample, TaskSamples
+from ...eval.verifier import VerifierInput, build_verifier
+from ...registry import registry
+from ...settings import import_project_code
+from ...training.blocking import run_blocking
+
+if TYPE_CHECKING:
+    from ..conclusion import Conclusion
+
+_RECHECKED = 24
+"""Answers of each scoring that are judged again."""
+_NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
+"""Verifiers that cost money or a sandbox."""
+TOLERANCE = 1e-6
+"""How far a value may be off that is worked out again."""
+_PATIENCE_S = 60.0
+"""How long the project's code may take over one answer."""
+
+
+def choose_answers(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A few answers, spread over all of them: what changes on the way shows between the first and the last."""
+    judged = [one for one in answers if one.get("reward") is not None and not one.get("messages")]
+    step = max(1, len(judged) // _RECHECKED)
+    return judged[::step]
+
+
+class Rechecker:
+    """Judges and measures again; what is not registered here is left to a process that has imported the project."""
+
+    def __init__(self, imports: Sequence[str] | None = ()) -> None:
+        """`imports` is what the project's settings do not name; None leaves the project's code alone."""
+        self._imports = list(imports or ())
+        self._project: subprocess.Popen[str] | None = None
+        self._gave_up = imports is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._project is not None:
+            self._project.kill()
+            self._project.communicate()
+
+    def judge(self, task: HarborTask, answer: str) -> float | None:
+        """What an answer earns now; None where its verifier is not run for an audit."""
+        what = task.verifier
+        if not isinstance(what, InProcessVerifier) or what.fn_name in _NEVER_AGAIN:
+            return None
+        if what.fn_name in registry("verifier"):
+            return judge_here(task, answer)
+        return self._ask({"task": to_dict(task), "answer": answer})
+
+    def measure(self, name: str, samples: list[TaskSamples]) -> float | None:
+        """A metric of these samples; None where it needs something else."""
+        if any(one.failed for task in samples for one in task.samples):
+            return None
+        if name in registry("metric"):
+            return measure_here(name, samples)
+        return self._ask({"metric": name, "samples": [asdict(task) for task in samples]})
+
+    def _ask(self, question: dict[str, Any]) -> float | None:
+        """What the project's code says; None once it has failed to answer."""
+        if self._gave_up:
+            return None
+        try:
+            project = self._project = self._project or self._start()
+            assert project.stdin is not None
+            assert project.stdout is not None
+            project.stdin.write(json.dumps(question) + "\n")
+            project.stdin.flush()
+            ready, _, _ = select.select([project.stdout], [], [], _PATIENCE_S)
+            said = json.loads(project.stdout.readline()) if ready else None
+        except (OSError, ValueError):
+            said = None
+        if not isinstance(said, dict):
+            self._gave_up = True
+            return None
+        value: Any = said.get("value")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return float(value) if isinstance(value, int | float) else None
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-P", "-m", __spec__.name, *self._imports]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+def judge_here(task: HarborTask, answer: str) -> float | None:
+    """What an answer earns from a verifier that is registered in this process."""
+    what = task.verifier
+    assert isinstance(what, InProcessVerifier)
+    given = VerifierInput(prompt=text_of(task.instruction), completion=answer, task=task)
+    try:
+        return run_blocking(lambda: _reward(what, given))
+    except EvsysError:
+        return None
+
+
+async def _reward(what: InProcessVerifier, given: VerifierInput) -> float:
+    return (await build_verifier(what)(given)).reward
+
+
+def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
+    """A metric that is registered in this process, if rewards are all it needs."""
+    try:
+        metric = build_metric(name)
+        return metric(samples).value if metric.inputs == frozenset({"task_rewards"}) else None
+    except EvsysError:
+        return None
+
+
+def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
+    """What a conclusion says that the record does not; of one by other rules only what any rules must agree on."""
+    told, found = _essence(stored), _essence(drawn)
+    same_rules = stored.schema_version == drawn.schema_version
+    for what in told.keys() | found.keys() if same_rules else ("verdict", "best_arm"):
+        if not _is_close(told.get(what), found.get(what)):
+            yield f"conclusion.json has {what} {told.get(what)}, and the record gives {found.get(what)}"
+
+
+def _essence(conclusion: Conclusion) -> dict[str, Any]:
+    """What is concluded, without words, prices and what other experiments have to do with it."""
+    names = ("verdict", "metric", "baseline", "judged", "best_arm", "best_score", "error_rate")
+    found: dict[str, Any] = {name: getattr(conclusion, name) for name in names}
+    found |= {f"{run.name}: {name}": getattr(run, name) for run in conclusion.runs for name in ("mean", "low", "high")}
+    for one in conclusion.comparisons:
+        found |= {f"{one.run} - baseline: {name}": getattr(one, name) for name in ("difference", "low", "high", "p")}
+    return found
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Whether two values are the same but for the digits that another library rounds in another way."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-4, abs_tol=TOLERANCE)
+    return one == other
+
+
+def _answer_for_project(imports: Sequence[str]) -> None:
+    """Import the project's code and answer questions, a line each, until there are no more."""
+    answers = sys.stdout
+    with redirect_stdout(sys.stderr):  # what the project prints is no answer
+        import_project_code(imports)
+        for line in sys.stdin:
+            question = json.loads(line)
+            if "task" in question:
+                task = from_dict(question["task"])
+                assert isinstance(task, HarborTask)
+                value = judge_here(task, question["answer"])
+            else:
+                value = measure_here(question["metric"], [_as_samples(one) for one in question["samples"]])
+            answers.write(json.dumps({"value": value}) + "\n")
+            answers.flush()
+
+
+def _as_samples(one: dict[str, Any]) -> TaskSamples:
+    return TaskSamples(one["task_id"], [Sample(**sample) for sample in one["samples"]])
+
+
+if __name__ == "__main__":
+    _answer_for_project(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""How an experiment is getting on, read from its folder by another process, or another thread, while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ...record.reader import ExperimentRecord
+from ...record.runs import PENDING, STARTED, RunRecord
+from ...record.values import number, stamp_of
+
+WAITING, RUNNING = "waiting", "running"
+
+type Scores = dict[str, tuple[int, float]]
+"""Metric -> the latest step at which it was scored, and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmStatus:
+    """How one arm is getting on."""
+
+    arm: str
+    state: str
+    """waiting, running, broken off (its process was killed), or how it ended: completed, failed, cancelled."""
+    step: int | None = None
+    total_steps: int | None = None
+    measure: str = "loss"
+    """What its recipe gets on by: loss, reward/mean, ..."""
+    value: float | None = None
+    """Of that, at its last step."""
+    loss: float | None = None
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+    """The latest value of each metric that it was scored by ..."""
+    scored_at: dict[str, int] = field(default_factory=dict[str, int])
+    """... and the step it belongs to."""
+    step_s: float | None = None
+    """How long its last steps took, on average."""
+    seconds: float | None = None
+    """Since it was last started; None where it is not running."""
+    error: str | None = None
+    findings: tuple[str, ...] = ()
+    """What was noticed about it."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (WAITING, RUNNING)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training; scores that come after it are not known beforehand."""
+        if self.state != RUNNING or self.step_s is None or not self.total_steps:
+            return None
+        return max(self.total_steps - (self.step or 0), 0) * self.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStatus:
+    """How an experiment is getting on."""
+
+    path: Path
+    experiment_id: str | None
+    state: str
+    """running, how it ended (completed, failed, interrupted, budget), or `killed`: it neither runs nor has ended."""
+    pid: int | None
+    host: str | None
+    arms: list[ArmStatus]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many arms are in each state."""
+        return dict(Counter(arm.state for arm in self.arms))
+
+    @property
+    def done(self) -> int:
+        return sum(arm.has_ended for arm in self.arms)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last arm is trained, if those that wait are like those that run; None where nobody knows."""
+        return estimate_left(self.arms) if self.state == "running" else None
+
+    def to_dict(self) -> dict[str, Any]:
+        arms = [{**asdict(arm), "seconds_left": arm.seconds_left} for arm in self.arms]
+        found = {**asdict(self), "path": str(self.path), "counts": self.counts}
+        return {**found, "seconds_left": self.seconds_left, "arms": arms}
+
+
+def experiment_status(path: Path) -> LiveStatus:
+    """The state of the experiment in a folder, at this moment."""
+    return StatusReader().read(path)
+
+
+@dataclass(slots=True)
+class StatusReader:
+    """Reads the state again and again; scores, whose files grow large, only where there are new ones."""
+
+    _scores: dict[Path, tuple[tuple[int, int] | None, Scores]] = field(
+        default_factory=dict[Path, tuple[tuple[int, int] | None, Scores]]
+    )
+
+    def read(self, path: Path) -> LiveStatus:
+        """The state of the experiment in a folder, at this moment."""
+        record = ExperimentRecord(path)
+        owner, running = record.owner, record.is_running
+        arms = [_arm_status(run, running, self._read_scores(run)) for run in record.runs]
+        return LiveStatus(path, record.experiment_id, record.status, owner.get("pid"), owner.get("host"), arms)
+
+    def _read_scores(self, run: RunRecord) -> Scores:
+        stamp = stamp_of(run.files.scores)
+        known = self._scores.get(run.folder)
+        if known is None or known[0] != stamp:
+            known = self._scores[run.folder] = (stamp, run.latest_scores if stamp else {})
+        return known[1]
+
+
+def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
+    """Seconds until all arms are trained, when as many as now run at the same time."""
+    speeds = [arm.step_s for arm in arms if arm.step_s is not None]
+    lengths = [arm.total_steps for arm in arms if arm.total_steps]
+    running = [arm for arm in arms if arm.state == RUNNING]
+    if not speeds or not lengths or not running:
+        return None
+    usual_length, usual_speed = fmean(lengths), fmean(speeds)
+    left = [
+        max((arm.total_steps or usual_length) - (arm.step or 0), 0) * (arm.step_s or usual_speed)
+        for arm in arms
+        if not arm.has_ended
+    ]
+    return max(sum(left) / len(running), max(left))
+
+
+def _arm_status(run: RunRecord, running: bool, scores: Scores) -> ArmStatus:
+    words = {PENDING: WAITING, STARTED: RUNNING if running else "broken off"}
+    state = words.get(run.status, run.status)
+    begun = run.status != PENDING
+    last = run.last_metrics if begun else {}
+    step = number(last.get("step")) or run.metrics.get("steps")
+    measure, _ = run.measure
+    return ArmStatus(
+        run.name,
+        state,
+        step=None if step is None else int(step),
+        total_steps=run.total_steps,
+        measure=measure,
+        value=number(last.get(measure)),
+        loss=number(last.get("loss")),
+        scores={metric: value for metric, (_, value) in scores.items()},
+        scored_at={metric: at for metric, (at, _) in scores.items()},
+        step_s=run.step_seconds if begun else None,
+        seconds=time.time() - run.starts[-1] if state == RUNNING and run.starts else None,
+        error=run.error or None,
+        findings=run.findings,
+    )

@@ -1,0 +1,160 @@
+"""Taking feedback about answers that were given: over our server, or from files of whoever collected it.
+
+    log = FeedbackLog(LiveStore("support"))
+    log.add([GivenFeedback(response_id="chatcmpl-...", value="up")], via="file").unknown
+
+Only what names an answer in the store is kept. The ids of our server's answers are drawn at random, so that nobody can
+name one who was not told it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ...errors import DataError
+from ...record.jsonl_file import JsonlFile
+from ...record.layout import lock_beside
+from ...record.lock import exclusive
+from ...redact import redact
+from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
+from .personal import Pseudonyms
+from .reading import FORMATS, Counts, read_file
+from .rounds import read_rounds, taken_in
+from .store import LiveStore
+from .trace import RewardRule, Trace
+
+_MOST_NAMES: Final = 20
+"""Kinds of feedback about one answer; beyond, somebody fills the disk."""
+_SHOWN: Final = 10
+_ALIASES: Final = {"id": "response_id", "trace_id": "response_id", "score": "value", "feedback": "value"}
+"""What files call these fields, where they do not have them by their own names."""
+
+
+@dataclass(slots=True)
+class FeedbackReport:
+    """What became of some feedback."""
+
+    added: int = 0
+    changed: int = 0
+    """Of those added, who said something else before."""
+    known: int = 0
+    """Said before, word for word."""
+    late: int = 0
+    """Of those added, about answers that some round has taken already: what was made of them stays as it is."""
+    crowded: int = 0
+    """Not taken, because much was said about that answer already."""
+    unknown: list[str] = field(default_factory=list[str])
+    """Ids that no answer has."""
+    bad: int = 0
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class FeedbackLog:
+    """Adds feedback to a store; safe to use from several threads, and beside other processes."""
+
+    def __init__(self, live: LiveStore, *, rules: Sequence[RewardRule] = ()) -> None:
+        self._live, self._rules = live, tuple(rules)
+        self._file = live.store.folder / FILE
+        self._lock = threading.Lock()
+        self._said: Joined = {}
+        self._end = -1
+        self._taken, self._rounds = set[str](), -1
+
+    def add(self, given: Iterable[GivenFeedback], *, via: str) -> FeedbackReport:
+        """Keep what is new about answers that are known; it is in the file when this returns."""
+        report = FeedbackReport()
+        with self._lock, exclusive(lock_beside(self._file), str(self._file)), JsonlFile(self._file) as out:
+            self._look()
+            for one in given:
+                trace = self._find(one.response_id)
+                if trace is None:
+                    report.unknown.append(one.response_id)
+                else:
+                    self._add(out, one, trace, via, report)
+            self._end = self._file.stat().st_size
+        return report
+
+    def _add(self, out: JsonlFile, one: GivenFeedback, trace: str, via: str, report: FeedbackReport) -> None:
+        line = self._clean(one.to_line(trace, self._rules))
+        said = self._said.setdefault(trace, {})
+        before = said.get(one.name)
+        if before is not None and all(before.get(key) == line.get(key) for key in ("value", "comment", CORRECTION)):
+            report.known += 1
+        elif before is None and len(said) >= _MOST_NAMES:
+            report.crowded += 1
+        else:
+            line |= {"time": time.time(), "via": via}
+            out.append(line)
+            said[one.name] = line
+            report.added += 1
+            report.changed += before is not None
+            report.late += trace in self._taken
+
+    def _find(self, id: str) -> str | None:
+        """The trace of an answer, by whatever its producer calls it."""
+        names = (Trace(id, []).id_in(source) for source in FORMATS)
+        return next((name for name in names if self._live.knows(name)), None)
+
+    def _clean(self, line: dict[str, Any]) -> dict[str, Any]:
+        salt = self._live.salt
+        masked = line if salt is None else {**line, **Pseudonyms(salt).mask({k: line[k] for k in _said_in(line)})}
+        return redact(masked)
+
+    def _look(self) -> None:
+        """Read again what others have added."""
+        if self._file.stat().st_size != self._end:
+            self._said = read_feedback(self._file.parent)
+        rounds = read_rounds(self._live.store.name)
+        if len(rounds) != self._rounds:
+            self._taken, self._rounds = taken_in(rounds), len(rounds)
+
+
+def import_feedback(
+    name: str, files: Sequence[Path], *, rules: Sequence[RewardRule] = (), keep_personal: bool = False
+) -> FeedbackReport:
+    """Add the feedback in files of JSONL, JSON or CSV to a store, each once."""
+    live = LiveStore(name, keep_personal=keep_personal)
+    if not live.store.file.is_file():
+        raise DataError(f"there are no traces in '{name}' that feedback could be about. Import them first.")
+    counts, given = Counts(), list[GivenFeedback]()
+    for path in files:
+        for number, record in read_file(path, counts.spoil):
+            try:
+                given.append(GivenFeedback.model_validate(_rename(record)))
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                place = ".".join(str(part) for part in first["loc"]) or "the record"
+                counts.spoil(f"{path}:{number}", f"{place}: {first['msg']}")
+    report = FeedbackLog(live, rules=rules).add(given, via="file")
+    report.bad, report.reasons = counts.bad, counts.reasons
+    return report
+
+
+def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of a file with the names that feedback has here; empty columns are left out."""
+    found = {key: value for key, value in record.items() if value not in (None, "")}
+    for other, name in _ALIASES.items():
+        if other in found and name not in found:
+            found[name] = found.pop(other)
+    return found
+
+
+def _said_in(line: Mapping[str, Any]) -> list[str]:
+    return [key for key in ("value", "comment", CORRECTION) if isinstance(line.get(key), str)]
+
+
+def show_unknown(report: FeedbackReport) -> str:
+    """Some of the ids that no answer has."""
+    shown = ", ".join(json.dumps(one) for one in report.unknown[:_SHOWN])
+    return shown + (", ..." if len(report.unknown) > _SHOWN else "")

@@ -1,0 +1,101 @@
+"""Tasks among what a model is trained on: found wherever they stand, and only where all of their words do."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from evsys_sdk.backends.datum import Datum
+from evsys_sdk.training.trained_tasks import TrainedTasks
+
+
+class Words:
+    """A tokenizer with a number for every word."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return [self.known.setdefault(word, len(self.known)) for word in text.split()]
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        words = {number: word for word, number in self.known.items()}
+        return " ".join(words[number] for number in ids)
+
+
+class Letters:
+    """A tokenizer with a number for every letter."""
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(map(chr, ids))
+
+
+def datum(tokens: list[int]) -> Datum:
+    return Datum.supervised(tokens, [1.0] * len(tokens))
+
+
+TASKS = {"t-1": "which train goes to the north on monday", "t-2": "which train goes to the south on friday morning"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<user> which train goes to the north on monday <assistant> seven", ["t-1"]),
+        ("some words before which train goes to the north on monday", ["t-1"]),
+        ("which train goes to the north on sunday or monday", []),
+        ("which train goes to the west on monday", []),
+        ("train to goes the north on monday which", []),
+        ("which train goes to the north on monday which train goes to the south on friday morning", ["t-1", "t-2"]),
+    ],
+)
+def test_a_task_is_found_by_its_words_in_their_order(text: str, found: list[str]) -> None:
+    words = Words()
+    seen = TrainedTasks({"test/trains": TASKS}, words)
+    seen.look([datum(words.encode(f"{text} <end>"))])
+    assert seen.summarise() == ({"test/trains": {"n": len(found), "first": found}} if found else None)
+
+
+def test_a_task_that_another_text_only_begins_with_is_not_meant() -> None:
+    seen = TrainedTasks({"test/tools": {"t-1": "find taxi 60", "t-2": "find mail 7"}}, Letters())
+    rows = ("<u>find taxi 602<a>", "<u>find mail 7<a>", "unfind taxi 60")
+    seen.look([datum(Letters().encode(row)) for row in rows])
+    assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
+
+
+def test_what_is_too_short_to_tell_is_not_looked_for() -> None:
+    words = Words()
+    seen = TrainedTasks({"test/short": {"t": "what is 2 + 2"}}, words)
+    seen.look([datum(words.encode("what is 2 + 2 it is 4"))])
+    assert seen.summarise() is None
+
+
+def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
+    rng = random.Random(5)
+    words = [str(number) for number in range(50)]
+    tasks = {f"t{at}": " ".join(rng.choices(words, k=rng.randrange(8, 60))) for at in range(300)}
+    tokenizer = Words()
+    seen = TrainedTasks({"test/many": tasks}, tokenizer)
+    planted = rng.sample(sorted(tasks), 100)
+    rows = [
+        " ".join([*rng.choices(words, k=rng.randrange(100)), tasks[name], *rng.choices(words, k=9)]) for name in planted
+    ]
+    rows += [" ".join(rng.choices(words, k=200)) for _ in range(300)]
+    data = [datum(tokenizer.encode(row)) for row in rows]
+    for _ in range(2):
+        seen.look(data)
+    found = seen.summarise()
+    assert found is not None
+    assert found["test/many"]["n"] == 100
+    assert {*found["test/many"]["first"]} <= {*planted}
+
+
+def test_sequences_of_any_length_are_looked_at() -> None:
+    tokenizer = Words()
+    seen = TrainedTasks({"test/trains": TASKS}, tokenizer)
+    noise = tokenizer.encode(" ".join(map(str, range(5000))))
+    seen.look([datum([1, 2]), datum([*noise, *tokenizer.encode(TASKS["t-2"]), 7])])
+    assert seen.summarise() == {"test/trains": {"n": 1, "first": ["t-2"]}}
