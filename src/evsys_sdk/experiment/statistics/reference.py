@@ -30,6 +30,8 @@ ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
 _ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.026, 0.018
 """How often it may pass where a run is erratic; two seeds hide that so well that less must be aimed at."""
+_ERROR_IF_BASELINE = 0.022
+"""The same for the baseline among several runs: drawn worlds know its distance from the others only nearly."""
 _ERRATIC = 25.0
 """Seed variance of an erratic run, in those of the others."""
 _PREFERRED = 0.9
@@ -95,10 +97,11 @@ class Reference:
         most, design = _ERROR_IF_ERRATIC, self.erratic or self.design
         if _HIDING_SEEDS in (self.design.baseline_seeds, self.design.seeds[-1]):
             most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS
-        usual, feared = self.error * share, self.error * share * most / ERROR
-        worlds = [(_worlds(self.design), usual), (_worlds(design, 1.0, _ERRATIC), feared)]
+        of_baseline = min(most, _ERROR_IF_BASELINE) if len(self.design.seeds) > 1 else most
+        spent = self.error * share / ERROR
+        worlds = [(_worlds(self.design), spent * ERROR), (_worlds(design, 1.0, _ERRATIC), spent * most)]
         if self.design.baseline_seeds:
-            worlds.append((_worlds(design, _ERRATIC), feared))
+            worlds.append((_worlds(design, _ERRATIC), spent * of_baseline))
         return [(getattr(drawn, which), allowed) for drawn, allowed in worlds]
 
 
