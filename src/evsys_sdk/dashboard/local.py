@@ -15,6 +15,7 @@ from ..history.detail import Detail, checkpoints, commands, read_detail
 from ..history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
 from ..history.index import count as count_experiments
 from ..history.notes import add_note
+from ..history.summarize import without_secrets
 from ..history.summary import ExperimentSummary, is_score
 from ..record.events import Journal, Kind
 from ..record.layout import ExperimentFiles, RunFiles
@@ -159,7 +160,7 @@ class LocalRecords:
             experiment=experiment_of(detail.summary),
             description=text(detail.config.get("description")),
             config=detail.config,
-            conclusion=redact(detail.conclusion),
+            conclusion=without_secrets(detail.conclusion),
             conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
             arms=[self._arm(detail, arm) for arm in detail.arms],
             notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
