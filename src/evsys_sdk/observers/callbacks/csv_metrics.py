@@ -10,14 +10,14 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import Field
 
 from ...config.base import Strict
 from ...errors import DataError
 from ...files import atomic_write
-from ...record.jsonl_file import JsonlFile, cannot_write
+from ...record.jsonl_file import cannot_write
 from ...record.metrics import as_number
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
@@ -41,7 +41,7 @@ class CsvMetrics(Callback):
         self.cfg = CsvMetricsConfig(**params)
         self._path = Path(self.cfg.path)
         self._columns: list[str] = [_STEP]
-        self._file: JsonlFile | None = None
+        self._file: IO[str] | None = None
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         """Open the file, without what an earlier attempt wrote after the step this one goes on from."""
@@ -74,7 +74,8 @@ class CsvMetrics(Callback):
             self._rewrite(rows)
         if self._file is None:
             raise DataError(f"{self._path}: it is not open. Start the run before logging to it.")
-        self._file.append_line(_csv_lines([[str(step), *(cells.get(name, "") for name in self._columns[1:])]]).encode())
+        self._file.write(_csv_lines([[str(step), *(cells.get(name, "") for name in self._columns[1:])]]))
+        self._file.flush()
 
     def _rewrite(self, rows: Iterable[Sequence[str]]) -> None:
         """Write header and rows anew, each as wide as the header, and go on appending."""
@@ -84,9 +85,9 @@ class CsvMetrics(Callback):
         try:
             with atomic_write(self._path, "w") as file:
                 file.write(text)
+            self._file = self._path.open("a", encoding="utf-8", newline="")
         except OSError as error:
             raise cannot_write(self._path, error) from error
-        self._file = JsonlFile(self._path)
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
