@@ -156,9 +156,9 @@ def write_results(log: Log) -> None:
     lines = [known[name] for name in names if name in known]
     missed = sum("MISSED" in line for line in lines)
     says = (
-        f"{len(lines)} of {len(names)} cells, {missed} miss their aim. In brackets the standard error, after it the number "
-        "of worlds; where none is given, 2,000, or 200 to 300 if the error of a rate below 10 % is 0.6 or more. After "
-        "`at`: the commit a cell was run with, whose statistics may be older than today's."
+        f"{len(lines)} of {len(names)} cells, {missed} miss their aim. In brackets the standard error, after it the "
+        "number of worlds; where none is given, 2,000, or 200 to 300 if the error of a rate below 10 % is 0.6 or more. "
+        "After `at`: the commit a cell was run with, whose statistics may be older than today's."
     )
     head = f"{datetime.date.today()}\n{machine()}, numpy {version('numpy')}"
     text = "\n".join([_ABOUT, "", says, "", "```", head, *lines, "```", ""])
