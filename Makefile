@@ -52,8 +52,8 @@ test-tinker: its-tests = -n auto --dist loadfile -m tinker tests/server tests/ba
 test-tinker: ## Run the tests against the tinker package
 
 test-cookbook: its-packages = dev tinker server
-test-cookbook: its-tests = tests/server/test_cookbook.py
-test-cookbook: ## Run the loops of tinker-cookbook against our server (torch, some GB)
+test-cookbook: its-tests = tests/server/test_cookbook.py tests/server/test_cookbook_export.py
+test-cookbook: ## Run the loops and the export of tinker-cookbook against our server (torch, some GB)
 
 test-skyrl: its-name = tinker
 test-skyrl: its-packages = dev tinker server

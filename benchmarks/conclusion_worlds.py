@@ -52,14 +52,20 @@ class World:
     """Mean of the logit; 3 is near all, -3 near none."""
     validated: bool = False
     """Whether a validation set of the same size chooses."""
-    pool: int = 0
-    """Runs of earlier experiments, each with the same seeds."""
+    history: int = 0
+    """Earlier experiments of the same shape on the same tasks, all of which lend their noise."""
+    seed_sd_before: float | None = None
+    """Of the seeds in them; by default the same as now."""
+    erratic_before: float = 1.0
+    """How many times as far apart the seeds of one run in each of them lay."""
 
     def draw(self, random: np.random.Generator) -> Evidence:
         names = ["baseline", *(f"run{number:02d}" for number in range(1, self.arms))]
         common = self._luck(random, self.seeds) if self.shared_seeds else None
         lucks = {name: self._luck_of(random, name, common) for name in names}
-        sets = {"test": self._score(random, lucks), "val": self._score(random, lucks) if self.validated else {}}
+        ease = random.normal(self.ease, 1.0, (2, self.tasks))
+        sets = {"test": self._score(random, lucks, ease[0])}
+        sets["val"] = self._score(random, lucks, ease[1]) if self.validated else {}
         keys = [("val", "suite"), ("test", "suite")] if self.validated else [("val", "suite")]
         tables = [sets["val"], sets["test"]] if self.validated else [sets["test"]]
         runs = [
@@ -80,7 +86,8 @@ class World:
             )
             for place, name in enumerate(names)
         ]
-        return Evidence("simulated", _ABOUT, runs, lent=self._lend(random), registered=True, registered_sha256=_SHA256)
+        lent = self._lend(random, ease[0])
+        return Evidence("simulated", _ABOUT, runs, lent=lent, registered=True, registered_sha256=_SHA256)
 
     def _luck_of(self, random: np.random.Generator, name: str, common: np.ndarray | None) -> np.ndarray:
         seeds = self.baseline_seeds or self.seeds if name == "baseline" else self.seeds
@@ -94,11 +101,12 @@ class World:
     def _noise(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         return random.standard_t(3, shape) / np.sqrt(3) if self.heavy_tails else random.standard_normal(shape)
 
-    def _score(self, random: np.random.Generator, lucks: dict[str, np.ndarray]) -> dict[str, list[Scoring]]:
+    def _score(
+        self, random: np.random.Generator, lucks: dict[str, np.ndarray], ease: np.ndarray
+    ) -> dict[str, list[Scoring]]:
         names = [f"t{number:04d}" for number in range(self.tasks)]
         groups = None if self.clusters is None else np.arange(self.tasks) % self.clusters
         clusters = {} if groups is None else {task: str(group) for task, group in zip(names, groups, strict=True)}
-        ease = random.normal(self.ease, 1.0, self.tasks)
         found: dict[str, list[Scoring]] = {}
         for name, luck in lucks.items():
             bent = self._noise(random, (self.tasks if groups is None else self.clusters or 1,)) * 0.3
@@ -129,16 +137,20 @@ class World:
             ("val", "suite"), 1, "sha", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=samples
         )
 
-    def _lend(self, random: np.random.Generator) -> list[LentNoise]:
-        if not self.pool:
-            return []
-        lucks = {f"old{number}": self._luck(random, self.seeds) for number in range(self.pool)}
+    def _lend(self, random: np.random.Generator, ease: np.ndarray) -> list[LentNoise]:
+        """What `conclusion.earlier` would find in the folder of the project."""
+        before = replace(self, gain=0.0, seed_sd=self.seed_sd if self.seed_sd_before is None else self.seed_sd_before)
+        lucks = {
+            f"old{number}-{run}": before._luck(random, self.seeds) * (1.0 if run else self.erratic_before)
+            for number in range(self.history)
+            for run in range(self.arms)
+        }
         tables = [
             [list((one.scores["pass@1"].per_task or {}).values()) for one in scorings]
-            for scorings in self._score(random, lucks).values()
+            for scorings in before._score(random, lucks, ease).values()
         ]
         noise = seed_noise([RunScores(np.array(table)) for table in tables])
-        return [] if noise is None else [LentNoise("sha", "pass@1", self.samples * self.tasks, noise, self.pool)]
+        return [] if noise is None else [LentNoise("sha", "pass@1", self.samples * self.tasks, noise, len(tables))]
 
     @property
     def true_gain(self) -> float:
@@ -223,8 +235,11 @@ FACTORS: dict[str, dict] = {
     "shared seeds": {"shared_seeds": True},
     "shared seeds, sd .25": {"shared_seeds": True, "seed_sd": 0.25},
     "validation chooses": {"validated": True},
-    "history": {"pool": 4},
-    "history, erratic baseline": {"pool": 4, "erratic": 5.0},
+    "history of 3": {"history": 3},
+    "history of 3, erratic baseline": {"history": 3, "erratic": 5.0},
+    "history of 3, erratic candidate": {"history": 3, "erratic_run": 5.0},
+    "history of 10 too quiet": {"history": 10, "seed_sd_before": 0.1, "seed_sd": 0.25},
+    "history of 10 erratic": {"history": 10, "erratic_before": 5.0},
 }
 
 
@@ -236,8 +251,15 @@ def powers() -> Iterator[Cell]:
     yield Cell("power: 20 runs, 50 tasks, val", World(20, 3, None, 50, validated=True, **gain), "power", 75)
     yield Cell("power: 20 runs, 50 tasks, no val", World(20, 3, None, 50, **gain), "power")
     yield Cell("power: 2 runs, 30 tasks", World(2, 3, None, 30, **gain), "power", 70)
-    yield Cell("power: 2 runs, 2 seeds, history of 4", World(2, 2, pool=4, **gain), "power")
-    yield Cell("power: 2 runs, 2 seeds, no history", World(2, 2, **gain), "power")
+    for name, world, aim in (
+        ("default world", World(**gain), 92),
+        ("20 runs, 50 tasks, val", World(20, 3, None, 50, validated=True, **gain), 75),
+        ("2 runs, 30 tasks", World(2, 3, None, 30, **gain), 70),
+        ("2 runs, 2 seeds", World(2, 2, **gain), None),
+    ):
+        for history in (3, 10):
+            yield Cell(f"power: {name}, history of {history}", replace(world, history=history), "power", aim)
+    yield Cell("power: 2 runs, 2 seeds", World(2, 2, **gain), "power")
     yield Cell("power: default, shared seeds, sd .25", World(shared_seeds=True, seed_sd=0.25, **gain), "power")
     yield Cell("power: default, seed sd .25", World(seed_sd=0.25, **gain), "power")
     yield Cell("power: 10 tasks", World(tasks=10, **gain), "power")

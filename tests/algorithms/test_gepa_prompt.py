@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 import pytest
 
 from evsys_sdk import ExperimentConfig, register_inference
+from evsys_sdk.errors import ConfigError
 from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.plan import plan_experiment
 
 pytest.importorskip("gepa", reason="needs the extra gepa: pip install 'evsys-sdk[gepa]'")
 
@@ -263,3 +265,26 @@ def test_it_is_no_stage_of_a_continual_run() -> None:
 
     with pytest.raises(ConfigError, match="trains no weights that the next stage could go on from"):
         stage_algorithm("gepa_prompt", TUNE["params"], path="x")
+
+
+def test_a_plan_says_what_a_search_may_take() -> None:
+    [run] = plan_experiment(config(budget=150)).runs
+    assert (run.each.steps, run.each.tokens_sampled) == (0, 0), "another model answers"
+    [note] = [one for one in run.notes if "prompt" in one]
+    assert "at most 150 answers; mentor is asked for at most 23 prompts" in note
+    assert "pupil for at most 150 answers of at most 256" in note
+    Experiment(config(budget=150)).run()
+    assert Mentor.calls <= 23
+    own = plan_experiment(config(budget=150, task=None, max_tokens=10)).runs[0]
+    assert own.each.tokens_sampled == 1500
+    with pytest.raises(ConfigError, match="Use 50 or more"):
+        plan_experiment(config(budget=40))
+
+
+def test_a_plan_of_a_combo_counts_its_search() -> None:
+    alone = plan_experiment(combo(TRAIN)).runs[0].each
+    both = plan_experiment(combo({**TUNE, "params": {**TUNE["params"], "task": None}}, TRAIN)).runs[0]
+    assert both.each.steps == alone.steps == 3
+    assert both.each.tokens_trained == alone.tokens_trained
+    assert both.each.tokens_sampled == (alone.tokens_sampled or 0) + 150 * 256
+    assert any("mentor" in note for note in both.notes)

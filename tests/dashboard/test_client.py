@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -15,10 +16,12 @@ from typing import Any
 import pytest
 
 from evsys_sdk import DashboardClient, DashboardClientError, EvsysAuthError, ExperimentRun
+from evsys_sdk.cli.main import main
 from evsys_sdk.dashboard import sender
 from evsys_sdk.dashboard.mirror import streams
 from evsys_sdk.errors import ConfigError, DataError
 
+from ..loop.scenario import write_system
 from .conftest import report_to
 from .stand_in import KEY, StandIn
 
@@ -397,3 +400,20 @@ def test_threads_that_report_at_once_lose_nothing(at_stand_in: StandIn) -> None:
             thread.join()
         assert client.flush(60)
     assert sorted(record["line"]["step"] for record in at_stand_in.records("step")) == list(range(2400))
+
+
+def test_a_loop_reports_how_it_stands_and_only_what_is_new(at_stand_in: StandIn, tmp_path: Path) -> None:
+    write_system(tmp_path)
+    assert main(["loop", "system.yaml"]) == 0
+    [*_, last] = at_stand_in.records("loop")
+    assert (last["system"], last["page"]["system"], last["page"]["rounds"]) == ("support", "support", [])
+    pages = [record["page"] for record in at_stand_in.records("loop")]
+    assert all(page != following for page, following in itertools.pairwise(pages))
+
+
+def test_a_loop_that_names_no_dashboard_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVSYS_API_KEY", raising=False)
+    write_system(tmp_path)
+    assert main(["loop", "system.yaml"]) == 0
+    assert not (tmp_path / ".evsys" / "dashboard").exists()

@@ -103,6 +103,20 @@ async def test_only_who_is_let_in_is_shadowed(shadowed: Path) -> None:
     assert shadows() == []
 
 
+async def test_a_server_that_keeps_nothing_asks_a_shadow_nothing_and_says_so(
+    shadowed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service.start(ServeSettings(state_dir=shadowed / "state"), DeployedModels())
+    transport = httpx.ASGITransport(app=App(service))  # pyright: ignore[reportArgumentType]
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as http:
+        for _ in range(2):
+            assert (await http.post("/v1/chat/completions", json=ask(1))).status_code == 200
+    await service.close()
+    assert [one.getMessage() for one in caplog.records if "shadow" in one.getMessage()] == [
+        "production.2 is to be a shadow, but nothing is kept here. Use --traces."
+    ]
+
+
 class Kept:
     """Notes what it is told."""
 

@@ -337,6 +337,14 @@ class TestAttempts:
         given = evidence(runs(seeds=3, tasks=30, a=0.05))
         assert conclude_from(replace(given, lent=[lent])) == conclude_from(given)
 
+    def test_earlier_seeds_that_were_far_quieter_are_not_counted_and_that_is_said(self) -> None:
+        given = evidence(runs(seeds=3, tasks=30, a=0.05))
+        quiet = LentNoise("sha-val", "pass@1", 120, SeedNoise(1e-6, 1e-7, 100), 4)
+        found, alone = conclude_from(replace(given, lent=[quiet])), conclude_from(given)
+        assert (found.comparisons, found.noise_floor) == (alone.comparisons, alone.noise_floor)
+        [said] = [one for one in found.threats if one not in alone.threats]
+        assert said.startswith("Seeds lie further apart here than those of earlier runs did")
+
     def test_the_parent_is_the_baseline_where_no_other_is_given(self) -> None:
         scores = runs(a=0.3)
         parent = replace(evidence({"old": scores["baseline"]}).runs[0], name="old")

@@ -11,7 +11,7 @@ from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors,
 from evsys_sdk.experiment.statistics.charges import charge_run
 from evsys_sdk.experiment.statistics.noise import noise_floor
 from evsys_sdk.experiment.statistics.power import Prospect
-from evsys_sdk.experiment.statistics.reference import Reference
+from evsys_sdk.experiment.statistics.reference import Reference, adjust_to_rate
 from evsys_sdk.experiment.statistics.student_t import chi2_quantile, f_above, t_cdf, t_quantile
 from evsys_sdk.experiment.statistics.two_level import (
     Differences,
@@ -20,6 +20,7 @@ from evsys_sdk.experiment.statistics.two_level import (
     are_paired,
     compare,
     contrast,
+    is_noisier,
     run_mean,
     seed_noise,
 )
@@ -199,9 +200,9 @@ def level(*means: float) -> RunScores:
 class TestErraticRuns:
     others = (level(0.49, 0.50, 0.51), level(0.50, 0.51, 0.52), level(0.48, 0.49, 0.50), level(0.49, 0.50, 0.51))
 
-    def test_a_run_is_charged_its_own_noise_only_where_that_is_striking(self) -> None:
-        ratios = np.array([0.5, 1.0, 1.7, 3.5])
-        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.0, 3.5 * 2])
+    def test_a_run_is_charged_little_for_looking_noisy_and_more_than_it_says_where_that_is_striking(self) -> None:
+        ratios = np.array([0.5, 1.0, 1.2, 2.0, 5.0])
+        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.04, 2.0, 17.0])
 
     def test_a_baseline_in_line_with_the_others_is_as_noisy_as_they_are(self) -> None:
         found = compare(level(0.49, 0.50, 0.51), [level(0.59, 0.60, 0.61), *self.others])
@@ -231,10 +232,25 @@ class TestErraticRuns:
         expected = 1.4 * math.sqrt((0.05**2 + found.noise.between) / 3)
         assert found.stderr == pytest.approx(np.full(4, expected))
 
-    def test_of_two_runs_alone_nobody_can_tell_which_one_is_erratic(self) -> None:
-        found = compare(level(0.45, 0.50, 0.55), [level(0.59, 0.60, 0.61)])
+    def test_of_two_runs_alone_it_does_not_matter_which_one_is_erratic(self) -> None:
+        erratic, calm = (0.45, 0.50, 0.55), (0.59, 0.60, 0.61)
+        found, turned = compare(level(*erratic), [level(*calm)]), compare(level(*calm), [level(*erratic)])
         assert found is not None
-        assert found.stderr[0] == pytest.approx(math.sqrt((0.05**2 + 0.01**2) / 3))
+        assert turned is not None
+        pooled = (0.05**2 + 0.01**2) / 2
+        charged = pooled * (0.05**2 / pooled) ** 1.75 + pooled
+        assert found.stderr[0] == turned.stderr[0] == pytest.approx(math.sqrt(charged / 3))
+
+    def test_two_seeds_of_two_runs_are_taken_at_their_word(self) -> None:
+        found = compare(level(0.45, 0.55), [level(0.59, 0.61)])
+        assert found is not None
+        of_baseline, of_run = 0.1**2 / 2, 0.02**2 / 2
+        assert found.stderr[0] == pytest.approx(math.sqrt((of_baseline + (of_baseline + of_run) / 2) / 2))
+
+    def test_two_runs_that_are_equally_noisy_are_charged_nothing(self) -> None:
+        found = compare(level(0.49, 0.50, 0.51), [level(0.59, 0.60, 0.61)])
+        assert found is not None
+        assert found.stderr[0] == pytest.approx(0.01 * math.sqrt(2 / 3))
 
 
 class TestSeeds:
@@ -267,6 +283,19 @@ class TestSeeds:
         assert alone.noise is not None
         assert helped.noise is not None
         assert (alone.noise.df, helped.noise.df, helped.lent_df) == (2, 10, 8)
+
+    @pytest.mark.parametrize(
+        ("earlier", "noisier"),
+        [(SeedNoise(0.0001, 0.0, 40), False), (SeedNoise(0.00001, 0.0, 40), True), (SeedNoise(0.00001, 0.0, 1), False)],
+        ids=["as noisy", "far quieter", "quieter by luck"],
+    )
+    def test_runs_are_noisier_than_earlier_ones_where_luck_does_not_explain_it(
+        self, earlier: SeedNoise, noisier: bool
+    ) -> None:
+        assert is_noisier([level(0.49, 0.50, 0.51), level(0.59, 0.60, 0.61)], earlier) is noisier
+
+    def test_runs_of_one_seed_are_noisier_than_nothing(self) -> None:
+        assert not is_noisier([level(0.49), level(0.59)], SeedNoise(0.0001, 0.0, 40))
 
     def test_a_contrast_of_two_runs_is_their_difference(self) -> None:
         draw = np.random.default_rng(4)
@@ -330,6 +359,30 @@ class TestNoise:
         assert floor.seed_sd == pytest.approx(0.02)
         assert noise_floor(SeedNoise(0.0, 0.0, 1), seeds=2) is None
         assert noise_floor(None, seeds=2) is None
+
+
+class TestRates:
+    def test_in_the_middle_small_effects_stay_what_they_are(self) -> None:
+        assert adjust_to_rate(0.02, 0.5, 1, trained_baseline=True) == pytest.approx(0.02, rel=0.01)
+
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_towards_a_bound_smaller_ones_are_seen_and_away_from_it_larger_ones_are_needed(self, sign: int) -> None:
+        near, far = (0.8, 0.2) if sign > 0 else (0.2, 0.8)
+        towards, away = (adjust_to_rate(0.15, rate, sign, trained_baseline=True) for rate in (near, far))
+        assert towards < 0.15 < away
+
+    def test_it_is_the_effect_whose_own_noise_shows_it(self) -> None:
+        found = adjust_to_rate(0.3, 0.5, 1, trained_baseline=True)
+        times = (0.5 + found) * (0.5 - found) / 0.25
+        assert found == pytest.approx(0.3 * math.sqrt((1 + times) / 2), abs=1e-6)
+
+    def test_a_baseline_that_is_not_trained_has_no_share_in_the_noise(self) -> None:
+        trained, frozen = (adjust_to_rate(0.3, 0.5, 1, trained_baseline=one) for one in (True, False))
+        assert frozen < trained
+
+    @pytest.mark.parametrize("rate", [0.0, 1.0])
+    def test_where_nothing_varies_nothing_is_foretold(self, rate: float) -> None:
+        assert adjust_to_rate(0.3, rate, 1, trained_baseline=True) == 0.3
 
 
 class TestPower:

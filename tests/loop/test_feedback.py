@@ -121,7 +121,11 @@ async def test_nobody_can_fill_the_disk_by_one_answer(project: Path) -> None:
         id = await ask(http)
         codes = [(await say(http, id, name=f"n{number}", value=1)).status_code for number in range(25)]
         assert codes == [200] * 20 + [400] * 5
+        moods = [(await say(http, id, name="n0", value=number % 2)).status_code for number in range(60)]
+        assert moods[:49] == [200] * 49
+        assert 400 in moods[49:]
         assert (await http.post(PATH, content=b" " * 2_000_000)).status_code == 413
+    assert len((project / ".evsys/traces/served/feedback.jsonl").read_bytes().splitlines()) == 20 + 49
 
 
 async def test_the_key_for_feedback_opens_nothing_else(project: Path) -> None:
@@ -170,7 +174,7 @@ def test_a_file_of_feedback_is_joined_to_traces_of_any_producer(project: Path, w
     )
     report = import_feedback("support", [said])
     assert (report.added, report.unknown, report.bad) == (2, ["nobody"], 2)
-    assert [one["reward"] for one in TraceStore("support").read()] == [0.5, 0.5, 1.0]
+    assert [one["reward"] for one in TraceStore("support").read()] == [0.0, 0.5, 1.0], "the same name says it anew"
     again = import_feedback("support", [said])
     assert (again.added, again.known) == (0, 2)
 

@@ -264,6 +264,26 @@ def test_what_is_wrong_is_said_before_anything_is_done(project: Path, capsys: py
     assert not (project / ".evsys" / "loop").exists()
 
 
+@pytest.mark.parametrize(
+    ("deploy", "rollout", "said"),
+    [
+        ("to: peft_dir, name: production, shadow: 0.5", "{}", "only openai_server has shadows"),
+        ("name: production, shadow: 0.5", "{ shadow: { verifier: { kind: nobody } } }", "nobody"),
+    ],
+)
+def test_a_shadow_that_cannot_be_is_refused_before_anything_is_done(
+    project: Path, capsys: pytest.CaptureFixture[str], deploy: str, rollout: str, said: str
+) -> None:
+    write_system(project)
+    text = SYSTEM.replace("to: openai_server, name: production", deploy)
+    (project / "system.yaml").write_text(text, "utf-8")
+    with (project / "gate.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"rollout: {rollout}\n")
+    assert main(["loop", "system.yaml"]) == 1
+    assert said in capsys.readouterr().err
+    assert not (project / ".evsys" / "loop").exists()
+
+
 def test_few_live_scores_decide_nothing(project: Path) -> None:
     from evsys_sdk.deploy.deployments import Deployment
 

@@ -144,6 +144,14 @@ def test_log_records_are_put_together_by_span_and_what_is_half_is_refused(receiv
     assert answer.status_code == 200
     partial = answer.json()["partialSuccess"]
     assert (partial["rejectedLogRecords"], "not among the log records" in partial["errorMessage"]) == ("2", True)
+    strange = log(1, "gen_ai.evaluation.result", **{"gen_ai.evaluation.name": "h"})  # no score
+    assert (
+        httpx.post(f"{receiver.url}/v1/logs", json=logs(strange)).json()["partialSuccess"]["rejectedLogRecords"] == "1"
+    )
+    nowhere = [{**one, "traceId": "", "spanId": ""} for one in (whole[0], half, judged)]  # they do not belong together
+    assert (
+        httpx.post(f"{receiver.url}/v1/logs", json=logs(*nowhere)).json()["partialSuccess"]["rejectedLogRecords"] == "3"
+    )
     [kept] = stored()
     assert [one["content"] for one in kept["messages"]] == ["Hi", "Ho"]
     assert httpx.post(f"{receiver.url}/v1/logs", json=logs(*whole)).json() == {}

@@ -41,12 +41,15 @@ from ..rollouts.policy import SamplerPolicy
 from ..rollouts.rollout import Rollout, Turn, opening
 from ..training.blocking import run_blocking
 from ..training.services import RunServices, services_of
+from .base import PlannedWork
 
 if TYPE_CHECKING:
     from ..inference.client import ChatClient
 
 _COMPONENT = "system_prompt"
 _FEWEST_PROPOSALS = 3
+_PROMPT_TOKENS = 4096
+"""Longest prompt that the reflecting model may write."""
 
 
 class GepaPrompt:
@@ -97,6 +100,23 @@ class GepaPrompt:
             return {**outcome, "file": str(calls.conclude(outcome))}
         finally:
             calls.close()
+
+    def plan(self, rows: Sequence[Row]) -> PlannedWork:
+        """What a search takes at most, and what is asked of other models; a budget that is too small is refused."""
+        train, val = self._split(rows)
+        cfg = self.cfg
+        fewest = 2 * min(cfg.minibatch, len(train))  # a proposal that is no better on its rows goes no further
+        proposals = (cfg.budget - len(val)) // fewest
+        own = cfg.task is None
+        asked = f"{cfg.reflection.kind} is asked for at most {proposals} prompts of at most {_PROMPT_TOKENS} tokens"
+        if cfg.task is not None:
+            asked += f", {cfg.task.kind} for at most {cfg.budget} answers of at most {cfg.max_tokens}"
+        return PlannedWork(
+            0, 0.0, (),
+            answers_sampled=cfg.budget if own else 0,
+            answer_tokens=cfg.max_tokens,
+            note=f"tuning the prompt scores at most {cfg.budget} answers; {asked}, whose price is not in the sum",
+        )  # fmt: skip
 
     def metrics_of(self, outcome: Mapping[str, Any]) -> dict[str, float]:
         """How a search went."""
@@ -279,7 +299,7 @@ class _Search:
             client = self._reflect
             assert client is not None
             try:
-                [made] = run_blocking(lambda: client.complete(messages, max_tokens=4096, temperature=1.0))
+                [made] = run_blocking(lambda: client.complete(messages, max_tokens=_PROMPT_TOKENS, temperature=1.0))
             except Exception as error:
                 self.failure = error
                 raise

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,8 +13,6 @@ import click
 from .output import emit, import_option, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..loop.loop import Loop
 
 
@@ -40,48 +41,54 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
     if status:
         _show(running, as_json)
         return
-    report = _find_dashboard(running)
-    report()
-    while True:
-        over = False
-        for step in running.steps():
-            report()
-            over = over or step.over_budget
-            if as_json:
-                import json
+    with _reporting(running) as report:
+        report()
+        while True:
+            over = False
+            for step in running.steps():
+                report()
+                over = over or step.over_budget
+                if as_json:
+                    import json
 
-                click.echo(json.dumps(step.to_dict(), ensure_ascii=False))
-            else:
-                click.echo(f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}")
-        if over:
-            click.get_current_context().exit(3)
-        if not follow or running.stop_file.exists():
-            return
-        time.sleep(every)
+                    click.echo(json.dumps(step.to_dict(), ensure_ascii=False))
+                else:
+                    click.echo(f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}")
+            if over:
+                click.get_current_context().exit(3)
+            if not follow or running.stop_file.exists():
+                return
+            time.sleep(every)
 
 
-def _find_dashboard(running: Loop) -> Callable[[], None]:
-    """What reports a loop to the dashboard that the environment names, if it names one and anything has changed.
+@contextmanager
+def _reporting(running: Loop) -> Generator[Callable[[], None]]:
+    """What reports the loop to the dashboard that the environment names, if it names one and anything has changed.
 
     The loop goes on whatever becomes of that.
     """
-    from os import environ
-
-    if not (environ.get("EVSYS_API_KEY") and environ.get("EVSYS_PROJECT_ID")):
-        return lambda: None
+    if not (os.environ.get("EVSYS_API_KEY") and os.environ.get("EVSYS_PROJECT_ID")):
+        yield lambda: None
+        return
     from ..dashboard.client import DashboardClient
+    from ..errors import EvsysError
+    from ..log import get_logger
     from ..loop.page import describe_loop
 
-    client, told = DashboardClient(raise_refusals=False), dict[str, Any]()
+    told: dict[str, Any] = {}
 
     def report() -> None:
         nonlocal told
-        page = describe_loop(running)
-        if page != told:
-            client.log_loop(running.system.name, page)
-            told = page
+        try:
+            page = describe_loop(running)
+            if page != told:
+                client.log_loop(running.system.name, page)
+                told = page
+        except EvsysError as error:
+            get_logger(__name__).warning("%s: it could not be reported: %s", running.system.name, error)
 
-    return report
+    with DashboardClient(raise_refusals=False) as client:
+        yield report
 
 
 def _show(running: Loop, as_json: bool) -> None:

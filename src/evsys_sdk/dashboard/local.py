@@ -17,6 +17,7 @@ from ..history.filters import count as count_experiments
 from ..history.index import HistoryIndex, fingerprint
 from ..history.notes import add_note
 from ..history.outcome import is_score
+from ..history.summarize import without_secrets
 from ..history.summary import ExperimentSummary
 from ..record.events import Journal, Kind
 from ..record.layout import ExperimentFiles, RunFiles
@@ -161,7 +162,7 @@ class LocalRecords:
             experiment=experiment_of(detail.summary),
             description=text(detail.config.get("description")),
             config=detail.config,
-            conclusion=redact(detail.conclusion),
+            conclusion=without_secrets(detail.conclusion),
             conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
             arms=[self._arm(detail, arm) for arm in detail.arms],
             notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],

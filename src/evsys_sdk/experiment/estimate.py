@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..algorithms.base import BaseAlgorithm, PlannedWork
 from ..algorithms.combo import Combo
 from ..algorithms.continual import Continual
+from ..algorithms.gepa_prompt import GepaPrompt
 from ..algorithms.on_policy import conversation_of
 from ..backends.client import ModelSpec
 from ..backends.mock.backend import MockBackend
@@ -196,7 +197,7 @@ class _Look:
         self._add_evaluations()
         return self.found
 
-    def _stages(self) -> list[tuple[BaseAlgorithm, list[Row]]]:
+    def _stages(self) -> list[tuple[BaseAlgorithm | GepaPrompt, list[Row]]]:
         """Every recipe of the run with its rows; none where the algorithm has a loop of its own."""
         run, algorithm = self.run, build_algorithm(self.run)
         if run.continual is not None and isinstance(algorithm, Continual):
@@ -204,12 +205,13 @@ class _Look:
         rows = self.load(run.data) if run.data else []
         if isinstance(algorithm, Combo):
             each = [self.load(phase.data) if phase.data else rows for phase in algorithm.cfg.phases]
-            stages = zip(algorithm.stages, each, strict=True)
-            return [(stage, found) for stage, found in stages if isinstance(stage, BaseAlgorithm)]
-        return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm) else []
+            return list(zip(algorithm.stages, each, strict=True))
+        return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm | GepaPrompt) else []
 
-    def _plan(self, algorithm: BaseAlgorithm, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
+    def _plan(self, algorithm: BaseAlgorithm | GepaPrompt, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
         """What a recipe says that it would do with its rows; it is shown some of them."""
+        if isinstance(algorithm, GepaPrompt):
+            return algorithm.plan(rows)
         seed = self.run.seed
         services = RunServices(Observers([]), RunControl(), _sample_nothing, self.load, self.client, renderer, seed)
         algorithm.bind(
@@ -229,7 +231,7 @@ class _Look:
         found, answers = self.found, work.answers_trained * work.answer_tokens
         found.steps = None if found.steps is None else found.steps + work.steps
         found.tokens_trained += round(work.tokens_trained * self.scale.per_mock_token + answers)
-        found.step_lengths = list(work.step_lengths)
+        found.step_lengths = list(work.step_lengths) or found.step_lengths
         found.notes += [work.note] if work.note else []
         self._sample(work.answers_sampled, work.answer_tokens, work.answer_tokens)
 

@@ -10,10 +10,10 @@ from typing import Any
 from ..record.reader import UNFINISHED, ExperimentRecord
 from ..record.runs import RunRecord, add_spend
 from ..record.values import Object, items, number, text
-from ..redact import redact, redact_text
+from ..redact import redact_text
 from .outcome import Outcome, latest_score, outcome_of
 from .roots import shortest
-from .summarize import summarize
+from .summarize import summarize, without_secrets
 from .summary import ExperimentSummary
 
 _RESUMABLE = ("running", "killed", "interrupted", "budget", "failed")
@@ -65,7 +65,7 @@ def read_detail(folder: Path, summary: ExperimentSummary | None = None) -> Detai
     config, arms = record.config or {}, record.runs_on_disk
     outcome = outcome_of(record.conclusion, config, arms)
     decisions = [event.to_dict() for event in record.decisions]
-    return Detail(record, summary, redact(config), record.conclusion, outcome, arms, decisions)
+    return Detail(record, summary, without_secrets(config), record.conclusion, outcome, arms, decisions)
 
 
 def run_spend(detail: Detail, run: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..record.layout import ExperimentFiles
-from ..record.values import UNFINISHED, subfolders
+from ..record.values import UNFINISHED, mtime, subfolders
 from .cache import FRESHNESS, NewRow, Row, SummaryCache, make_row
 from .summary import ExperimentSummary
 
@@ -117,6 +117,8 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
             changed.append(name)
         elif row[1]:
             unfinished.append((name, row[2]))
+    if len(changed) > _BATCH:  # somebody may be watching: what is new comes first
+        changed.sort(key=lambda name: mtime(ExperimentFiles(root / name).journal) or 0.0, reverse=True)
     if changed or known:
         for begin in range(0, max(len(changed), 1), _BATCH):
             cache.write([_new_row(root, name) for name in changed[begin : begin + _BATCH]], known)

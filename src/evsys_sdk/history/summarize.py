@@ -24,7 +24,7 @@ _LONGEST_TEXT = 600
 def summarize(record: ExperimentRecord) -> ExperimentSummary:
     """One experiment in a few fields; `unfinished` is left to whoever asks when to tell running from killed."""
     config, arms, start = record.config or {}, record.runs, record.start
-    metadata, runs = part(config, "metadata"), config_runs(_without_secrets(config))
+    metadata, runs = part(config, "metadata"), config_runs(without_secrets(config))
     settings = {text(run.get("name")): settings_of(run) for run in runs}
     outcome = outcome_of(record.conclusion, config, arms)
     best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
@@ -73,9 +73,9 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
     )
 
 
-def _without_secrets(config: Object) -> Object:
-    """The config, which may be of a version that recorded what it was given; most need only a quick look."""
-    return redact(config) if is_suspicious(json.dumps(config)) else config
+def without_secrets(recorded: Object) -> Object:
+    """What may be of a version that recorded what it was given, as configs are; most needs only a quick look."""
+    return redact(recorded) if is_suspicious(json.dumps(recorded)) else recorded
 
 
 def run_results(record: ExperimentRecord, settings: Mapping[str, Settings], outcome: Outcome) -> list[RunResult]:

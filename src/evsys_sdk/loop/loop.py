@@ -23,6 +23,7 @@ from ..deploy.policy import load_policy
 from ..deploy.rollout import take_step
 from ..deploy.ship import roll_back, ship
 from ..errors import DataError, EvsysError
+from ..eval.verifier import build_verifier
 from ..experiment.experiment import Experiment
 from ..files import write_json, write_text
 from ..paths import project_root, workspace_dir
@@ -63,6 +64,8 @@ class Loop:
     def __init__(self, system: SystemConfig) -> None:
         self.system = system
         self.policy = load_policy(system.gate)  # what is wrong with it should show before anything is spent
+        if system.deploy.shadow is not None:
+            build_verifier(self.policy.rollout.shadow.verifier)
         self.folder = workspace_dir() / "loop" / system.name
         self.journal = self.folder / "steps.jsonl"
 

@@ -11,6 +11,8 @@ from ..config.base import Strict
 from ..config.building import check_params
 from ..config.specs import InferenceSpec
 from ..config.typed_file import load_settings
+from ..deploy.deployers.openai_server import OpenAIServer
+from ..errors import ConfigError, Problem
 from ..registry import get_inference
 from .names import check_name
 
@@ -106,6 +108,10 @@ def load_system(path: str | Path) -> SystemConfig:
     system = load_settings(path, SystemConfig)
     check_name(system.name, "a system")
     check_name(system.traces.store, "a store of traces")
+    if system.deploy.shadow is not None and system.deploy.to != OpenAIServer.name:
+        problem = f"only {OpenAIServer.name} has shadows"
+        hint = f"Deploy to {OpenAIServer.name}, or leave shadow out."
+        raise ConfigError(Problem(problem, path="deploy.shadow", value=system.deploy.shadow, hint=hint))
     if (asked := system.decide.opinion) is not None:
         check_params(get_inference(asked.kind), asked.params, path="decide.opinion.params")
     return system

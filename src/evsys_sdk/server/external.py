@@ -10,8 +10,10 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,6 +21,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import FileResponse
 
+from ..errors import EvsysError
 from .answer import Refusal
 from .checkpoints import EXTERNAL, Checkpoints, Place
 
@@ -43,6 +46,29 @@ class Signer:
             raise Refusal(403, _NOT_SIGNED)
         if until < time.time():
             raise Refusal(403, "this address has expired. Ask for the addresses again.")
+
+
+def read_recipients(texts: Sequence[str]) -> list[Any]:
+    """Whom files are encrypted to, by their public keys of the `age` format."""
+    try:
+        pyrage: Any = import_module("pyrage")
+    except ImportError:
+        raise EvsysError(
+            "age_encryption_recipients: this server cannot encrypt. Install pyrage where it runs (pip install pyrage), "
+            "or leave it out."
+        ) from None
+    try:
+        return [pyrage.x25519.Recipient.from_str(text) for text in texts]
+    except Exception:  # the package has an error of its own for each way of being wrong
+        raise EvsysError("age_encryption_recipients: not all of them are X25519 keys that begin with age1.") from None
+
+
+def encrypt_folder(folder: Path, recipients: Sequence[Any]) -> None:
+    """Leave nothing but encrypted files; one that is half written is never listed under the name of a whole one."""
+    pyrage: Any = import_module("pyrage")
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        pyrage.encrypt_file(str(path), f"{path}.age", list(recipients))
+        path.unlink()
 
 
 def addresses(checkpoints: Checkpoints, signer: Signer, place: Place, root: str) -> dict[str, Any]:

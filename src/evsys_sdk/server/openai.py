@@ -52,7 +52,8 @@ async def chat_completions(service: Service, request: Request, body: bytes) -> R
     chat = _Chat(asked, drawing, Envelope("chat.completion", offered.name), with_tools)
 
     def follow_up() -> None:
-        if offered.shadow and service.shadows is not None:
+        if offered.shadow and service.can_shadow(offered.shadow):
+            assert service.shadows is not None
             draw = partial(_draw_shadow, service, asked, offered.shadow)
             service.shadows.add(chat.envelope.full_id, offered.shadow, asked.messages, draw, size=len(body))
 
@@ -136,7 +137,8 @@ async def feedback(service: Service, request: Request, body: bytes) -> Response:
         raise OpenAIRefusal(404, "this server keeps no traces that feedback could be about. Start it with --traces.")
     fields = read_object(body)
     try:
-        taken = await asyncio.to_thread(service.log.take_feedback, fields)
+        async with service.feedback_turn:  # it may wait, and threads are few
+            taken = await asyncio.to_thread(service.log.take_feedback, fields)
     except EvsysError as error:
         raise OpenAIRefusal(400, str(error)) from None
     if taken is None:

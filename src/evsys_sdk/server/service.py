@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
@@ -23,7 +24,7 @@ from .answer import Refusal, answer_failure, answer_json
 from .catalog import Catalog, EmptyCatalog
 from .checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
 from .engine import Engine
-from .external import Signer
+from .external import Signer, encrypt_folder, read_recipients
 from .fair_share import FairShare
 from .futures import Futures
 from .memory import Memory
@@ -56,10 +57,14 @@ class Service:
     log: TraceLog | None = None
     """Who keeps what is said; without one there is nothing that shadow answers could be compared by."""
     shadows: Shadows | None = field(init=False)
+    feedback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Who holds it sends feedback."""
     signer: Signer = field(default_factory=Signer)
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _told: set[str] = field(default_factory=set[str])
+    """Shadows of which was said that they are asked nothing."""
     _sampling: int = 0
     """Requests of OpenAI's API that are being answered."""
 
@@ -79,6 +84,13 @@ class Service:
             yield
         finally:
             self._sampling -= 1
+
+    def can_shadow(self, candidate: str) -> bool:
+        """Whether answers that nobody sees can be kept; that they cannot is said once."""
+        if self.shadows is None and candidate not in self._told:
+            self._told.add(candidate)
+            get_logger(__name__).warning("%s is to be a shadow, but nothing is kept here. Use --traces.", candidate)
+        return self.shadows is not None
 
     def check_sampling_room(self) -> None:
         """Refuse a request beyond what may wait."""
@@ -189,24 +201,33 @@ class Service:
     def save_external(self, request: requests.SaveExternal) -> dict[str, Any]:
         """Weights as files, which other programs fetch by signed addresses."""
         model = self.sessions.model(request.model_id)
+        recipients: list[Any] = []
         if request.age_encryption_recipients and not model.turns.seen(request.seq_id):
-            raise model.refuse(
-                request.seq_id, EvsysError("age_encryption_recipients: files are not encrypted here. Leave it out.")
-            )
-        return self._save_sampler(model, request, EXTERNAL)
+            try:
+                recipients = read_recipients(request.age_encryption_recipients)
+            except EvsysError as error:
+                raise model.refuse(request.seq_id, error) from None
+        return self._save_sampler(model, request, EXTERNAL, recipients)
 
     def _save_sampler(
-        self, model: ServedModel, request: requests.SaveForSampler | requests.SaveExternal, kind: str
+        self,
+        model: ServedModel,
+        request: requests.SaveForSampler | requests.SaveExternal,
+        kind: str,
+        recipients: Sequence[Any] = (),
     ) -> dict[str, Any]:
-        """Keep the weights to sample from under a name of a kind, which must be free."""
+        """Keep the weights to sample from under a name of a kind, which must be free; encrypted where that is asked."""
         name = request.path or f"{request.seq_id:06d}"
         place = Place(model.model_id, kind, name)
 
+        def keep(sampler: SamplingClient) -> Response:
+            if recipients:
+                encrypt_folder(Path(sampler.ref), recipients)
+            return self._named(place, sampler.ref, model, request, overwrite=False)
+
         def start() -> Operation[Response]:
             self._check_free(place, overwrite=False)
-            return model.client.sampler(f"{request.seq_id:06d}-{name}").then(
-                lambda sampler: self._named(place, sampler.ref, model, request, overwrite=False)
-            )
+            return model.client.sampler(f"{request.seq_id:06d}-{name}").then(keep)
 
         return {"request_id": model.submit(request.seq_id, start)}
 

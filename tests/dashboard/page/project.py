@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import struct
 import zlib
 from contextlib import chdir
@@ -16,10 +17,14 @@ from evsys_sdk.config import ExperimentConfig
 from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.experiment.conclusion.write import conclude
 from evsys_sdk.history.notes import invalidate
+from evsys_sdk.loop.loop import Loop
+from evsys_sdk.loop.system import load_system
+
+from ...loop.scenario import add_chapter, write_system
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ROWS, TASKS = EXAMPLES / "01_quickstart/data/train.jsonl", EXAMPLES / "03_benchmark/data/test.jsonl"
-TRAIN = "data/train.jsonl"
+TRAIN, TEST = "data/train.jsonl", "data/test.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 
@@ -30,7 +35,7 @@ def make_project(root: Path) -> dict[str, str]:
     runs = [_sweep, _too_hot, _rl, _continual, _search, _invalid]
     found: dict[str, str] = {}
     for make in runs:
-        config = ExperimentConfig.model_validate({"output_dir": str(root / "outputs")} | make())
+        config = ExperimentConfig.model_validate({"output_dir": "outputs"} | make())
         with chdir(root):
             Experiment(config).run()
         found[config.name] = experiment_id(root / "outputs" / config.name)
@@ -41,10 +46,44 @@ def make_project(root: Path) -> dict[str, str]:
     return found
 
 
+def make_looped(root: Path) -> None:
+    """A closed loop: one round shipped, one refused, and one that waits for a person."""
+    with chdir(root):
+        write_system(root)
+        for chapter in ("1-good", "2-poisoned"):
+            add_chapter(root, chapter)
+            list(Loop(load_system("system.yaml")).steps())
+        system = Path("system.yaml")
+        system.write_text(system.read_text("utf-8") + "approve: [experiment]\n", "utf-8")
+        add_chapter(root, "3-novel")
+        list(Loop(load_system("system.yaml")).steps())
+
+
+def make_decided(root: Path) -> str:
+    """An experiment that ends as soon as its claim is decided, which takes it more than one look; returns its id."""
+    _write_rows(root / TRAIN)
+    claim = {"claim": "Eleven steps route better than nine.", "metric": "pass@1", "baseline": "short"}
+    config = {
+        "name": "decided",
+        "output_dir": "outputs",
+        "metadata": {"hypothesis": claim, "success_metric": "pass@1", "benchmark": [_benchmark(30)]},
+        "n_repeats": 10,
+        "until": "decided",
+        "runs": [
+            _run(name, {"max_steps": steps, "batch_size": 16, "learning_rate": 3e-3})
+            for name, steps in (("short", 9), ("long", 11))
+        ],
+    }
+    with chdir(root):
+        Experiment(ExperimentConfig.model_validate(config)).run()
+    return experiment_id(root / "outputs" / "decided")
+
+
 def _write_rows(target: Path) -> None:
-    """Rows to train on that do not hold a task: an experiment is not flagged unless it means to be."""
+    """Rows to train on and tasks; no row holds a task, so that no experiment is flagged unless it means to be."""
     tasks = [json.loads(line)["query"].casefold() for line in TASKS.read_text("utf-8").splitlines()]
     target.parent.mkdir(parents=True)
+    shutil.copy(TASKS, target.with_name(Path(TEST).name))
     with target.open("w", encoding="utf-8") as file:
         for line in ROWS.read_text("utf-8").splitlines():
             query = json.loads(line)["query"].casefold()
@@ -84,7 +123,7 @@ def _run(name: str, params: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def _benchmark(n_tasks: int = 16, **changes: Any) -> dict[str, Any]:
-    entry = {"name": "routing", "path": str(TASKS), "split": "test", "metrics": ["pass@1"], "max_tokens": 32}
+    entry = {"name": "routing", "path": TEST, "split": "test", "metrics": ["pass@1"], "max_tokens": 32}
     return entry | {"n_tasks": n_tasks} | changes
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -18,10 +20,11 @@ from playwright.sync_api import sync_playwright
 from evsys_sdk.dashboard.local import LocalRecords
 from evsys_sdk.dashboard.server.app import local_app
 from evsys_sdk.dashboard.server.auth import LocalGate
+from evsys_sdk.loop.page import read_loops
 
 from ..serving import running_app
 from .conftest import Site, Tab, find_chromium
-from .project import make_project
+from .project import make_decided, make_looped, make_project
 
 SCREENS = {
     "experiments": "/",
@@ -39,39 +42,55 @@ SCREENS = {
     "failed": "/e/{too-hot}",
     "arm": "/e/{sweep}/a/s__max_steps20__seed42",
 }
+OF_A_LOOP = {"loops": "/loops", "looks": "/e/{decided}"}
 NARROW = ("experiments", "experiment", "rollouts")
-COLOURS = 64  # enough for a page of flat colours; keeps the repository small
+COLOURS = 96  # enough for a page of flat colours; keeps the repository small
 
 
 def main(target: Path) -> None:
+    target = target.resolve()
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        root = Path(folder) / "router"
-        root.mkdir()
-        ids = make_project(root)
-        gate, source = LocalGate(), LocalRecords([root / "outputs"], root)
+        router, support = Path(folder) / "router", Path(folder) / "support"
+        router.mkdir()
+        support.mkdir()
+        ids = make_project(router)
+        make_looped(support)
+        ids["decided"] = make_decided(support)
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
-        with running_app(lambda hosts: local_app(source, gate, hosts, name="router")) as server:
-            for scheme in ("light", "dark"):
-                for suffix, width, height in ((scheme, 1280, 800), (f"narrow-{scheme}", 390, 780)):
-                    view = {"width": width, "height": height}
-                    context = browser.new_context(
-                        viewport=view, color_scheme=scheme, reduced_motion="reduce", locale="en-GB"
-                    )
-                    tab = Tab(context, Site(server.url, gate.token))
-                    tab.sign_in()
-                    for name in SCREENS if width > 1000 else NARROW:
-                        tab.open(SCREENS[name].format(**ids)).wait_for_timeout(400)
-                        take(tab, target / f"{name}-{suffix}.png")
-                    context.close()
+        for root, screens in ((router, SCREENS), (support, OF_A_LOOP)):
+            gate, source = LocalGate(), LocalRecords([root / "outputs"], root)
+            with chdir(root), _serve(source, gate, root.name) as server:
+                addresses = {name: one.format(**ids) for name, one in screens.items()}
+                show(browser, Site(server.url, gate.token), addresses, target)
         browser.close()
+
+
+def _serve(source: LocalRecords, gate: LocalGate, name: str) -> Any:
+    return running_app(lambda hosts: local_app(source, gate, hosts, name=name, loops=read_loops))
+
+
+def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> None:
+    """Every screen in both schemes; those that matter on a telephone also as it shows them."""
+    for scheme in ("light", "dark"):
+        for suffix, width, height in ((scheme, 1280, 800), (f"narrow-{scheme}", 390, 780)):
+            view = {"width": width, "height": height}
+            context = browser.new_context(viewport=view, color_scheme=scheme, reduced_motion="reduce", locale="en-GB")
+            tab = Tab(context, site)
+            tab.sign_in()
+            for name in screens if width > 1000 else screens.keys() & NARROW:
+                tab.open(screens[name]).wait_for_timeout(400)
+                take(tab, target / f"{name}-{suffix}.png")
+            context.close()
 
 
 def take(tab: Tab, file: Path) -> None:
     tab.page.screenshot(path=file)
     with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        # This method keeps colours of few points, as those of the verdicts are; the usual one mixes them with others.
+        few = Image.Quantize.MAXCOVERAGE
+        small = picture.convert("RGB").quantize(COLOURS, method=few, dither=Image.Dither.NONE)
     small.save(file, optimize=True)
     print(f"{file}  {file.stat().st_size // 1024} kB")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ pytest.importorskip("playwright")
 pytestmark = pytest.mark.dashboard
 
 from playwright.sync_api import expect  # noqa: E402
+
+from evsys_sdk.dashboard import local_index  # noqa: E402
+from evsys_sdk.history.index import HistoryIndex  # noqa: E402
+from tests.history.recorded import write_experiment  # noqa: E402
 
 from .conftest import Tab  # noqa: E402
 from .project import HOSTILE  # noqa: E402
@@ -281,3 +287,45 @@ def test_an_experiment_that_is_not_there_says_so(tab: Tab) -> None:
     expect(page.get_by_role("alert")).to_contain_text("there is no experiment 'unknown-1234' here")
     assert len(tab.complaints) == 1  # the browser itself reports every 404
     tab.complaints.clear()
+
+
+def test_what_each_look_at_a_claim_found_stands_beside_the_conclusion(
+    tmp_path: Path, open_tab: Callable[..., Tab]
+) -> None:
+    look = {"time": 1.0, "kind": "looked", "of": 3, "error": 0.0047, "chance": 0.972}
+    looks = [
+        look | {"id": "l1", "look": 1, "seeds": 4, "verdict": "inconclusive", "ends": False, "why": "not decided"},
+        look | {"id": "l2", "look": 2, "seeds": 7, "verdict": "supported", "ends": True, "why": "`changed` is better"},
+    ]
+    write_experiment(tmp_path / "outputs", "careful", verdict="supported", events=looks)
+    page = open_tab(tmp_path).open("/e/careful-0a1b2c3d")
+    rows = page.get_by_role("group", name="looks at the claim").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text(re.compile(r"1 of 3\s*4\s*0\.470 %\s*97\.2 %\s*goes on"))
+    expect(rows.nth(1)).to_contain_text("changed is better")
+    expect(rows.nth(1).locator(".mark")).to_have_text("supported")
+
+
+def test_rows_and_progress_are_shown_while_a_large_project_is_read(
+    tmp_path: Path, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        write_experiment(tmp_path / "outputs", name)
+    HistoryIndex([tmp_path / "outputs"]).close()  # what an earlier look has left
+    write_experiment(tmp_path / "outputs", "third")
+    monkeypatch.setattr(local_index, "_MANY", 1)
+    may_read = threading.Event()
+
+    class Held(HistoryIndex):
+        def __init__(self, roots: Any, *, refresh: bool = True) -> None:
+            assert not refresh or may_read.wait(60)
+            super().__init__(roots, refresh=refresh)
+
+    monkeypatch.setattr(local_index, "HistoryIndex", Held)
+    page = open_tab(tmp_path).open("/")
+    rows = page.locator(".experiments .line:not(.head)")
+    expect(rows).to_have_count(2)
+    expect(page.get_by_text("reading the record: 2 of 3 experiments")).to_be_visible()
+    may_read.set()
+    expect(rows).to_have_count(3, timeout=20_000)
+    expect(page.get_by_text("reading the record")).to_have_count(0)

@@ -18,22 +18,14 @@ from playwright.sync_api import expect  # noqa: E402
 from evsys_sdk.loop.loop import Loop  # noqa: E402
 from evsys_sdk.loop.system import load_system  # noqa: E402
 
-from ...loop.scenario import add_chapter, write_system  # noqa: E402
 from .conftest import Tab  # noqa: E402
+from .project import make_looped  # noqa: E402
 
 
 @pytest.fixture
 def looped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One round shipped, one refused, and one that waits for a person."""
     monkeypatch.chdir(tmp_path)
-    write_system(tmp_path)
-    for chapter in ("1-good", "2-poisoned"):
-        add_chapter(tmp_path, chapter)
-        list(Loop(load_system("system.yaml")).steps())
-    system = Path("system.yaml")
-    system.write_text(system.read_text("utf-8") + "approve: [experiment]\n", "utf-8")
-    add_chapter(tmp_path, "3-novel")
-    list(Loop(load_system("system.yaml")).steps())
+    make_looped(tmp_path)
     return tmp_path
 
 

@@ -6,7 +6,7 @@ import { plural, shortPath, show, signed, value, clock, compact, duration, score
 import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
 import { Control } from "../parts/Control";
-import { Outcome, toneOf, verdictTone, verdictWord } from "../parts/marks";
+import { Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
 import { labelOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 import { Forest } from "../plots/Forest";
@@ -144,11 +144,11 @@ const Looks = ({ looks }: { looks: Look[] }) => (
               {one.look} of {one.of}
             </td>
             <td className="number">{one.seeds}</td>
-            <td className="number" title="how often luck alone may pass at this look">{one.error ? show(one.error) : "–"}</td>
+            <td className="number" title="how often luck alone may pass at this look">{one.error ? `${show(100 * one.error)} %` : "–"}</td>
             <td className="number" title="of being supported at the last look">{one.chance === null ? "–" : `${show(100 * one.chance)} %`}</td>
             <td>
-              {one.ends ? <strong style={{ color: verdictTone(one.verdict) }}>{verdictWord(one.verdict) || "it ends"}</strong> : "goes on"}
-              <p className="small quiet">{one.why.replaceAll("`", "")}</p>
+              {one.ends ? <Verdict verdict={one.verdict} /> : <span className="quiet">goes on</span>}
+              {one.ends && <p className="small quiet">{one.why.replaceAll("`", "")}</p>}
             </td>
           </tr>
         ))}

@@ -5,7 +5,7 @@ import type { LoopPage, LoopRound, LoopStep } from "../api/types";
 import { clock, plural, usd } from "../format";
 import { href } from "../location";
 import { Answer, Command, Empty } from "../parts/basics";
-import { toneOf } from "../parts/marks";
+import { State } from "../parts/marks";
 
 export function LoopsPage() {
   const query = useLoops();
@@ -69,55 +69,56 @@ function Loop({ loop }: { loop: LoopPage }) {
   );
 }
 
-const TONES: { [outcome: string]: string } = { shipped: "supported", refused: "refuted", failed: "refuted", "rolled back": "promising" };
-
-const Rounds = ({ rounds }: { rounds: LoopRound[] }) => (
-  <div className="scroll-x" tabIndex={0} role="group" aria-label="rounds">
-    <table>
-      <thead>
-        <tr>
-          <th className="number">round</th>
-          <th>outcome</th>
-          <th>decision</th>
-          <th className="number">rows</th>
-          <th className="number">tasks</th>
-          <th>experiment</th>
-          <th>gate</th>
-          <th>deployment</th>
-          <th>approved</th>
-        </tr>
-      </thead>
-      <tbody>
-        {rounds.map((one) => (
-          <tr key={one.round}>
-            <td className="number">{one.round}</td>
-            <td style={toneOf(TONES[one.outcome ?? ""] ?? "quiet")}>
-              {one.outcome ?? `next: ${one.stage}`}
-              {one.reason && <p className="small quiet">{one.reason}</p>}
-            </td>
-            <td className="small">
-              {one.decision}
-              {Object.entries(one.left_out).map(([reason, count]) => (
-                <p key={reason} className="quiet">
-                  left out {count}: {reason}
-                </p>
-              ))}
-            </td>
-            <td className="number">{one.rows}</td>
-            <td className="number">{one.tasks}</td>
-            <td>{one.experiment_id ? <a href={href(["e", one.experiment_id])}>{one.experiment ?? one.experiment_id}</a> : one.experiment}</td>
-            <td>
-              {one.verdict}
-              {one.checks.length > 0 && <Checks round={one} />}
-            </td>
-            <td>{one.deployment}</td>
-            <td>{one.approvals.join(", ")}</td>
+function Rounds({ rounds }: { rounds: LoopRound[] }) {
+  const approved = rounds.some((one) => one.approvals.length);
+  return (
+    <div className="scroll-x" tabIndex={0} role="group" aria-label="rounds">
+      <table className="tall">
+        <thead>
+          <tr>
+            <th className="number">round</th>
+            <th>outcome</th>
+            <th>decision</th>
+            <th className="number">rows</th>
+            <th className="number">tasks</th>
+            <th>experiment</th>
+            <th>gate</th>
+            <th>deployment</th>
+            {approved && <th>approved</th>}
           </tr>
-        ))}
-      </tbody>
-    </table>
-  </div>
-);
+        </thead>
+        <tbody>
+          {rounds.map((one) => (
+            <tr key={one.round}>
+              <td className="number">{one.round}</td>
+              <td>
+                {one.outcome ? <State status={one.outcome} /> : <>next: {one.stage}</>}
+                {one.reason && <p className="small quiet">{one.reason}</p>}
+              </td>
+              <td className="small">
+                {one.decision.replace(/^yes: /, "")}
+                {Object.entries(one.left_out).map(([reason, count]) => (
+                  <p key={reason} className="quiet">
+                    left out {count}: {reason}
+                  </p>
+                ))}
+              </td>
+              <td className="number">{one.rows}</td>
+              <td className="number">{one.tasks}</td>
+              <td className="nowrap">{one.experiment_id ? <a href={href(["e", one.experiment_id])}>{one.experiment ?? one.experiment_id}</a> : one.experiment}</td>
+              <td>
+                {one.verdict}
+                {one.checks.length > 0 && <Checks round={one} />}
+              </td>
+              <td>{one.deployment}</td>
+              {approved && <td>{one.approvals.join(", ")}</td>}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
 
 const Checks = ({ round }: { round: LoopRound }) => (
   <details open={round.verdict !== "pass"}>

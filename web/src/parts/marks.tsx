@@ -26,6 +26,9 @@ const STATES: { [status: string]: Look } = {
   interrupted: { word: "interrupted", tone: "promising", shape: "bar" },
   cancelled: { word: "stopped", tone: "promising", shape: "bar" },
   budget: { word: "out of budget", tone: "promising", shape: "bar" },
+  shipped: { word: "shipped", tone: "supported", shape: "disc" },
+  refused: { word: "refused", tone: "refuted", shape: "cross" },
+  "rolled back": { word: "rolled back", tone: "promising", shape: "bar" },
   damaged: { word: "damaged", tone: "invalid", shape: "triangle" },
 };
 

@@ -112,6 +112,8 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
         yield f"Runs have between {min(seeds)} and {max(seeds)} scored seeds."
     if seeds == {2}:
         yield "Two seeds a run tell little about how far a third would lie from them."
+    if len(report.lent) < report.n_offered:
+        yield "Seeds lie further apart here than those of earlier runs did, so that the noise of those was not counted."
     yield from _unchanging_seeds(report.runs)
     for run in evidence.runs:
         if run.name in report.runs and run.problems:

@@ -15,7 +15,7 @@ import numpy as np
 from ..hypothesis import Claim
 from ..statistics.attempts import attempt_error, look_errors
 from ..statistics.power import Prospect
-from ..statistics.reference import ERROR, Reference, detectable_effect, reference_of
+from ..statistics.reference import ERROR, Reference, adjust_to_rate, detectable_effect, reference_of
 from ..statistics.two_level import Differences, RunScores, SeedNoise, compare
 from ..statistics.winner import shrunk
 from .evidence import Evidence
@@ -67,11 +67,16 @@ class Analysis:
     @property
     def detectable(self) -> float | None:
         """The smallest effect of a typical run that this experiment would have seen in 80 % of repetitions."""
-        if self.last_look is not None and (prospect := self.prospect) is not None:
-            return prospect.detectable(self.last_look[0], error=self.last_look[1])
         if self.differences is None or self.reference is None or self.critical is None:
             return None
-        return detectable_effect(self.differences, self.reference, self.critical)
+        if self.last_look is not None and (prospect := self.prospect) is not None:
+            effect = prospect.detectable(self.last_look[0], error=self.last_look[1])
+        else:
+            effect = detectable_effect(self.differences, self.reference, self.critical)
+        base = self.baseline_scores
+        if base is None or not self.question.is_rate:
+            return effect
+        return adjust_to_rate(effect, base.mean, self.question.sign, trained_baseline=base.trained)
 
     @property
     def prospect(self) -> Prospect | None:

@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..statistics.two_level import FloatArray, IntArray, RunScores
+from ..statistics.two_level import FloatArray, IntArray, RunScores, is_noisier
 from .evidence import ArmEvidence, Evidence, LentNoise, Score, Scoring, SetKey
 from .question import Question, base_model_keys
 
@@ -48,7 +48,9 @@ class Measured:
     """Every run with its missing samples taken as wrong; empty where none is missing."""
     highest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
     lent: Sequence[LentNoise] = ()
-    """Noise of other experiments on the same set."""
+    """Noise of other experiments on the same set, as far as these runs are not noisier."""
+    n_offered: int = 0
+    """How many there are, with those that were too quiet."""
     labels: Mapping[str, IntArray] = field(default_factory=dict[str, IntArray])
     """Where the tasks say they come from, as numbers: key -> one for each task."""
 
@@ -115,11 +117,13 @@ def _by_task(
     clusters = _clusters(scorings.values(), common)
     rows = {arm: _row(score.per_task or {}, common) for arm, score in scores.items()}
     found = _measured(evidence, key, rows, unusable, clusters=clusters, by_task=True)
+    offered = _lent(evidence.lent, question.metric, scorings.values())
     found = replace(
         found,
         dropped_tasks=len(asked) - len(common),
         n_clusters=None if clusters is None else int(clusters.max()) + 1,
-        lent=_lent(evidence.lent, question.metric, scorings.values()),
+        lent=[one for one in offered if not is_noisier(list(found.runs.values()), one.noise)],
+        n_offered=len(offered),
         labels={} if clusters is not None else _labels(scorings.values(), common),
     )
     found = _with_base_model(found, base, [_row(score.per_task or {}, common) for score, _ in base])

@@ -37,6 +37,8 @@ _FEWEST_TO_PAIR = 4
 """Runs with the same seeds are paired by seed from this many on; for fewer, that would cost too much certainty."""
 _SHARED = 0.05
 """How seldom seeds that share nothing may look as much alike as they do."""
+_NOISIER = 0.1
+"""How seldom seeds that are as noisy as earlier ones may lie as far apart as they do, if those are to be believed."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,16 @@ def seed_noise(runs: Sequence[RunScores], *, lent: Sequence[SeedNoise] = ()) -> 
     return SeedNoise(between, explained, df, paired)
 
 
+def is_noisier(runs: Sequence[RunScores], earlier: SeedNoise) -> bool:
+    """Whether the seeds of these runs lie further apart than earlier ones of other runs, by more than luck explains.
+
+    A recipe may be less stable than what was trained before. Noise that was seen then would make it look certain.
+    """
+    own = seed_noise(runs)
+    usual = max(earlier.between, earlier.explained)  # seeds that agree by chance still gave other answers
+    return own is not None and usual > 0 and f_above(own.between / usual, own.df, earlier.df) < _NOISIER
+
+
 def compare(
     baseline: RunScores, candidates: Sequence[RunScores], *, lent: Sequence[SeedNoise] = ()
 ) -> Differences | None:
@@ -236,7 +248,6 @@ def _spread(
         shares=np.array([_seed_share(run) for run in candidates]),
         base_share=_seed_share(baseline),
         base_df=0 if own[0] is None else baseline.n_seeds - 1,
-        lent=bool(lent),
     )
 
 

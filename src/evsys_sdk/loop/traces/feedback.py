@@ -70,7 +70,8 @@ def read_feedback(folder: Path) -> Joined:
 def join_feedback(trace: dict[str, Any], given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A trace with what was said about it later; its reward is the mean of all that counts."""
     corrections = [line[CORRECTION] for line in given.values() if CORRECTION in line]
-    told = [*trace["feedback"], *(_tell(line) for line in given.values() if line.get("value") is not None)]
+    told = [one for one in trace["feedback"] if one["name"] not in given]
+    told += [_tell(line) for line in given.values() if line.get("value") is not None]
     joined = dict(trace)
     if corrections:  # the answer is as good as what it should have been, or it is not
         answer = trace["messages"][-1]["content"]

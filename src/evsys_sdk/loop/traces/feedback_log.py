@@ -27,12 +27,14 @@ from ...redact import redact
 from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
 from .personal import Pseudonyms
 from .reading import FORMATS, Counts, read_file
-from .rounds import read_rounds, taken_in
+from .rounds import read_rounds, rounds_file, taken_in
 from .store import LiveStore
 from .trace import RewardRule, Trace
 
 _MOST_NAMES: Final = 20
 """Kinds of feedback about one answer; beyond, somebody fills the disk."""
+_MOST_TIMES: Final = 50
+"""Changes of mind about one of them."""
 _SHOWN: Final = 10
 _ALIASES: Final = {"id": "response_id", "trace_id": "response_id", "score": "value", "feedback": "value"}
 """What files call these fields, where they do not have them by their own names."""
@@ -88,15 +90,16 @@ class FeedbackLog:
     def _add(self, out: JsonlFile, one: GivenFeedback, trace: str, via: str, report: FeedbackReport) -> None:
         line = self._clean(one.to_line(trace, self._rules))
         said = self._said.setdefault(trace, {})
-        before = said.get(one.name)
+        name = line["name"]
+        before = said.get(name)
         if before is not None and all(before.get(key) == line.get(key) for key in ("value", "comment", CORRECTION)):
             report.known += 1
-        elif before is None and len(said) >= _MOST_NAMES:
+        elif (before is None and len(said) >= _MOST_NAMES) or (times := (before or {}).get("times", 0)) >= _MOST_TIMES:
             report.crowded += 1
         else:
-            line |= {"time": time.time(), "via": via}
+            line |= {"time": time.time(), "via": via, "times": times + 1}
             out.append(line)
-            said[one.name] = line
+            said[name] = line
             report.added += 1
             report.changed += before is not None
             report.late += trace in self._taken
@@ -115,9 +118,9 @@ class FeedbackLog:
         """Read again what others have added."""
         if self._file.stat().st_size != self._end:
             self._said = read_feedback(self._file.parent)
-        rounds = read_rounds(self._live.store.name)
-        if len(rounds) != self._rounds:
-            self._taken, self._rounds = taken_in(rounds), len(rounds)
+        rounds = rounds_file(self._live.store.name)
+        if (size := rounds.stat().st_size if rounds.is_file() else 0) != self._rounds:
+            self._taken, self._rounds = taken_in(read_rounds(self._live.store.name)), size
 
 
 def import_feedback(
@@ -151,7 +154,7 @@ def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _said_in(line: Mapping[str, Any]) -> list[str]:
-    return [key for key in ("value", "comment", CORRECTION) if isinstance(line.get(key), str)]
+    return [key for key in ("name", "value", "comment", CORRECTION) if isinstance(line.get(key), str)]
 
 
 def show_unknown(report: FeedbackReport) -> str:

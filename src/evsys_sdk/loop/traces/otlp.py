@@ -94,12 +94,13 @@ def split_spans(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def split_logs(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The log records of each span as a request of its own."""
-    found: dict[tuple[str, str], list[Any]] = {}
+    found: dict[tuple[str, ...], list[Any]] = {}
     for batch in as_list(request.get("resourceLogs")):
         for scope in as_list(as_object(batch).get("scopeLogs")):
             for record in as_list(as_object(scope).get("logRecords")):
-                fields = as_object(record)
-                found.setdefault((str(fields.get("traceId")), str(fields.get("spanId"))), []).append(record)
+                ids = tuple(str(as_object(record).get(name) or "") for name in ("traceId", "spanId"))
+                key = ids if all(ids) else ("", str(len(found)))  # without a span it stands for itself
+                found.setdefault(key, []).append(record)
     for records in found.values():
         yield {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
 

@@ -21,6 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self, override
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from ...errors import ConfigError, EvsysError, show
 from ...log import get_logger
 from ...server.settings import is_loopback
@@ -214,22 +216,23 @@ class _Handler(BaseHTTPRequestHandler):
     def _take_logs(self, request: Mapping[str, Any]) -> ImportReport:
         """Conversations in log records, and what was thought of such as are in the store."""
         receiver = self.server.receiver
-        records, given = list[dict[str, Any]](), list[GivenFeedback]()
+        records, given, bad = list[dict[str, Any]](), list[GivenFeedback](), list[str]()
         for record in split_logs(request):
             [span] = otel.group_logs(record)
             judged = otel.read_evaluations(span)
             if judged is None:
                 records.append(record)
-            id = f"{span['traceId']}/{span['spanId']}"
-            given += [
-                GivenFeedback(response_id=id, name=one.name[:64], value=one.value, comment=one.comment[:4000])
-                for one in judged or ()
-                if isinstance(one.value, bool | int | float | str) and len(str(one.value)) <= 200
-            ]
+            for one in judged or ():
+                told = {"name": one.name[:64], "value": one.value, "comment": one.comment[:4000]}
+                try:
+                    given.append(GivenFeedback(response_id=f"{span['traceId']}/{span['spanId']}", **told))
+                except ValidationError:
+                    bad.append("an evaluation has neither a number nor a word as its score")
         report = receiver.store.add(records, otel.NAME)
         unknown = receiver.feedback.add(given, via="otlp").unknown if given else []
-        for id in unknown:
-            report.counts.spoil(id, "an evaluation is of a span that is not among the traces")
+        bad += ["an evaluation is of a span that is not among the traces" for _ in unknown]
+        for reason in bad:
+            report.counts.spoil("log records", reason)
         return report
 
     def _refuse(self, error: Refusal) -> None:

@@ -35,6 +35,7 @@ FAILED: Final = "failed"
 _LONGEST: Final = 4_000_000
 _MOST_WAITING: Final = 10_000
 _AT_ONCE: Final = 500
+_LONGEST_WAIT_S: Final = 2.0
 
 type Event = MutableMapping[str, Any]
 type Receive = Callable[[], Awaitable[Event]]
@@ -48,7 +49,7 @@ class RequestLog:
     def __init__(self, store: LiveStore, rules: Sequence[RewardRule] = ()) -> None:
         self._store, self._shadows = store, LiveStore(store.store.shadows)
         self._feedback = FeedbackLog(store, rules=rules)
-        self._waiting: queue.Queue[_Heard | ShadowAnswer | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[_Heard | ShadowAnswer | threading.Event | None] = queue.Queue(_MOST_WAITING)
         self.dropped = 0
         self._missed = Counter[str]()
         """Candidate -> requests that its shadow did not get round to, and that are not noted yet."""
@@ -99,8 +100,10 @@ class RequestLog:
         return {"response_id": given.response_id, "state": state, "late": bool(report.late)}
 
     def settle(self) -> None:
-        """Wait until all that was said so far is in the store."""
-        self._waiting.join()
+        """Wait until all that was said so far is in the store, or for as long as can be expected of who waits."""
+        mark = threading.Event()
+        if self._keep(mark):
+            mark.wait(_LONGEST_WAIT_S)
 
     def close(self) -> None:
         """Write what is still waiting."""
@@ -109,11 +112,13 @@ class RequestLog:
         if self.dropped:
             get_logger(__name__).warning("%d exchanges came too quickly and are not among the traces", self.dropped)
 
-    def _keep(self, one: _Heard | ShadowAnswer) -> None:
+    def _keep(self, one: _Heard | ShadowAnswer | threading.Event) -> bool:
         try:
             self._waiting.put_nowait(one)
         except queue.Full:
-            self.dropped += 1
+            self.dropped += not isinstance(one, threading.Event)
+            return False
+        return True
 
     def _write(self) -> None:
         is_over = False
@@ -131,8 +136,9 @@ class RequestLog:
                 self._note_missed()
             except EvsysError as error:  # a full disk must not end the server
                 get_logger(__name__).error("%d traces could not be kept: %s", len(heard) + len(shadows), error)
-            for _ in found:
-                self._waiting.task_done()
+            for one in found:
+                if isinstance(one, threading.Event):
+                    one.set()
 
     def _note_missed(self) -> None:
         with self._lock:

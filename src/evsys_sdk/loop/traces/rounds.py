@@ -58,7 +58,12 @@ class Round:
 
 def read_rounds(name: str) -> list[dict[str, Any]]:
     """Every round of a store, oldest first, with the ids that it took."""
-    return list(read_records(TraceStore(name).folder / _ROUNDS))
+    return list(read_records(rounds_file(name)))
+
+
+def rounds_file(name: str) -> Path:
+    """Where the rounds of a store are kept; it may not exist yet."""
+    return TraceStore(name).folder / _ROUNDS
 
 
 def seal_round(

@@ -31,7 +31,8 @@ _USAGE = {
 }
 _CONVERSATION = ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id")
 _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
-EVALUATION = "gen_ai.evaluation.result"
+_JUDGED = "gen_ai.evaluation."
+EVALUATION = f"{_JUDGED}result"
 
 
 def is_mine(record: Mapping[str, Any]) -> bool:
@@ -113,10 +114,11 @@ def group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
                 ids = _hex(record.get("traceId")), _hex(record.get("spanId"))
                 time = record.get("timeUnixNano") or record.get("observedTimeUnixNano")
                 about = {"traceId": ids[0], "spanId": ids[1], "startTimeUnixNano": time}
-                span = found.setdefault(ids, {**about, "attributes": {}, "events": []})
+                key = ids if all(ids) else ("", str(len(found)))  # without a span it stands for itself
+                span = found.setdefault(key, {**about, "attributes": {}, "events": []})
                 name = record.get("eventName") or attributes.get("event.name") or ""
                 body = {"body": _value(record["body"])} if "body" in record else {}
-                span["attributes"] |= attributes
+                span["attributes"] |= {key: value for key, value in attributes.items() if _JUDGED not in key}
                 span["events"].append({"name": name, "attributes": {**attributes, **body}})
     return list(found.values())
 
@@ -228,8 +230,7 @@ def _from_events(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
 
 
 def _feedback(attributes: Mapping[str, Any], events: list[tuple[str, dict[str, Any]]]) -> Iterator[Feedback]:
-    told = [fields for _, fields in events]
-    for fields in told if any("gen_ai.evaluation.name" in one for one in told) else [attributes, *told]:
+    for fields in (attributes, *(fields for _, fields in events)):
         name = fields.get("gen_ai.evaluation.name")
         if isinstance(name, str):
             value = fields.get("gen_ai.evaluation.score.value", fields.get("gen_ai.evaluation.score.label"))
