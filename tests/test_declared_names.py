@@ -58,8 +58,8 @@ def test_the_keys_of_the_context_are_exactly_the_documented_ones() -> None:
     assert set(keys) == DOCUMENTED
 
 
-OTHER_PEOPLES = ("backends/local/", "backends/tinker/")
-"""Know how torch, transformers and tinker are made where those offer nothing public."""
+OTHER_PEOPLES = ("backends/fireworks/", "backends/local/", "backends/tinker/")
+"""Know how torch, transformers, tinker and fireworks are made where those offer nothing public."""
 OF_PYTHON = {
     ("eval/test_runner/values.py", "_fields"): "what a named tuple calls its fields, in public",
     ("redact.py", "_data"): "the environment as a plain dict, asked for every line; without it the environment itself",

@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {"batch_size": 4, "sampling": {"max_tokens": 8}}
 
 def shown_to_the_teacher(algorithm: SDFT, row: int) -> str:
     question, demonstration = algorithm.pairs[row]
-    return algorithm._shown(question, demonstration)[-1]["content"]  # pyright: ignore[reportPrivateUsage]
+    return algorithm._show_teacher(question, demonstration)[-1]["content"]  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_the_teacher_is_shown_question_and_demonstration(make_client: MakeClient, set_up: SetUp) -> None:

@@ -39,7 +39,7 @@ def test_tokens_and_rewards_are_those_of_the_inline_engine(
 
     def requests() -> list[RolloutRequest]:
         return [
-            RolloutRequest(task, sample, policy.seeded(task.task_id, sample), harness, verify)
+            RolloutRequest(task, sample, policy.with_seed(task.task_id, sample), harness, verify)
             for task in tasks
             for sample in range(3)
         ]

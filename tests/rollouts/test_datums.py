@@ -98,7 +98,7 @@ async def test_the_policy_has_not_moved_when_it_is_trained_on_its_own_samples(
         messages: list[Any] = [{"role": "user", "content": "choose one of: red, green, blue"}]
         turns: list[Turn] = []
         for _ in range(3):
-            turns.append(await policy.seeded(seed).act(messages))
+            turns.append(await policy.with_seed(seed).act(messages))
             messages += [turns[-1].message, {"role": "user", "content": "once more"}]
         data += rollout_datums(Rollout("t", seed, "ok", 1.0, turns), 1.0)
     output = await client.forward_backward(data, "importance_sampling")

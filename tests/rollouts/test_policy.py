@@ -50,7 +50,9 @@ async def test_a_turn_holds_the_tokens_and_the_probabilities_the_model_gives_the
 
 async def test_the_same_seed_and_conversation_give_the_same_answer_and_others_do_not(client: TrainingClient) -> None:
     policy = policy_of(client)
-    tokens = [(await policy.seeded("task", sample).act(QUESTION)).completion_tokens for sample in (0, 0, *range(1, 12))]
+    tokens = [
+        (await policy.with_seed("task", sample).act(QUESTION)).completion_tokens for sample in (0, 0, *range(1, 12))
+    ]
     assert tokens[0] == tokens[1]
     assert len({tuple(found) for found in tokens}) > 2
 
@@ -117,7 +119,7 @@ def test_rollouts_are_the_same_whatever_the_concurrency(
     policy = policy_of(client, params=SamplingParams(8), seed=5)
 
     def tokens(concurrency: int) -> list[Any]:
-        requests = [make_request(str(i), policy=policy.seeded(i), run=talk) for i in range(6)]
+        requests = [make_request(str(i), policy=policy.with_seed(i), run=talk) for i in range(6)]
         rollouts = make_engine(concurrency=concurrency).submit(requests).result(30)
         return [[(turn.completion_tokens, turn.logprobs) for turn in rollout.turns] for rollout in rollouts]
 

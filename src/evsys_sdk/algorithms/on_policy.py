@@ -110,7 +110,7 @@ class OnPolicyAlgorithm(BaseAlgorithm):
 
         async def answer(index: int, conversation: Sequence[Message]) -> Turn | None:
             try:
-                return await policy.seeded(step, index).act(conversation)
+                return await policy.with_seed(step, index).act(conversation)
             except ContextFullError:
                 return None
 
@@ -178,7 +178,7 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
             RolloutRequest(
                 task=task,
                 sample=sample,
-                policy=policy.seeded(iteration, task.task_id, sample),
+                policy=policy.with_seed(iteration, task.task_id, sample),
                 harness=self._harness,
                 verify=self.services.verify,
             )

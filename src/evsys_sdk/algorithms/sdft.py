@@ -90,7 +90,7 @@ class SDFT(OnPolicyAlgorithm):
         answered = [(pair, turn) for pair, turn in zip(pairs, answers, strict=True) if turn is not None]
         lessons = await ask_teacher(
             await self._current_teacher(step_idx),
-            [self.renderer.prompt(self._shown(*pair)) for pair, _ in answered],
+            [self.renderer.prompt(self._show_teacher(*pair)) for pair, _ in answered],
             [turn for _, turn in answered],
             top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
             context_length=self.client.capabilities.context_length,
@@ -107,7 +107,7 @@ class SDFT(OnPolicyAlgorithm):
         batch.rollouts = answer_rollouts(questions, names, answers, lessons, skip=self.cfg.skip_tokens)
         return batch
 
-    def _shown(self, messages: Sequence[Message], demonstration: str) -> list[Message]:
+    def _show_teacher(self, messages: Sequence[Message], demonstration: str) -> list[Message]:
         """The conversation as the teacher sees it: the demonstration is part of the question."""
         parts = {"{question}": text_of(messages[-1]), "{demonstration}": demonstration}
         # In one pass, because a question may itself hold what looks like a placeholder.

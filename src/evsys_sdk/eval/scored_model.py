@@ -62,7 +62,7 @@ class SamplerModel:
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
-        return policy.seeded("benchmark", task_id, sample)
+        return policy.with_seed("benchmark", task_id, sample)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class SamplerPolicy:
             cost_usd=price(TokenUsage(len(prompt), len(sample.tokens))) if price else None,
         )
 
-    def seeded(self, *parts: object) -> SamplerPolicy:
+    def with_seed(self, *parts: object) -> SamplerPolicy:
         """The same policy with a seed of its own, e.g. for one sample of one task at one step."""
         digest = hashlib.blake2b(repr((self.seed, *parts)).encode(), digest_size=7).digest()
         return replace(self, seed=int.from_bytes(digest))

@@ -55,7 +55,7 @@ class FireworksTrainingClient(TinkerTrainingClient):
                 scored.append(self._logprobs(self._pipeline.wait(self._pass("forward", data)), data))
             return self._pass("forward_backward", data, loss_fn, params)
 
-        def finished(answer: Any) -> ForwardBackwardOutput:
+        def convert_pass(answer: Any) -> ForwardBackwardOutput:
             outputs: Any = answer.loss_fn_outputs
             self._scores_backward = bool(outputs) and all("logprobs" in record for record in outputs)
             if not scored:
@@ -63,7 +63,7 @@ class FireworksTrainingClient(TinkerTrainingClient):
             value, metrics, _ = loss(data, scored[0])
             return ForwardBackwardOutput(value, scored[0], metrics)
 
-        return self._pipeline.submit("forward_backward", start, finished, changes_weights=True)
+        return self._pipeline.submit("forward_backward", start, convert_pass, changes_weights=True)
 
     def _answers_at_once(self, loss_fn: str | None) -> bool:
         return self._scores_backward and super()._answers_at_once(loss_fn)

@@ -140,14 +140,14 @@ def custom_loss(client: TrainingClient) -> bool:
     """Whether a loss of one's own has the gradient that it should: that of the named loss it repeats."""
 
     @numpy_loss
-    def repeated(data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
+    def repeat(data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
         value = -sum(float((datum.weights * lp).sum()) for datum, lp in zip(data, logprobs, strict=True))
         return 2 * value, {}, [-2 * datum.weights for datum in data]
 
     data, size = probe_data(client), GradientScale(client)
     named = size(lambda c: c.forward_backward(data, "cross_entropy"))
     try:
-        return _same(size(lambda c: c.forward_backward_custom(data, repeated)) / named, 2)
+        return _same(size(lambda c: c.forward_backward_custom(data, repeat)) / named, 2)
     except EvsysError:
         return False
 

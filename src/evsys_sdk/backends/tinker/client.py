@@ -115,11 +115,13 @@ class TinkerTrainingClient:
         """Store weights and optimizer on the server; returns the reference that `load_state` takes."""
         unused, ttl = state.make_name(name), self._session.config.checkpoint_ttl_s
 
-        def saved(answer: Any) -> str:
+        def convert_saved(answer: Any) -> str:
             state.write_sidecar(self._run_dir, unused, answer.path, self._session.base_url, self._adapter)
             return str(answer.path)
 
-        return self._pipeline.submit("save_state", lambda: self._training.save_state(unused, ttl_seconds=ttl), saved)
+        return self._pipeline.submit(
+            "save_state", lambda: self._training.save_state(unused, ttl_seconds=ttl), convert_saved
+        )
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
         """Go back to a stored state; without its optimizer, start the optimizer afresh."""
@@ -234,11 +236,11 @@ class TinkerTrainingClient:
             weighted = [replace(datum, weights=-gradient) for datum, gradient in zip(data, gradients, strict=True)]
             return self._pass("forward_backward", weighted)
 
-        def finished(answer: Any) -> ForwardBackwardOutput:
+        def convert_pass(answer: Any) -> ForwardBackwardOutput:
             return outputs[0]
 
         outputs: list[ForwardBackwardOutput] = []
-        return self._pipeline.submit(what, start, finished, changes_weights=True)
+        return self._pipeline.submit(what, start, convert_pass, changes_weights=True)
 
     def _convert_step(self, answer: Any) -> OptimStepOutput:
         reported: dict[str, Any] = answer.metrics or {}

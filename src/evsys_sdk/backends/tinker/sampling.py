@@ -57,13 +57,13 @@ class TinkerSamplingClient:
         wanted = wire_params(replace(params, seed=seed & ((1 << self._context.seed_bits) - 1)))
         tokens = wire_tokens(prompt)
 
-        def converted(response: Any) -> list[Sample]:
+        def convert_samples(response: Any) -> list[Sample]:
             samples = [_sample(sequence) for sequence in response.sequences]
             if len(samples) != num_samples:
                 raise BackendError(f"{num_samples} samples were asked for and {len(samples)} came back.")
             return samples
 
-        return self._ask("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), converted)
+        return self._ask("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), convert_samples)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Of each token given those before it, (N,); the first has none and is nan."""

@@ -142,9 +142,9 @@ def restore(old: Any, new: Any) -> None:
     if type(old) is not type(new):
         return
     if isinstance(old, list):
-        old[:] = [_kept(old[at], one) if at < len(old) else one for at, one in enumerate(new)]
+        old[:] = [_keep(old[at], one) if at < len(old) else one for at, one in enumerate(new)]
     elif isinstance(old, dict):
-        merged = {key: _kept(old[key], value) if key in old else value for key, value in new.items()}
+        merged = {key: _keep(old[key], value) if key in old else value for key, value in new.items()}
         old.clear()
         old.update(merged)
     elif isinstance(old, set):
@@ -154,7 +154,7 @@ def restore(old: Any, new: Any) -> None:
         old[:] = new
 
 
-def _kept(old: Any, new: Any) -> Any:
+def _keep(old: Any, new: Any) -> Any:
     if isinstance(old, (list, dict, set, bytearray)) and type(old) is type(new):
         restore(old, new)
         return old

@@ -77,7 +77,7 @@ def _import_own(module: str, *, otherwise: Any) -> Any:
     return sys.modules[module]
 
 
-def shadowed(test: str, space: dict[str, Any]) -> set[str]:
+def find_shadowed(test: str, space: dict[str, Any]) -> set[str]:
     """Builtin names that the solution defines anew and that a test uses without having said where from."""
     redefined = {name for name in space if hasattr(builtins, name)}
     if not redefined:
@@ -90,7 +90,7 @@ def shadowed(test: str, space: dict[str, Any]) -> set[str]:
 
 def run_test(test: str, solution: dict[str, Any]) -> None:
     """Run the statements of a test, then the test functions and test cases that it defines."""
-    if taken := sorted(shadowed(test, solution)):
+    if taken := sorted(find_shadowed(test, solution)):
         raise NotPlain(
             "the solution redefines {}, which the test uses; import it from `solution`".format(", ".join(taken))
         )

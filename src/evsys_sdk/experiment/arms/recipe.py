@@ -41,10 +41,10 @@ def prepare_backend(backend: Backend, run: RunConfig, algorithm: Algorithm, run_
     try:
         yield found
     finally:
-        _teardown(backend, found)
+        _tear_down(backend, found)
 
 
-def _teardown(backend: Backend, handles: dict[str, Any]) -> None:
+def _tear_down(backend: Backend, handles: dict[str, Any]) -> None:
     """Let go of the backend; what goes wrong now changes nothing about how the run went."""
     try:
         backend.teardown(handles)

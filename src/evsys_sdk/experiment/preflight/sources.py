@@ -81,7 +81,7 @@ def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> No
             pulled.complete = False
             break
     pulled.complete = pulled.complete and not raw.cut
-    if raw.is_exhausted and raw.ended_before(pulled.origins):
+    if raw.is_exhausted and raw.has_ended_before(pulled.origins):
         pulled.origins = [None] * len(pulled.rows)  # all rows were read before the first was made
     if not pulled.rows and pulled.complete:
         raise DataError(
@@ -150,7 +150,7 @@ class _Counted:
     def is_late(self) -> bool:
         return time.monotonic() > self._until
 
-    def ended_before(self, origins: list[int | None]) -> bool:
+    def has_ended_before(self, origins: list[int | None]) -> bool:
         """Whether a transform asked for all rows at once, so that the last one read says nothing about its rows."""
         return len(origins) > 1 and origins[0] == self.number
 

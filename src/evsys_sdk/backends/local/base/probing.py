@@ -37,11 +37,11 @@ def head_of(model: Any, output: Any, name: str) -> Head:
     products = products.to(output.weight.dtype)
     calls: list[int] = []
 
-    def crafted(module: Any, args: Any, result: Tensor) -> Tensor:
+    def craft(module: Any, args: Any, result: Tensor) -> Tensor:
         calls.append(1)
         return products.expand(result.shape)
 
-    hook = output.register_forward_hook(crafted)
+    hook = output.register_forward_hook(craft)
     try:
         with own_attention(model), torch.no_grad():
             tokens = torch.tensor([[0, 1]], device=products.device)
