@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .record_options import answer, chosen_filters, filter_options, format_options, root_option
+from .record_options import answer, filter_options, format_options, read_filters, root_option
 
 if TYPE_CHECKING:
     from ..history.listing import TreeLine
@@ -41,7 +41,7 @@ def history(
     from ..history.index import HistoryIndex, count, select
     from ..history.listing import TreeLine, list_markdown, list_text, tree_lines
 
-    wanted, folders = chosen_filters(filters), experiment_roots(roots)
+    wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
         found = select(index, wanted, sort=sort, limit=None if everything else limit)
         total = len(found) if everything or len(found) < limit else count(index, wanted)

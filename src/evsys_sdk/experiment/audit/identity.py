@@ -41,7 +41,9 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
         "benchmarks": {
             f"{one.split}/{one.label}": {
                 "content": one.benchmark.content,
-                "verifiers": _verifiers({name for task in one.benchmark.tasks for name in _named(task.verifier)}),
+                "verifiers": _verifiers(
+                    {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
+                ),
                 "harness": hash_value(one.settings.harness.description),
             }
             for one in planned
@@ -54,7 +56,7 @@ def _transforms(run: RunConfig) -> list[Any]:
     return list(run.data.transforms) if run.data is not None else []
 
 
-def _named(verifier: Any) -> list[str]:
+def _verifier_names(verifier: Any) -> list[str]:
     return [verifier.fn_name] if isinstance(verifier, InProcessVerifier) else []
 
 
