@@ -181,12 +181,10 @@ def read_whole(path: Path) -> bytes | None:
     if (descriptor := _open_to_read(path)) is None:
         return None
     try:
-        found = b""
-        while part := os.read(descriptor, _BLOCK):
-            found += part
-            if len(part) < _BLOCK:  # of a file, less than was asked for is the rest
-                break
-        return found
+        found = [os.read(descriptor, _BLOCK)]
+        while len(found[-1]) == _BLOCK:  # of a file, less than was asked for is the rest
+            found.append(os.read(descriptor, _BLOCK))
+        return b"".join(found)
     finally:
         os.close(descriptor)
 
