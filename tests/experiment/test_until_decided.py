@@ -28,6 +28,8 @@ from evsys_sdk.experiment.search.decided import UntilDecided
 from evsys_sdk.experiment.statistics.attempts import FIRST_ERROR, look_errors
 from evsys_sdk.experiment.statistics.power import Prospect
 from evsys_sdk.experiment.statistics.stopping import expected_seeds
+from evsys_sdk.history.detail import read_detail
+from evsys_sdk.history.show import show_data, show_page
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.reader import ExperimentRecord
 
@@ -263,6 +265,10 @@ class TestExperiment:
         assert not found.not_scored
         checks = {check.name: check.state for check in audit_experiment(result.path).checks}
         assert (checks["looks"], checks["arms"], checks["chain"]) == ("ok", "ok", "ok")
+        detail = read_detail(result.path)
+        [told] = show_data(detail)["decisions"]
+        assert (told["look"], told["of"], told["seeds"], told["ends"]) == (1, 3, 4, True)
+        assert "look 1 of 3, 4 seeds a run: Supported" in " ".join(show_page(detail).split())
 
     def test_broken_off_between_two_looks_it_goes_on_to_the_end(self, claim: Config) -> None:
         total = plan_experiment(claim(better=10)).total

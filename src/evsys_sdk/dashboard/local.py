@@ -12,13 +12,11 @@ from typing import Any
 
 from ..errors import EvsysError
 from ..history.detail import Detail, checkpoints, commands, read_detail
-from ..history.filters import NO_VERDICT, ORDERS, Filters, select
-from ..history.filters import count as count_experiments
-from ..history.index import HistoryIndex, fingerprint
+from ..history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
+from ..history.index import count as count_experiments
 from ..history.notes import add_note
-from ..history.outcome import is_score
 from ..history.summarize import without_secrets
-from ..history.summary import ExperimentSummary
+from ..history.summary import ExperimentSummary, is_score
 from ..record.events import Journal, Kind
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.runs import RunRecord
