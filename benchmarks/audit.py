@@ -14,7 +14,7 @@ from measure import machine
 
 from evsys_sdk.config import Metadata
 from evsys_sdk.experiment.audit.audit import audit_experiment
-from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalised
+from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalise_hypothesis
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.evidence import seal_run
 from evsys_sdk.record.layout import ExperimentFiles, RunFiles
@@ -61,7 +61,7 @@ def write_experiment(path: Path, arms: int) -> list[float]:
             times.append((time.perf_counter() - began) * 1000)
 
         announced = [{"arm": name, "run": name.partition("__")[0], "seed": int(name[-1])} for name in names]
-        claim = {"hypothesis": normalised(metadata), "hypothesis_sha256": hypothesis_sha256(metadata)}
+        claim = {"hypothesis": normalise_hypothesis(metadata), "hypothesis_sha256": hypothesis_sha256(metadata)}
         append(Kind.STARTED, experiment_id="large-1", name="large", arms=announced, **claim)
         for name in names:
             append(Kind.ARM_STARTED, arm=name)

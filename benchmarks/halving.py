@@ -35,7 +35,7 @@ from evsys_sdk.config import SearchSpec
 from evsys_sdk.experiment.allocation import Allocation, Outcome
 from evsys_sdk.experiment.arms.results import ArmResult
 from evsys_sdk.experiment.search.halving import Halving, rungs_of
-from evsys_sdk.experiment.search.objective import Objective, recorded_curve
+from evsys_sdk.experiment.search.objective import Objective, read_curve
 
 FIRST, PROBLEMS, STEPS, EVERY, TRAIN, VAL = 300, 20, 36, 4, 1200, 24
 WRONG = 0.1
@@ -140,7 +140,7 @@ def trained_by(result: ExperimentResult) -> dict[str, Trained]:
     for arm in result.arms:
         logged = (result.path / arm.name / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         losses = {line["step"]: line["loss"] for line in map(json.loads, logged) if "loss" in line}
-        curve = recorded_curve(result.path / arm.name, OBJECTIVE)
+        curve = read_curve(result.path / arm.name, OBJECTIVE)
         found[arm.name] = Trained(curve, max(losses), losses, failed=arm.status == "failed")
     return found
 

@@ -4,11 +4,11 @@ python benchmarks/page.py --experiments 10000 --arms 1000 --rollouts 100000
 
 Aims: the first useful paint within 500 ms, an interaction within 200 ms, no frame over 50 ms while scrolling. An
 interaction is timed in the page: from the event that a person causes to the frame in which what it asks for is there.
-Takes about two minutes. Needs the page (make page), Chromium, and what constraints/dashboard.in names.
+Takes a minute or two, and the first time as long again to write the record, which is kept. Needs the page (make page),
+Chromium, and what constraints/dashboard.in names.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -34,21 +34,33 @@ def main() -> None:
     parser.add_argument("--arms", type=int, default=1_000)
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="keep the record here, or use the one that is here")
+    parser.add_argument("--folder", type=Path, help="where the record is kept; by default a temporary folder")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sizes = options.experiments, options.arms, options.rollouts
+    folder = options.folder or Path(tempfile.gettempdir(), f"evsys-page-{'-'.join(map(str, sizes))}")
     print(machine())
-    print(f"{options.experiments} experiments, {options.arms} arms in one, {options.rollouts} rollouts in it")
-    with contextlib.ExitStack() as stack:
-        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if not (folder / ".evsys").is_dir():
-            write_record(folder, options.experiments, options.arms, options.rollouts)
-        measure_page(stack.enter_context(Dashboard(folder)), options.repeats)
+    print(f"load of the machine before this: {os.getloadavg()[0]:.1f}")
+    print("{} experiments, {} arms in one, {} rollouts in it".format(*sizes))
+    if not (folder / ".evsys").is_dir():
+        write_record(folder, *sizes)
+    forget_index(folder)
+    with Dashboard(folder) as dashboard:
+        measure_page(dashboard, options.repeats)
+    print(f"{folder} is kept, because so many files take minutes to remove", file=sys.stderr)
+
+
+def forget_index(root: Path) -> None:
+    from evsys_sdk.record.layout import HISTORY_CACHE
+
+    (root / "outputs" / HISTORY_CACHE).unlink(missing_ok=True)
 
 
 def write_record(root: Path, experiments: int, arms: int, rollouts: int) -> None:
     from tests.history.recorded import write_experiment
 
+    if root.exists() and any(root.iterdir()):
+        sys.exit(f"{root}: there is something else, or half a record, in it. Remove it, or name another --folder.")
     began = time.perf_counter()
     for at in range(experiments - 1):
         runs = {"base": 0.4, "changed": (at % 100) / 100}

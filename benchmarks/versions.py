@@ -68,12 +68,18 @@ def prepare(folder: Path, checkout: Path, experiments: int, arms: int) -> dict[s
     sweep.write_text(json.dumps({"name": "many", "output_dir": out, "run": run, "n_repeats": arms}), encoding="utf-8")
     quickstart = str(next(checkout.glob("examples/*quickstart/config.yaml")))
 
+    def forget() -> None:
+        for cache in root.glob(".history*"):
+            cache.unlink()
+
+    look = ["history", "--root", str(root), "--limit", "20"]
     return {
         "evsys --help": lambda: ["--help"],
         "evsys list": lambda: ["list"],
         "evsys validate": lambda: ["validate", quickstart],
         "evsys validate --deep": lambda: ["validate", "--deep", quickstart],
-        f"history of {experiments:,}": lambda: ["history", "--root", str(root), "--limit", "20"],
+        f"first look at {experiments:,}": lambda: forget() or look,
+        f"history of {experiments:,}": lambda: look,
         f"context of {experiments:,}": lambda: ["context", "--root", str(root)],
         f"run of {arms} arms": lambda: ["run", str(sweep), "--fresh"],
         f"resume of {arms} arms, all done": lambda: ["run", str(sweep), "--resume"],

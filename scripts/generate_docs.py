@@ -47,7 +47,6 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("transform", "rename_fields"): {"fields": {"question": "query"}},
     ("transform", "drop_fields"): {"fields": ["debug"]},
     ("transform", "sample"): {"n": 100},
-    ("transform", "split"): {"part": "train", "fractions": {"train": 0.9, "test": 0.1}},
     ("transform", "add_system_prompt"): {"prompt": "Answer with the name of one tool."},
     ("transform", "truncate_chars"): {"max_chars": 4000},
     ("agent", "tools"): {"tools": ["my_tools:search"]},
@@ -165,16 +164,21 @@ class ParamSections:
 
 def _description(extension: Any, name: str, builtin: Builtin, key: str) -> Iterator[str]:
     """What is said about an extension: its docstring, that of its module, and the extra it needs."""
-    yield docstring(extension)
+    yield docstring(extension).split("\n\n")[0]
     if builtin.extra:
         yield f"Needs the extra `{builtin.extra}`. {install_hint(builtin.extra).replace(': ', ': `')}`"
     if builtin.replaceable:
         yield "A project may register a class of its own under this name."
-    for paragraph in _module_paragraphs(extension, name):
+    for paragraph in _paragraphs(extension, name):
         indented = all(line.startswith("    ") or not line for line in paragraph.split("\n"))
         is_code = indented or paragraph.startswith(f"{key}:")
         if _example_in(paragraph, key) is None:
             yield fenced("text", textwrap.dedent(paragraph)) if is_code else paragraph
+
+
+def _paragraphs(extension: Any, name: str) -> list[str]:
+    """What follows the first paragraph of a docstring: that of the class, and of the module if it is about it alone."""
+    return [*docstring(extension).split("\n\n")[1:], *_module_paragraphs(extension, name)]
 
 
 def _module_paragraphs(extension: Any, name: str) -> list[str]:
@@ -227,7 +231,7 @@ def _example(kind: str, name: str, builtin: Builtin, place: tuple[str, ...]) -> 
     if not place:
         return ""
     extension = builtin.load()
-    shown = [found for part in _module_paragraphs(extension, name) if (found := _example_in(part, place[-1]))]
+    shown = [found for part in _paragraphs(extension, name) if (found := _example_in(part, place[-1]))]
     block: dict[str, Any] = shown[0] if shown else {"kind": name, "params": EXAMPLES.get((kind, name), {})}
     block = {key: value for key, value in block.items() if value}
     model = config_model(extension)

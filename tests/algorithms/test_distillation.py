@@ -13,13 +13,13 @@ from evsys_sdk.algorithms.distillation import (
     bucket_loss,
     check_divergence,
     distillation_batch,
-    sampled_datum,
+    policy_gradient_datum,
     soft_datum,
 )
 from evsys_sdk.backends.client import TopLogprobs, TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.future import Operation
-from evsys_sdk.backends.losses import named_loss
+from evsys_sdk.backends.losses import find_loss
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.rollouts.rollout import Turn
 
@@ -81,7 +81,7 @@ def test_the_soft_targets_have_the_gradient_of_kl_from_teacher_to_student(
 ) -> None:
     student, teacher = logits
     datum = soft_datum(lesson(teacher, [1, 2, 3, 4]), skip=0, scale=1.0)
-    _, gradient = loss_of(student, datum, named_loss("cross_entropy"))
+    _, gradient = loss_of(student, datum, find_loss("cross_entropy"))
     forward = numeric_gradient(lambda x: kl(log_softmax(teacher), log_softmax(x)), student)
     backward = numeric_gradient(lambda x: kl(log_softmax(x), log_softmax(teacher)), student)
     np.testing.assert_allclose(gradient, forward, atol=1e-5)
@@ -162,10 +162,10 @@ def test_the_sampled_estimate_is_on_average_the_gradient_of_reverse_kl() -> None
     own = log_softmax(student)
     mean = np.zeros_like(student)
     for token in range(VOCABULARY):  # the expectation over what the student may sample, exactly
-        datum = sampled_datum(lesson(teacher, [token], [float(own[0, token])]), skip=0, scale=1.0)
+        datum = policy_gradient_datum(lesson(teacher, [token], [float(own[0, token])]), skip=0, scale=1.0)
         logprobs = np.zeros(len(datum), np.float32)
         logprobs[-1] = own[0, token]
-        _, _, [by_logprob] = named_loss("importance_sampling")([datum], [logprobs])
+        _, _, [by_logprob] = find_loss("importance_sampling")([datum], [logprobs])
         one_hot = np.eye(VOCABULARY)[token]
         mean += np.exp(own[0, token]) * by_logprob[-1] * (one_hot - np.exp(own))
     expected = numeric_gradient(lambda x: kl(log_softmax(x), log_softmax(teacher)), student)
@@ -175,7 +175,7 @@ def test_the_sampled_estimate_is_on_average_the_gradient_of_reverse_kl() -> None
 @pytest.mark.parametrize("skip", [0, 2])
 def test_only_the_answer_after_the_skipped_tokens_carries_loss(skip: int, logits: tuple[Any, Any]) -> None:
     item = lesson(logits[1], [1, 2, 3, 4])
-    soft, sampled = soft_datum(item, skip=skip, scale=1.0), sampled_datum(item, skip=skip, scale=1.0)
+    soft, sampled = soft_datum(item, skip=skip, scale=1.0), policy_gradient_datum(item, skip=skip, scale=1.0)
     carries = [False] * (len(PROMPT) - 1 + skip) + [True] * (4 - skip)
     assert (soft.weights.sum(axis=1) > 0).tolist() == carries
     assert (sampled.advantages != 0).tolist() == carries

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from evsys_sdk.algorithms.rl import RL, Mastery, group_advantages, normalised
+from evsys_sdk.algorithms.rl import RL, Mastery, group_advantages, normalise_advantages
 from evsys_sdk.backends.client import TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.config import load_yaml
@@ -77,15 +77,15 @@ def pull(data: Sequence[Datum]) -> list[float]:
 
 def test_normalisation_by_token_rollout_and_full_length() -> None:
     rollouts = [[datum(1)], [datum(3)]]
-    assert pull(normalised(rollouts, "token", 10)) == pytest.approx([1 / 4, 3 / 4])
-    assert pull(normalised(rollouts, "sequence", 10)) == pytest.approx([1 / 2, 1 / 2])
-    assert pull(normalised(rollouts, "fixed", 10)) == pytest.approx([1 / 20, 3 / 20])
+    assert pull(normalise_advantages(rollouts, "token", 10)) == pytest.approx([1 / 4, 3 / 4])
+    assert pull(normalise_advantages(rollouts, "sequence", 10)) == pytest.approx([1 / 2, 1 / 2])
+    assert pull(normalise_advantages(rollouts, "fixed", 10)) == pytest.approx([1 / 20, 3 / 20])
 
 
 def test_a_rollout_in_several_pieces_counts_as_one() -> None:
     whole, pieces = [[datum(4)], [datum(4)]], [[datum(4)], [datum(1), datum(3)]]
     for kind in ("token", "sequence", "fixed"):
-        one, other = pull(normalised(whole, kind, 10)), pull(normalised(pieces, kind, 10))
+        one, other = pull(normalise_advantages(whole, kind, 10)), pull(normalise_advantages(pieces, kind, 10))
         assert sum(other[1:]) == pytest.approx(one[1])
         assert other[0] == pytest.approx(one[0])
 
@@ -186,16 +186,18 @@ async def test_a_step_without_a_single_rollout_ends_the_run_with_the_first_cause
 
 def test_mastery_is_every_attempt_at_the_top_several_times_in_a_row() -> None:
     mastery = Mastery(patience=2)
-    assert not any(mastery.reached(rewards) for rewards in ([0, 0], [0, 0], [0, 0])), "a lone reward may be the worst"
-    assert not mastery.reached([1, 1])
-    assert not mastery.reached([1, 0])
-    assert not mastery.reached([1, 1])
-    assert not mastery.reached([0, 0])
+    assert not any(mastery.note_rewards(rewards) for rewards in ([0, 0], [0, 0], [0, 0])), (
+        "a lone reward may be the worst"
+    )
+    assert not mastery.note_rewards([1, 1])
+    assert not mastery.note_rewards([1, 0])
+    assert not mastery.note_rewards([1, 1])
+    assert not mastery.note_rewards([0, 0])
     again = Mastery(patience=2)
     again.restore(json.loads(json.dumps(mastery.state())))
-    assert not again.reached([1, 1])
-    assert not again.reached([]) or again.in_a_row == 2
-    assert again.reached([1, 1])
+    assert not again.note_rewards([1, 1])
+    assert not again.note_rewards([]) or again.in_a_row == 2
+    assert again.note_rewards([1, 1])
 
 
 async def test_a_run_that_has_learned_everything_ends_well(

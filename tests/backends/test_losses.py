@@ -33,7 +33,7 @@ def _data(seed: int, *, soft: bool = False) -> tuple[list[Datum], list[Floats]]:
 @pytest.mark.parametrize("name", sorted(losses.LOSSES))
 def test_value_and_gradient_are_those_of_the_reference(name: str, seed: int) -> None:
     data, logprobs = _data(seed)
-    loss, _, gradients = losses.named_loss(name)(data, logprobs)
+    loss, _, gradients = losses.find_loss(name)(data, logprobs)
     assert loss == pytest.approx(reference_loss(name, data, logprobs), rel=1e-5)
     for got, expected in zip(gradients, numerical_gradients(name, data, logprobs), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
@@ -45,23 +45,23 @@ def test_every_named_loss_has_a_reference() -> None:
 
 def test_soft_targets_are_weighted_one_by_one() -> None:
     data, logprobs = _data(0, soft=True)
-    loss, _, gradients = losses.named_loss("cross_entropy")(data, logprobs)
+    loss, _, gradients = losses.find_loss("cross_entropy")(data, logprobs)
     assert loss == pytest.approx(reference_loss("cross_entropy", data, logprobs), rel=1e-5)
     assert all(np.array_equal(g, -d.weights) for g, d in zip(gradients, data, strict=True))
 
 
 def test_clip_thresholds_are_taken_from_the_config() -> None:
     data, logprobs = _data(1)
-    wide = losses.named_loss("ppo", {"clip_low_threshold": 0.0, "clip_high_threshold": 1e9})(data, logprobs)
-    assert wide[0] == pytest.approx(losses.named_loss("importance_sampling")(data, logprobs)[0], rel=1e-5)
+    wide = losses.find_loss("ppo", {"clip_low_threshold": 0.0, "clip_high_threshold": 1e9})(data, logprobs)
+    assert wide[0] == pytest.approx(losses.find_loss("importance_sampling")(data, logprobs)[0], rel=1e-5)
     assert wide[1]["policy/clip_fraction"] == 0
-    assert losses.named_loss("ppo")(data, logprobs)[1]["policy/clip_fraction"] > 0
+    assert losses.find_loss("ppo")(data, logprobs)[1]["policy/clip_fraction"] > 0
 
 
 def test_on_policy_metrics_are_at_rest() -> None:
     data, logprobs = _data(2)
     same = [dataclasses.replace(d, logprobs=lp) for d, lp in zip(data, logprobs, strict=True)]
-    metrics = losses.named_loss("ppo")(same, logprobs)[1]
+    metrics = losses.find_loss("ppo")(same, logprobs)[1]
     assert metrics == {"policy/ratio": 1.0, "policy/kl": 0.0, "policy/kl_k1": 0.0, "policy/clip_fraction": 0.0}
 
 
@@ -69,7 +69,7 @@ def test_an_absurd_old_logprob_on_the_prompt_makes_no_nan() -> None:
     datum = Datum.policy([1, 2, 3], [4], [-0.5], 1.0)
     assert datum.logprobs is not None
     datum.logprobs[0] = -1e4
-    loss, _, gradients = losses.named_loss("importance_sampling")([datum], [np.full(3, -0.5, np.float32)])
+    loss, _, gradients = losses.find_loss("importance_sampling")([datum], [np.full(3, -0.5, np.float32)])
     assert loss == pytest.approx(-1.0)
     assert np.isfinite(gradients[0]).all()
 
@@ -86,7 +86,7 @@ def test_an_absurd_old_logprob_on_the_prompt_makes_no_nan() -> None:
 )
 def test_bad_configs_are_named(name: str, config: dict[str, Any] | None, message: str) -> None:
     with pytest.raises(BackendError, match=message):
-        losses.named_loss(name, config)
+        losses.find_loss(name, config)
 
 
 def test_a_numpy_loss_returns_its_own_gradients() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.data.fields import reader, required, with_field, without_field
+from evsys_sdk.data.fields import reader, require, with_field, without_field
 from evsys_sdk.data.template import compile_template, fields_of
 from evsys_sdk.errors import MISSING, DataError
 
@@ -101,7 +101,7 @@ def test_a_field_is_looked_for_in_the_row_and_then_in_its_metadata(path: str, fo
 
 def test_the_row_wins_over_its_metadata_even_with_null() -> None:
     assert reader("x")({"x": None, "metadata": {"x": 1}}) is None
-    assert required("x")({"x": None}) is None
+    assert require("x")({"x": None}) is None
 
 
 def test_metadata_that_is_no_object_is_looked_past() -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
+
+from ..http_stand_in import JsonHandler, LoopbackServer
 
 TOKEN = "hf_" + "a1B2" * 6
 
 
-class Hub:
-    """On a free port of this machine, on threads of this process."""
+class Hub(LoopbackServer):
+    """The hub."""
 
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
@@ -27,19 +27,7 @@ class Hub:
         self.commits: list[str] = []
         self.breaks_at = ""
         """Part of a path whose requests are answered with status 500."""
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().__init__(_handler(self))
 
     def answer(self, method: str, path: str, body: bytes, key: str) -> tuple[int, Any]:
         if self.breaks_at and self.breaks_at in path:
@@ -99,24 +87,13 @@ class Hub:
         }
 
 
-def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+def _handler(hub: Hub) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
             path = urlsplit(self.path).path.replace(".git/", "/")
-            status, answer = hub.answer(self.command, path, body, self.headers.get("authorization", ""))
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            status, answer = hub.answer(self.command, path, self.read_body(), self.headers.get("authorization", ""))
+            self.send_json(answer, status)
 
         do_GET = do_POST = _serve
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
 
     return Handler

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ from evsys_sdk.deploy.deployments import Deployments
 from evsys_sdk.deploy.ship import ship
 from evsys_sdk.deploy.source import find_source
 from evsys_sdk.errors import DataError
+
+from ..http_stand_in import JsonHandler, LoopbackServer
 
 KEY = "fw_" + "a1B2" * 6
 MODELS = "/v1/accounts/team/models"
@@ -56,28 +56,17 @@ class Service:
 def service() -> Iterator[Service]:
     found = Service()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
             found.keys[self.path] = self.headers.get("authorization", "")
-            status, answer = found.answer(self.command, self.path, body)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            status, answer = found.answer(self.command, self.path, self.read_body())
+            self.send_json(answer, status)
 
         do_GET = do_POST = do_PUT = _serve
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    found.url = f"http://127.0.0.1:{http.server_address[1]}"
-    yield found
-    http.shutdown()
-    http.server_close()
-    thread.join()
+    with LoopbackServer(Handler) as http:
+        found.url = http.url
+        yield found
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from evsys_sdk.eval.answers.answer import (
     AnswerParams,
     all_tagged,
     code_blocks,
-    expected_texts,
     extract_answer,
     last_boxed,
     last_tagged,
+    texts_of_expected,
     without_thinking,
 )
 
@@ -99,13 +99,13 @@ def test_code_blocks_are_found_by_language(text: str, blocks: list[str]) -> None
 
 
 def test_expected_answers_are_texts() -> None:
-    assert expected_texts("a") == ["a"]
-    assert expected_texts(4) == ["4"]
-    assert expected_texts(True) == ["true"]
-    assert expected_texts(["a", 1.5, {"k": "ü"}]) == ["a", "1.5", '{"k":"ü"}']
+    assert texts_of_expected("a") == ["a"]
+    assert texts_of_expected(4) == ["4"]
+    assert texts_of_expected(True) == ["true"]
+    assert texts_of_expected(["a", 1.5, {"k": "ü"}]) == ["a", "1.5", '{"k":"ü"}']
     for nothing in (None, [], ["a", None]):
         with pytest.raises(EvalError, match="no expected answer"):
-            expected_texts(nothing)
+            texts_of_expected(nothing)
 
 
 @given(st.text(), st.text())

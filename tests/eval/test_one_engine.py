@@ -303,8 +303,8 @@ def test_wrong_params_of_a_client_are_a_sentence() -> None:
 
 
 def test_a_client_by_itself_needs_a_model() -> None:
-    from evsys_sdk.inference.clients.sampled import required_model
+    from evsys_sdk.inference.clients.sampled import require_model
 
-    assert required_model("tinker", "m") == "m"
+    assert require_model("tinker", "m") == "m"
     with pytest.raises(ConfigError, match="inference client 'tinker' needs a model to ask"):
-        required_model("tinker", None)
+        require_model("tinker", None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from evsys_sdk.config import Metadata
 from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring
-from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalised
+from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalise_hypothesis
 
 VAL, TEST = ("val", "suite"), ("test", "suite")
 type Grid = Mapping[str, Any]
@@ -88,7 +88,7 @@ def write_experiment(
     _write(path / "config.json", config)
     listed = [{"arm": arm, "run": run, "seed": int(arm.rpartition("seed")[2])} for arm, run in names.items()]
     start = {"id": "0" * 12, "time": started, "kind": "experiment_started", "experiment_id": f"{path.name}-00000000"}
-    start |= {"hypothesis": normalised(about), "hypothesis_sha256": hypothesis_sha256(about), "arms": listed}
+    start |= {"hypothesis": normalise_hypothesis(about), "hypothesis_sha256": hypothesis_sha256(about), "arms": listed}
     _write_lines(path / "journal.jsonl", [start, *events])
     for at, (arm, lines) in enumerate(arms.items()):
         result = {"run_id": arm, "status": "completed", "metrics": {"steps": 10.0, "final_loss": 0.5 + at / 100}}

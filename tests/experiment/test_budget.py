@@ -22,7 +22,7 @@ from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.record.checkpoints import CheckpointLog
 from evsys_sdk.record.ledger import Spend
 from evsys_sdk.registry import REGISTRIES
-from evsys_sdk.spend.ledger import SpendLedger, exhausted, is_budget_stop, open_ledger
+from evsys_sdk.spend.ledger import SpendLedger, find_exhausted, is_budget_stop, open_ledger
 from evsys_sdk.spend.meter import BudgetMeter, gpus_held, meter_for
 from evsys_sdk.spend.metered_client import MeteredClient
 from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo
@@ -327,7 +327,7 @@ def test_a_run_without_limits_is_metered_and_never_stopped(config: Config, watch
     ],
 )
 def test_which_limit_is_reached_is_said_in_numbers(limits: Limits | None, spend: Spend, reason: str | None) -> None:
-    assert exhausted(limits, spend) == reason
+    assert find_exhausted(limits, spend) == reason
 
 
 def test_a_limit_in_dollars_needs_a_price(config: Config) -> None:

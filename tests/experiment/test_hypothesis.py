@@ -8,7 +8,7 @@ import pytest
 
 from evsys_sdk.config import ExperimentConfig, Metadata
 from evsys_sdk.experiment.arms.arm import expand_arms
-from evsys_sdk.experiment.hypothesis import claim_problems, find_claim, hypothesis_sha256, normalised
+from evsys_sdk.experiment.hypothesis import claim_problems, find_claim, hypothesis_sha256, normalise_hypothesis
 
 DATA = {"source_kind": "in_memory", "rows": [{"messages": []}]}
 
@@ -22,12 +22,14 @@ def metadata(**fields: Any) -> Metadata:
 
 
 def test_without_a_hypothesis_there_is_nothing_to_register() -> None:
-    assert normalised(metadata(success_metric="pass@1")) is None
+    assert normalise_hypothesis(metadata(success_metric="pass@1")) is None
     assert hypothesis_sha256(metadata(success_metric="pass@1")) is None
 
 
 def test_a_sentence_claims_that_the_success_metric_gets_better() -> None:
-    assert normalised(metadata(hypothesis="it helps", success_metric={"name": "final_loss", "mode": "min"})) == {
+    assert normalise_hypothesis(
+        metadata(hypothesis="it helps", success_metric={"name": "final_loss", "mode": "min"})
+    ) == {
         "claim": "it helps",
         "metric": "final_loss",
         "direction": "decrease",
@@ -38,20 +40,20 @@ def test_a_sentence_claims_that_the_success_metric_gets_better() -> None:
 
 
 def test_a_sentence_alone_leaves_the_metric_open() -> None:
-    found = normalised(metadata(hypothesis="it helps"))
+    found = normalise_hypothesis(metadata(hypothesis="it helps"))
     assert found is not None
     assert (found["metric"], found["direction"], found["success_metric"]) == (None, "increase", None)
 
 
 def test_a_claim_keeps_what_it_says() -> None:
     claim = {"claim": "x", "metric": "pass@4", "direction": "decrease", "min_effect": 0.02, "baseline": "old"}
-    found = normalised(metadata(hypothesis=claim, success_metric="pass@1"))
+    found = normalise_hypothesis(metadata(hypothesis=claim, success_metric="pass@1"))
     assert found == {**claim, "success_metric": {"name": "pass@1", "mode": "max"}}
 
 
 @pytest.mark.parametrize("metric", [None, "final_loss"])
 def test_a_claim_about_a_metric_to_minimise_means_a_decrease(metric: str | None) -> None:
-    found = normalised(
+    found = normalise_hypothesis(
         metadata(hypothesis={"claim": "x", "metric": metric}, success_metric={"name": "final_loss", "mode": "min"})
     )
     assert found is not None

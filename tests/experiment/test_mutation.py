@@ -21,7 +21,7 @@ from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.mutation import Child, MutableField, mutation_space, propose, propose_from_file
 from evsys_sdk.experiment.mutation.propose import move
 from evsys_sdk.experiment.mutation.space import value_at
-from evsys_sdk.experiment.mutation.yaml_edit import edited
+from evsys_sdk.experiment.mutation.yaml_edit import edit
 from evsys_sdk.record.events import Journal, Kind
 
 from ..test_examples import CODE, NEEDS_MORE
@@ -440,7 +440,7 @@ def test_a_child_does_not_overwrite_another_file(base: str, tmp_path: Path) -> N
 )
 def test_every_edit_reads_back_as_what_was_meant(text: str, path: tuple[Any, ...], value: Any) -> None:
     before = read_yaml(text).data
-    after = read_yaml(edited(text, {path: value})).data
+    after = read_yaml(edit(text, {path: value})).data
     assert value_at(after, path) == value
     unrelated = [key for key in before if key != path[0]]
     assert [after[key] for key in unrelated] == [before[key] for key in unrelated]

@@ -17,8 +17,8 @@ from evsys_sdk.experiment.estimate import PlannedScoring, estimate_run, token_sc
 from evsys_sdk.experiment.fit import Pace, fit_into
 from evsys_sdk.experiment.plan import plan_experiment
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
-from evsys_sdk.experiment.search.halving import trained_shares
-from evsys_sdk.experiment.speed import recorded_speed
+from evsys_sdk.experiment.search.halving import compute_shares
+from evsys_sdk.experiment.speed import read_speed
 from evsys_sdk.registry import register_algorithm
 from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.spend.meter import BudgetMeter
@@ -244,7 +244,7 @@ def test_a_budget_in_dollars_without_a_price_is_refused(config: Config, monkeypa
 def test_time_comes_from_earlier_runs_of_the_same_model(config: Config, tmp_path: Path) -> None:
     experiment = config()
     run = experiment.all_runs()[0]
-    assert recorded_speed(run, tmp_path / "outputs") is None
+    assert read_speed(run, tmp_path / "outputs") is None
     for number, model in enumerate(("tiny", "tiny", "other")):
         folder = tmp_path / "outputs" / f"e{number}" / "r"
         folder.mkdir(parents=True)
@@ -253,7 +253,7 @@ def test_time_comes_from_earlier_runs_of_the_same_model(config: Config, tmp_path
         (folder / "run_result.json").write_text(json.dumps({"hparams": hparams, "extras": {"spend": spend}}), "utf-8")
     (tmp_path / "outputs" / "e2" / "broken").mkdir()
     (tmp_path / "outputs" / "e2" / "broken" / "run_result.json").write_text("{", "utf-8")
-    speed = recorded_speed(run, tmp_path / "outputs")
+    speed = read_speed(run, tmp_path / "outputs")
     assert speed is not None
     assert speed.seconds(trained=2000, sampled=1000) == pytest.approx(9.0)
     assert "2 earlier runs" in plan_experiment(experiment).assumptions[1]
@@ -287,11 +287,11 @@ def earlier_run(folder: Path, *, steps: int, trained: int, wall_s: float) -> Non
 def test_only_comparable_runs_are_evidence_of_speed(config: Config, tmp_path: Path) -> None:
     run, outputs = config().all_runs()[0], tmp_path / "outputs"
     earlier_run(outputs / "short" / "r", steps=4, trained=400, wall_s=100.0)
-    assert recorded_speed(run, outputs, step_tokens=100) is None, "four steps are mostly start-up"
+    assert read_speed(run, outputs, step_tokens=100) is None, "four steps are mostly start-up"
     earlier_run(outputs / "large" / "r", steps=50, trained=50_000, wall_s=1.0)
-    assert recorded_speed(run, outputs, step_tokens=100) is None, "its steps were ten times as large"
+    assert read_speed(run, outputs, step_tokens=100) is None, "its steps were ten times as large"
     earlier_run(outputs / "similar" / "r", steps=50, trained=7_500, wall_s=15.0)
-    speed = recorded_speed(run, outputs, step_tokens=100)
+    speed = read_speed(run, outputs, step_tokens=100)
     assert speed is not None
     assert speed.seconds(trained=1000, sampled=0) == pytest.approx(2.0)
 
@@ -307,7 +307,7 @@ def test_the_steps_of_a_run_that_is_going_count_where_none_has_ended(config: Con
         {"step": step, "time/step_s": seconds, "time/build_s": 0.0} for step, seconds in ((1, 9.0), (2, 1.0), (3, 1.0))
     ]
     (folder / "logs" / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timing), "utf-8")
-    speed = recorded_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
+    speed = read_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
     assert speed is not None
     assert speed.seconds(trained=100, sampled=0) == pytest.approx(1.0), "the first step is not counted"
     assert "1 unfinished run" in speed.says
@@ -326,7 +326,7 @@ def test_steps_and_scorings_of_an_earlier_run_count_apart(config: Config, tmp_pa
     scored = [{"step": 2, "tokens": 50, "seconds": 99.0}, {"step": 3, "tokens": 50, "seconds": 4.0}]
     scored.append({"step": 3, "tokens": 50, "seconds": 0.001})  # read again from the journal of its answers
     (folder / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored), "utf-8")
-    speed = recorded_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
+    speed = read_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
     assert speed is not None
     assert speed.seconds(trained=200) == pytest.approx(3.0), "what was computed, without the first step or any wait"
     assert speed.seconds(sampled=100) == pytest.approx(8.0), "the scoring beside which nothing was trained"
@@ -372,7 +372,7 @@ class TestFit:
         assert fit.steps == 300 - 3 * 5, "two scorings on the way, and one at the end"
 
     def test_arms_that_a_search_stops_take_less(self) -> None:
-        shares = trained_shares(4, eta=1.5, keep=1)
+        shares = compute_shares(4, eta=1.5, keep=1)
         assert shares == pytest.approx([4 / 27, 8 / 27, 12 / 27, 1.0])
         plain = Pace(1000, 0.0, 1.0)
         assert fit_into(10, [(plain, 4)], 1).steps == 150
@@ -381,7 +381,7 @@ class TestFit:
 
     def test_a_search_compares_its_arms_before_it_stops_one(self) -> None:
         seldom = Pace(1000, 0.0, 1.0, ((PlannedScoring(50.0, every=100), 0.1),))
-        fit = fit_into(10, [(seldom, 4)], 1, trained_shares(4, eta=1.5, keep=1))
+        fit = fit_into(10, [(seldom, 4)], 1, compute_shares(4, eta=1.5, keep=1))
         assert fit.steps is not None
         assert fit.run_every is not None
         assert 0 < fit.run_every <= fit.steps * 4 / 27

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from evsys_sdk.history.context.digest import Digest, Item, Section, count_tokens
-from evsys_sdk.history.context.reasons import grouped_reasons
+from evsys_sdk.history.context.questions import grouped_reasons
 from evsys_sdk.history.context.sections import make_digest
-from evsys_sdk.history.filters import Filters
-from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.index import Filters, HistoryIndex
 
 from .recorded import BEGAN, write_experiment
 

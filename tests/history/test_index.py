@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.history import index as index_module
-from evsys_sdk.history.filters import select
-from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.cache import SummaryCache
+from evsys_sdk.history.index import HistoryIndex, select
 from evsys_sdk.history.summary import ExperimentSummary
 from evsys_sdk.record.layout import HISTORY_CACHE
 
@@ -219,7 +219,7 @@ def test_many_readers_at_once_agree(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from evsys_sdk.history.index import HistoryIndex\n"
-        "from evsys_sdk.history.filters import select\n"
+        "from evsys_sdk.history.index import select\n"
         "with HistoryIndex([Path(sys.argv[1])]) as index: print(len(select(index)))\n"
     )
     readers = [
@@ -281,6 +281,22 @@ def test_links_that_lead_nowhere_and_pipes_are_no_reason_to_fail_or_to_wait(tmp_
     for name in ("config.json", "journal.jsonl", "conclusion.json"):
         os.mkfifo(tmp_path / "pipes" / name)
     assert ids(tmp_path) == ["one-0a1b2c3d"]
+
+
+def test_a_first_look_that_came_to_no_end_is_settled_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_experiment(tmp_path, "one")
+    with monkeypatch.context() as killed:
+        killed.setattr(SummaryCache, "settle", lambda _: None)
+        HistoryIndex([tmp_path]).close()
+    for _ in range(2):
+        with HistoryIndex([tmp_path]) as index:
+            assert [summary.name for summary in index.summaries()] == ["one"]
+    with sqlite3.connect(tmp_path / HISTORY_CACHE) as db:
+        assert db.execute("PRAGMA user_version").fetchone()[0] > 0
+        indexes = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert {"freshness", "ranking", "run_folders"} <= indexes
 
 
 def test_a_reader_that_is_killed_leaves_a_usable_cache(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk import DataError
-from evsys_sdk.history.roots import experiment_roots
+from evsys_sdk.history.find import experiment_roots
 from evsys_sdk.record.layout import OUTPUT_ROOTS
 from evsys_sdk.record.roots import read_output_roots, remember_output_root
 

@@ -8,7 +8,7 @@ from evsys_sdk.data.blocks import image_base64_block, image_url_block, text_bloc
 from evsys_sdk.data.types import ChatMessagesRow
 from evsys_sdk.errors import DataError
 from evsys_sdk.inference import row_messages
-from evsys_sdk.inference.conversation import join_thinking, split_thinking, supervised_turns, text_messages
+from evsys_sdk.inference.conversation import find_supervised_turns, join_thinking, split_thinking, text_messages
 
 QUESTION = {"role": "user", "content": "2+2?"}
 ANSWER = {"role": "assistant", "content": "4"}
@@ -80,8 +80,8 @@ def test_a_message_without_role_is_refused() -> None:
 
 def test_which_turns_carry_loss() -> None:
     messages = [ANSWER, QUESTION, ANSWER, QUESTION]
-    assert supervised_turns(messages, "all_assistant") == [0, 2]
-    assert supervised_turns(messages, "last_assistant") == [2]
+    assert find_supervised_turns(messages, "all_assistant") == [0, 2]
+    assert find_supervised_turns(messages, "last_assistant") == [2]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_which_turns_carry_loss() -> None:
 )
 def test_a_conversation_with_nothing_to_learn_is_refused(messages: list[dict[str, Any]], roles: str) -> None:
     with pytest.raises(DataError, match=rf"no assistant turn to learn from \(roles: .*{roles}\).*target_assistant"):
-        supervised_turns(messages, "all_assistant")
+        find_supervised_turns(messages, "all_assistant")
 
 
 def test_an_unknown_choice_of_turns_is_refused() -> None:
     with pytest.raises(DataError, match="supervise is 'everything'; use all_assistant or last_assistant"):
-        supervised_turns([ANSWER], "everything")  # pyright: ignore[reportArgumentType]
+        find_supervised_turns([ANSWER], "everything")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,7 @@ def test_feedback_that_comes_late_is_kept_and_changes_no_round(
 def test_feedback_needs_traces(project: Path, write: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="no traces in 'support'"):
         import_feedback("support", [write("said.jsonl", {"response_id": "c0", "value": "up"})])
+    assert not (project / ".evsys/traces/support").exists()
 
 
 def test_a_correction_is_what_is_learned_and_expected(project: Path, write: Callable[..., Path]) -> None:

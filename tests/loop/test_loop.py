@@ -27,7 +27,7 @@ from evsys_sdk.loop.system import load_system
 from evsys_sdk.loop.traces.store import LiveStore
 from evsys_sdk.loop.watch import watch_live
 from evsys_sdk.record.events import Kind
-from evsys_sdk.record.promotions import broken_promotions, read_promotions
+from evsys_sdk.record.promotions import PromotionLog, broken_promotions, read_promotions
 
 from .scenario import CHAPTERS, SYSTEM, add_chapter, trace, write_system
 
@@ -292,3 +292,18 @@ def test_few_live_scores_decide_nothing(project: Path) -> None:
     add_chapter(project, "4-drifting")
     list(Loop(load_system("system.yaml"))._collect())  # pyright: ignore[reportPrivateUsage]
     assert watch_live(unjudged, "support", Watch()).state == "waiting"
+
+
+def test_answers_under_a_name_count_for_who_had_it_then(project: Path) -> None:
+    write_small(project)
+    with PromotionLog.open() as log:
+        for number, stage in ((1, {}), (2, {"shadow": 0.5})):
+            about = {"name": "production", "number": number, "deployer": "openai_server"}
+            log.append(Kind.DEPLOYED, deployment=f"production.{number}", **about, **stage)
+        log.append(Kind.STAGED, name="production", deployment="production.2", share=1.0)
+    live, known = LiveStore("support"), Deployments.read()
+    found = known.find("production.2")
+    shipped, went_live = found.time or 0.0, known.once_live["production.2"]
+    for number, when in enumerate((shipped, (shipped + went_live) / 2, went_live + 1)):
+        live.add([trace(number, f"q {number}", "sure", model="production") | {"time": when}], "openai_chat")
+    assert watch_live(found, "support", Watch()).n == 1

@@ -65,10 +65,10 @@ def test_a_renderer_that_was_registered_with_the_cookbook_is_known(monkeypatch: 
     monkeypatch.setitem(sys.modules, "tinker_cookbook", package)
     monkeypatch.setitem(sys.modules, "tinker_cookbook.renderers", renderers)
     monkeypatch.setattr(models, "find_spec", lambda name: object())
-    models._registered_renderers.cache_clear()
+    models._list_renderers.cache_clear()
     try:
         assert problems("tiny", {"kind": "mock"}, renderer_name="house_style") == []
         [said] = problems("tiny", {"kind": "mock"}, renderer_name="hose_style")
         assert "Did you mean 'house_style'?" in said
     finally:
-        models._registered_renderers.cache_clear()
+        models._list_renderers.cache_clear()

@@ -15,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.record.events import FORMAT, Event, Journal, Kind, chain_head, count_events, read_events, verify_chain
+from evsys_sdk.record.events import (
+    FORMAT,
+    Event,
+    Journal,
+    Kind,
+    chain_head,
+    count_events,
+    load_events,
+    read_events,
+    verify_chain,
+)
 from evsys_sdk.record.layout import ExperimentFiles
 
 EVENTS = 12
@@ -44,6 +54,32 @@ def test_an_event_has_id_time_kind_format_payload_and_the_hash_of_the_line_befor
         "status": "completed",
     }
     assert verify_chain(ExperimentFiles(tmp_path).journal) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content,
+        lambda content: content + b'{"kind": "note", "text": "later"}\n',
+        lambda content: content + b'{"kind": "note", "text": "half of',
+        lambda content: content + b"damaged\n" + b'{"kind": "note"}\n',
+        lambda content: content.replace(b"note 3", b"NOTE 3"),
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+    ],
+    ids=["nothing", "a line more", "half a line more", "a damaged line", "a word", "half of it gone", "all of it gone"],
+)
+def test_a_journal_that_was_read_before_is_told_as_it_is_now(journal: Path, change: Callable[[bytes], bytes]) -> None:
+    before = load_events(journal.parent)
+    assert before == list(read_events(journal.parent))
+    assert len(before) == EVENTS
+    journal.write_bytes(change(journal.read_bytes()))
+    assert load_events(journal.parent) == load_events(journal.parent) == list(read_events(journal.parent))
+
+
+def test_what_one_reader_does_with_its_events_changes_nothing_for_the_next(journal: Path) -> None:
+    load_events(journal.parent).clear()
+    assert len(load_events(journal.parent)) == EVENTS
 
 
 def test_a_payload_cannot_take_the_place_of_what_every_event_has(tmp_path: Path) -> None:

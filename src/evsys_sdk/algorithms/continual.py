@@ -49,7 +49,7 @@ class Continual:
         trained = [checkpoint for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read() if checkpoint.final]
         result.notes.retention = retention_matrix(trained)
         if result.status == "completed" and services.score_stage is not None:
-            result.notes.unscored = self._unscored(services, trained)
+            result.notes.unscored = self._explain_missing_scores(services, trained)
         return result
 
     def _scorer(self, services: RunServices, index: int) -> Callable[[int], Awaitable[Mapping[str, float]]]:
@@ -68,7 +68,7 @@ class Continual:
 
         return score_all
 
-    def _unscored(self, services: RunServices, trained: Sequence[Checkpoint]) -> str | None:
+    def _explain_missing_scores(self, services: RunServices, trained: Sequence[Checkpoint]) -> str | None:
         """Why a run with metrics has fewer scores than it should have."""
         if not any(stage.eval_data for stage in self._stages) and services.evaluate is None:
             return "eval names metrics, but no stage has eval_data to compute them on"

@@ -50,7 +50,7 @@ class Lesson:
     @property
     def liking(self) -> float:
         """How much more the teacher likes the answer than the student does, in nats per token."""
-        return float(_liking(self).mean())
+        return float(_log_ratios(self).mean())
 
 
 def check_divergence(kind: Divergence, top_k: int, capabilities: Capabilities) -> None:
@@ -93,11 +93,11 @@ async def ask_teacher(
     for (index, prompt, turn), operation in zip(fitting, tops, strict=True):
         whole = await operation
         top = TopLogprobs(whole.tokens[len(prompt) :], whole.logprobs[len(prompt) :])
-        lessons.append(Lesson(turn, _looked_up(turn.completion_tokens, top), top, index))
+        lessons.append(Lesson(turn, _look_up(turn.completion_tokens, top), top, index))
     return lessons
 
 
-def _looked_up(tokens: Sequence[int], top: TopLogprobs) -> np.ndarray:
+def _look_up(tokens: Sequence[int], top: TopLogprobs) -> np.ndarray:
     """What the top tokens say about some others: their own log-probability, or that of the last one, which is more."""
     at = top.tokens == np.asarray(tokens)[:, None]
     return np.where(at.any(axis=1), np.where(at, top.logprobs, -np.inf).max(axis=1), top.logprobs[:, -1])
@@ -117,8 +117,8 @@ def distillation_batch(items: Sequence[Lesson], kind: Divergence, *, skip: int =
     if kind == "sampled":
         # On average the teacher likes the student's words less than the student does. Taking that average off changes
         # nothing in expectation, but keeps a step from making everything that was sampled less probable.
-        baseline = float(np.concatenate([_liking(item)[skip:] for item in items]).mean())
-        data = [sampled_datum(item, skip=skip, scale=scale, baseline=baseline) for item in items]
+        baseline = float(np.concatenate([_log_ratios(item)[skip:] for item in items]).mean())
+        data = [policy_gradient_datum(item, skip=skip, scale=scale, baseline=baseline) for item in items]
         return TrainingBatch(data, "importance_sampling", metrics=distance(items))
     data = [soft_datum(item, skip=skip, scale=scale, renormalise=kind == "forward") for item in items]
     # With q the teacher and p the student, the gradient of this cross-entropy on the logits is p - q: forward KL.
@@ -144,15 +144,15 @@ def soft_datum(item: Lesson, *, skip: int, scale: float, renormalise: bool = Tru
     return Datum(full[:-1], targets, weights)
 
 
-def sampled_datum(item: Lesson, *, skip: int, scale: float, baseline: float = 0.0) -> Datum:
+def policy_gradient_datum(item: Lesson, *, skip: int, scale: float, baseline: float = 0.0) -> Datum:
     """A policy gradient whose advantage at each token is how much more the teacher likes it than the student did."""
     turn = item.turn
-    advantages = (_liking(item) - baseline) * scale
+    advantages = (_log_ratios(item) - baseline) * scale
     advantages[:skip] = 0.0
     return Datum.policy(turn.prompt_tokens, turn.completion_tokens, turn.logprobs, advantages.tolist())
 
 
-def _liking(item: Lesson) -> np.ndarray:
+def _log_ratios(item: Lesson) -> np.ndarray:
     return item.teacher_logprobs - np.asarray(item.turn.logprobs)
 
 

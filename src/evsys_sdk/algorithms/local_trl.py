@@ -199,15 +199,13 @@ def _quiet() -> Generator[None]:
         yield
 
 
-# `local_sft`: supervised fine-tuning with TRL's SFTTrainer, on the same rows as `sft`.
-#
-# For people who want TRL, and as a check of our own engine: from the same start and in the same order, both go
-# through the same losses. The two differ where an epoch ends in a smaller batch, which TRL fills up with the next
-# epoch.
-
-
 class LocalSFT(TrlAlgorithm):
-    """Supervised fine-tuning with TRL's SFTTrainer on the local backend."""
+    """Supervised fine-tuning with TRL's SFTTrainer on the local backend.
+
+    For people who want TRL, and as a check of our own engine: from the same start and in the same order, both go
+    through the same losses. The two differ where an epoch ends in a smaller batch, which TRL fills up with the next
+    epoch.
+    """
 
     name: ClassVar[str] = "local_sft"
     Recipe = SFT
@@ -246,17 +244,16 @@ class LocalSFT(TrlAlgorithm):
         return Dataset.from_list(rows)
 
 
-# `local_rl`: reinforcement learning with TRL's GRPOTrainer, on the same tasks and verifiers as `rl`.
-#
-# One question and one answer per attempt: agents and environments are for `rl`. TRL samples with `generate`, one
-# prompt for each attempt, so it takes several times as long; it is here as a check, and for people who want TRL.
-
 _LOSSES = {"token": "dapo", "sequence": "grpo", "fixed": "dr_grpo"}
 """TRL's names for what counts the same: each token, each attempt, each attempt at full length."""
 
 
 class LocalRL(TrlAlgorithm):
-    """Reinforcement learning with TRL's GRPOTrainer on the local backend."""
+    """Reinforcement learning with TRL's GRPOTrainer on the local backend.
+
+    One question and one answer per attempt: agents and environments are for `rl`. TRL samples with `generate`, one
+    prompt for each attempt, so it takes several times as long; it is here as a check, and for people who want TRL.
+    """
 
     name: ClassVar[str] = "local_rl"
     Recipe = RL
@@ -303,7 +300,7 @@ class LocalRL(TrlAlgorithm):
             loss_type=_LOSSES[cfg.normalise],
             scale_rewards="group" if cfg.advantage == "std" else "none",
             num_iterations=cfg.updates_per_batch,
-            **_clipping(cfg),
+            **_clip_bounds(cfg),
             shuffle_dataset=False,
         )
         return GRPOTrainer(
@@ -349,7 +346,7 @@ class LocalRL(TrlAlgorithm):
         return reward
 
 
-def _clipping(cfg: RL.Config) -> dict[str, float]:
+def _clip_bounds(cfg: RL.Config) -> dict[str, float]:
     """How far a ratio may leave 1, which TRL counts from there; without clipping, as far as it likes."""
     if cfg.loss_fn == "importance_sampling":
         return {"epsilon": 1.0, "epsilon_high": 1e9}

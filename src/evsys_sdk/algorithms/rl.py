@@ -42,7 +42,7 @@ class Mastery:
     highest: float = -math.inf
     in_a_row: int = 0
 
-    def reached(self, rewards: Sequence[float]) -> bool:
+    def note_rewards(self, rewards: Sequence[float]) -> bool:
         """Take note of a batch; says whether enough of them in a row were perfect."""
         if rewards:
             self.lowest, self.highest = min(self.lowest, *rewards), max(self.highest, *rewards)
@@ -169,7 +169,7 @@ class RL(RolloutAlgorithm):
         if self._experience is None or self._experience[0] != iteration:
             groups = await self._rollouts(iteration)
             self._experience = (iteration, await self._learnable(groups))
-            if self._mastery.reached([r.reward for group in groups for r in group if r.reward is not None]):
+            if self._mastery.note_rewards([r.reward for group in groups for r in group if r.reward is not None]):
                 self.services.control.stop("every attempt earns the highest reward; there is nothing left to learn")
         experience = self._experience[1]
         metrics, rollouts = dict(experience.metrics), experience.rollouts
@@ -218,7 +218,7 @@ class RL(RolloutAlgorithm):
         metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)} | _spent_on(groups)
         if self._base is not None and learnable:
             learnable, metrics["policy/kl_to_start"] = await self._with_kl_penalty(self._base, learnable)
-        data = normalised(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens)
+        data = normalise_advantages(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens)
         return Experience(data, metrics, tuple(rollout for group in groups for rollout in group))
 
     def _reward(self, rollout: Rollout) -> float:
@@ -273,7 +273,7 @@ def group_advantages(rewards: Sequence[float], kind: Advantage) -> list[float]:
     return [float(advantage) for advantage in centred]
 
 
-def normalised(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tokens: int) -> list[Datum]:
+def normalise_advantages(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tokens: int) -> list[Datum]:
     """Advantages scaled so that the backend's sum over tokens becomes the mean that was asked for."""
     lengths = [sum(int((datum.weights > 0).sum()) for datum in data) for data in rollouts]
     sizes = {
@@ -281,7 +281,7 @@ def normalised(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tok
         "sequence": [len(lengths) * length for length in lengths],
         "fixed": [len(lengths) * max_tokens] * len(lengths),
     }[kind]
-    return [_scaled(datum, 1 / size) for data, size in zip(rollouts, sizes, strict=True) for datum in data]
+    return [_scale(datum, 1 / size) for data, size in zip(rollouts, sizes, strict=True) for datum in data]
 
 
 def _spent_on(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
@@ -293,7 +293,7 @@ def _spent_on(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
     return {"tokens_sampled": float(sampled)} | ({"cost_usd": dollars} if dollars else {})
 
 
-def _scaled(datum: Datum, factor: float) -> Datum:
+def _scale(datum: Datum, factor: float) -> Datum:
     assert datum.advantages is not None
     return replace(datum, advantages=datum.advantages * np.float32(factor))
 
@@ -306,7 +306,6 @@ def _up_to_multiple(steps: int, of: int) -> int:
     return -(-steps // of) * of
 
 
-# Whatever backend the run names: for trying a config without spending anything.
 class MockRL(RL):
     """Policy gradient that always runs on the mock backend."""
 

@@ -59,7 +59,6 @@ class SFT(BaseAlgorithm):
         return self.cfg.too_long == "error"
 
 
-# Whatever backend the run names: for trying a config without spending anything.
 class MockSFT(SFT):
     """Supervised fine-tuning that always runs on the mock backend."""
 

@@ -6,7 +6,8 @@ losses   what every named loss means, as formulas on log-probabilities
 checks   what is refused before it reaches a backend
 future   operations that are submitted now and awaited later
 mock/    a small, real language model in numpy
-tinker/  any server that speaks the Tinker protocol
+local/   a model of transformers with an adapter, on torch in this process
+tinker/  any server that speaks the Tinker protocol; fireworks/ is one with a client of its own
 probes/  what a server really does, found out by asking it
 """
 

@@ -61,7 +61,7 @@ def numpy_loss[F: LossCallable](function: F) -> F:
     return function
 
 
-def named_loss(
+def find_loss(
     name: str, config: Mapping[str, Any] | None = None
 ) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
     """The loss of a name, ready to be applied to data and their logprobs."""
@@ -109,7 +109,7 @@ def _name_of(function: LossCallable) -> str:
 
 def _with_gradients(returned: Any, logprobs: Sequence[Floats]) -> LossResult:
     loss, metrics, gradients = returned
-    return _checked(float(loss), dict(metrics), [np.asarray(g, dtype=np.float32) for g in gradients], logprobs)
+    return _check(float(loss), dict(metrics), [np.asarray(g, dtype=np.float32) for g in gradients], logprobs)
 
 
 def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
@@ -130,10 +130,10 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
     gradients = [
         np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
     ]
-    return _checked(float(loss.detach()), dict(metrics), gradients, logprobs)
+    return _check(float(loss.detach()), dict(metrics), gradients, logprobs)
 
 
-def _checked(loss: float, metrics: dict[str, Any], gradients: list[Floats], logprobs: Sequence[Floats]) -> LossResult:
+def _check(loss: float, metrics: dict[str, Any], gradients: list[Floats], logprobs: Sequence[Floats]) -> LossResult:
     shapes = [g.shape for g in gradients]
     if shapes != [lp.shape for lp in logprobs]:
         raise BackendError(f"the loss returned gradients shaped {shapes}; they must be shaped like the logprobs.")
@@ -155,23 +155,26 @@ def _cross_entropy(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tup
 
 def _importance_sampling(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     surrogate = _ratio(datum, lp) * _advantages(datum)
-    return -float(surrogate.sum(dtype=np.float64)), -surrogate
+    return -float(surrogate.sum(dtype=np.float64)), -surrogate  # d ratio / d logprob is the ratio itself
 
 
 def _ppo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     ratio, advantages = _ratio(datum, lp), _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * advantages
     surrogate = np.minimum(ratio * advantages, clipped)
+    # Where the clipped term is the smaller one it does not depend on the policy any more: no gradient.
     gradient = np.where(ratio * advantages <= clipped, -ratio * advantages, 0.0)
     return -float(surrogate.sum(dtype=np.float64)), gradient.astype(np.float32)
 
 
 def _gspo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     sampled = datum.weights != 0
-    log_ratio = (lp - _sampled(datum))[sampled]
+    log_ratio = (lp - _sampled_logprobs(datum))[sampled]
     ratio = np.exp(np.minimum(log_ratio.mean(), _LARGEST_LOG_RATIO)) if log_ratio.size else np.float32(1)
     unclipped = ratio * _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(datum)
+    # Not divided by the length, although each logprob moves the mean by 1 / length: so every sampled token gets the
+    # gradient that a ratio of its own would give it.
     gradient = np.where(unclipped <= clipped, -unclipped, 0.0)
     return -float(np.minimum(unclipped, clipped).sum(dtype=np.float64)), gradient.astype(np.float32)
 
@@ -184,7 +187,7 @@ def _cispo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float
 
 
 def _dro(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
-    log_ratio = lp - _sampled(datum)
+    log_ratio = lp - _sampled_logprobs(datum)
     active = datum.weights != 0  # the penalty must not touch the prompt
     penalty = np.where(active, 0.5 * params["beta"] * log_ratio**2, 0.0)
     gradient = -_advantages(datum) + np.where(active, params["beta"] * log_ratio, 0.0)
@@ -223,10 +226,10 @@ def check_config(name: str, config: Mapping[str, Any] | None = None) -> dict[str
 
 
 def _ratio(datum: Datum, lp: Floats) -> Floats:
-    return np.exp(np.minimum(lp - _sampled(datum), _LARGEST_LOG_RATIO))
+    return np.exp(np.minimum(lp - _sampled_logprobs(datum), _LARGEST_LOG_RATIO))
 
 
-def _sampled(datum: Datum) -> Floats:
+def _sampled_logprobs(datum: Datum) -> Floats:
     assert datum.logprobs is not None  # checks.py has seen to it
     return datum.logprobs
 
@@ -238,12 +241,15 @@ def _advantages(datum: Datum) -> Floats:
 
 def _policy_metrics(data: Sequence[Datum], logprobs: Sequence[Floats], params: Mapping[str, float]) -> dict[str, float]:
     """How far the policy has moved from the one that sampled, over the sampled positions."""
-    log_ratio = np.concatenate([(lp - _sampled(d))[d.weights != 0] for d, lp in zip(data, logprobs, strict=True)])
+    log_ratio = np.concatenate(
+        [(lp - _sampled_logprobs(d))[d.weights != 0] for d, lp in zip(data, logprobs, strict=True)]
+    )
     if not log_ratio.size:
         return {}
     ratio = np.exp(np.minimum(log_ratio, _LARGEST_LOG_RATIO))
     metrics = {
         "policy/ratio": float(ratio.mean()),
+        # r - 1 - log r: without bias like -log r, but never negative and with less variance.
         "policy/kl": float((ratio - 1 - log_ratio).mean()),
         "policy/kl_k1": -float(log_ratio.mean()),
     }

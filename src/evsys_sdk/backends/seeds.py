@@ -20,7 +20,7 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _UNDO_FIRST, _UNDO_SECOND = pow(_FIRST, -1, 1 << 64), pow(_SECOND, -1, 1 << 64)
 
 
-def mixed(values: Hashes) -> Hashes:
+def mix(values: Hashes) -> Hashes:
     """Scramble 64-bit values so that similar inputs land far apart (the finaliser of splitmix64)."""
     values = values ^ (values >> np.uint64(30))  # a new array, which the rest changes in place
     values *= np.uint64(_FIRST)
@@ -32,8 +32,8 @@ def mixed(values: Hashes) -> Hashes:
 
 def stream_of(seed: int, number: int) -> int:
     """The stream of one of several things that share a seed."""
-    scrambled = int(mixed(np.array([int(seed) & _MASK], np.uint64))[0])
-    return int(mixed(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
+    scrambled = int(mix(np.array([int(seed) & _MASK], np.uint64))[0])
+    return int(mix(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
 
 
 def seed_of_later(seed: int, first: int) -> int:
@@ -41,12 +41,13 @@ def seed_of_later(seed: int, first: int) -> int:
 
     So a request can be cut into pieces that draw what the whole would have drawn.
     """
-    scrambled = int(mixed(np.array([int(seed) & _MASK], np.uint64))[0])
-    return _unmixed((scrambled + first * _GOLDEN) & _MASK)
+    scrambled = int(mix(np.array([int(seed) & _MASK], np.uint64))[0])
+    return _unmix((scrambled + first * _GOLDEN) & _MASK)
 
 
-def _unmixed(value: int) -> int:
-    """What `mixed` makes `value` from: all its steps can be undone."""
+def _unmix(value: int) -> int:
+    """What `mix` makes `value` from: all its steps can be undone."""
+    # x ^ (x >> n) is undone by shifting by n, 2n, ... until nothing is left of 64 bits; a factor by its inverse.
     value ^= (value >> 31) ^ (value >> 62)
     value = value * _UNDO_SECOND & _MASK
     value ^= (value >> 27) ^ (value >> 54)
@@ -57,7 +58,7 @@ def _unmixed(value: int) -> int:
 def uniforms(streams: Sequence[int], places: Sequence[int]) -> NDArray[np.float64]:
     """A number in [0, 1) of each stream, the one at its place; places count from 1."""
     counters = [(stream + place * _GOLDEN) & _MASK for stream, place in zip(streams, places, strict=True)]
-    return (mixed(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (mix(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class RequestSeeds:

@@ -1,4 +1,4 @@
-"""The command line, `evsys`: one module per verb, imported only when that verb is called."""
+"""The command line, `evsys`: a verb is imported only when it is called; `main` knows where each one is."""
 
 import gc
 

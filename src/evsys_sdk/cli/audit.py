@@ -55,8 +55,7 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tu
 
 
 def _find(experiment: str | None) -> list[Path]:
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
     from ..record.reader import ExperimentRecord
     from ..record.values import subfolders
 

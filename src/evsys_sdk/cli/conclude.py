@@ -25,7 +25,7 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
 
     path = _folder(experiment)
     conclusion = draw(path)
-    changed = _changed(path, conclusion)
+    changed = _find_changes(path, conclusion)
     agrees = None if changed is None else not changed
     write = not check and agrees is not True
     if write:
@@ -47,7 +47,7 @@ def _folder(experiment: str) -> Path:
     return find_experiment(experiment)
 
 
-def _changed(path: Path, conclusion: Conclusion) -> list[str] | None:
+def _find_changes(path: Path, conclusion: Conclusion) -> list[str] | None:
     """Which parts of the stored conclusion do not follow from the record; None where nothing is stored."""
     import json
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .record_options import chosen_filters, filter_options, format_options, root_option
+from .record_options import filter_options, format_options, read_filters, root_option
 
 
 @click.command()
@@ -26,16 +26,16 @@ def context(
 ) -> None:
     """Tell an agent what it needs to know: what was tried, what each change did, what is open, failed or untried."""
     from ..history.context.sections import make_digest
+    from ..history.find import experiment_roots
     from ..history.index import HistoryIndex
     from ..history.listing import nothing_text
-    from ..history.roots import experiment_roots
     from ..history.text import printable, printable_json
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
     folders = experiment_roots(roots)
     with HistoryIndex(folders) as index:
-        chosen = chosen_filters(filters)
+        chosen = read_filters(filters)
         digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen, elsewhere=not roots)
     shown = digest.fit("json" if as_json else "markdown" if as_markdown else "text")
     empty = not any(section.items for section in digest.sections if section.key != "goal")

@@ -44,7 +44,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     if ctx.invoked_subcommand is not None:
         return
     from ..dashboard.local import LocalRecords
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots
     from ..loop.page import read_loops
     from ..paths import project_root
 
@@ -199,8 +199,7 @@ def restore_command(backup: str, database: str, as_json: bool) -> None:
 def export_command(experiment: str, output: str | None, roots: tuple[str, ...], as_json: bool) -> None:
     """Write EXPERIMENT as a folder whose index.html shows it in a browser, without a server."""
     from ..dashboard.export import export_experiment
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     folder = find_experiment(experiment, experiment_roots(roots))
     target = Path(output or f"{folder.name}-export")

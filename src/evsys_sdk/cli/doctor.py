@@ -49,12 +49,12 @@ def doctor(
         return _check_sandbox(as_json)
     from ..backends.probes.cache import Server, read_answer
 
-    built = _built(backend, base_url, params)
+    built = _build_backend(backend, base_url, params)
     server = Server(backend, _address(built), model or _only_model(built))
     answer = None if refresh else read_answer(server)
     cached = answer is not None
     if answer is None:
-        answer = _asked(built, server, quiet)
+        answer = _ask(built, server, quiet)
     _report(answer, server, cached, as_json)
     return 0
 
@@ -84,7 +84,7 @@ def _check_sandbox(as_json: bool) -> int:
     return 1 if missing else 0
 
 
-def _built(kind: str, base_url: str | None, params: tuple[str, ...]) -> Any:
+def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> Any:
     from pydantic import ValidationError
 
     from ..config.problems import problems_in
@@ -121,9 +121,9 @@ def _params(params: tuple[str, ...]) -> dict[str, Any]:
 def _address(backend: Any) -> str:
     """The server's address; empty for backends in this process."""
     from ..backends.tinker.backend import TinkerBackend
-    from ..backends.tinker.session import resolved_url
+    from ..backends.tinker.session import resolve_url
 
-    return resolved_url(backend.config) if isinstance(backend, TinkerBackend) else ""
+    return resolve_url(backend.config) if isinstance(backend, TinkerBackend) else ""
 
 
 def _only_model(backend: Any) -> str:
@@ -136,7 +136,7 @@ def _only_model(backend: Any) -> str:
     raise ConfigError(Problem("say which model to ask for", path="--model", hint=known))
 
 
-def _asked(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
+def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
     import tempfile
     from pathlib import Path
 
@@ -171,7 +171,7 @@ def _render(told: dict[str, Any], facts: Facts) -> None:
     from ..backends.probes.facts import MEANING
 
     problems: dict[str, str] = told["problems"]
-    rows = [(name, _shown(name, getattr(facts, name), problems), meaning) for name, meaning in MEANING.items()]
+    rows = [(name, _show(name, getattr(facts, name), problems), meaning) for name, meaning in MEANING.items()]
     where = told["base_url"] or "this process"
     click.echo(f"{told['backend']} at {where}, model {told['model']}, asked {told['asked_at']}")
     click.echo(table(("fact", "found", "meaning"), rows))
@@ -184,7 +184,7 @@ def _render(told: dict[str, Any], facts: Facts) -> None:
     sys.stdout.flush()
 
 
-def _shown(name: str, value: Any, problems: dict[str, str]) -> str:
+def _show(name: str, value: Any, problems: dict[str, str]) -> str:
     if value is None:
         return "failed" if name in problems else "not known"
     if isinstance(value, bool):

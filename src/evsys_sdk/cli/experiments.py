@@ -18,8 +18,7 @@ from .record_options import answer, format_options, plot_option, root_option
 def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ..history.detail import read_detail
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
     from ..history.show import find_gain, show_data, show_page
 
     searched = experiment_roots(roots)
@@ -55,8 +54,7 @@ def compare(
     """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
     from ..history.compare import compare_experiments, compare_page
     from ..history.detail import read_detail
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     if not 2 <= len(experiments) <= _MOST:
         raise click.UsageError(f"Give 2 to {_MOST} experiments to compare (got {len(experiments)}).")
@@ -102,8 +100,7 @@ def errors(
     """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
     from ..history.answers import errors_page, find_errors
     from ..history.detail import read_detail
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
@@ -129,8 +126,7 @@ def export(
     """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
     from ..history.detail import read_detail
     from ..history.export import export_weights
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .record_options import answer, chosen_filters, filter_options, format_options, root_option
+from .record_options import answer, filter_options, format_options, read_filters, root_option
 
 if TYPE_CHECKING:
     from ..history.listing import TreeLine
@@ -37,12 +37,11 @@ def history(
     **filters: Any,
 ) -> None:
     """List the experiments recorded on this machine, the newest first."""
-    from ..history.filters import count, select
-    from ..history.index import HistoryIndex
+    from ..history.find import experiment_roots
+    from ..history.index import HistoryIndex, count, select
     from ..history.listing import TreeLine, list_markdown, list_text, tree_lines
-    from ..history.roots import experiment_roots
 
-    wanted, folders = chosen_filters(filters), experiment_roots(roots)
+    wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
         found = select(index, wanted, sort=sort, limit=None if everything else limit)
         total = len(found) if everything or len(found) < limit else count(index, wanted)

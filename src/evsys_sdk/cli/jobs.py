@@ -30,7 +30,7 @@ def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int
         found = experiment_status(_find(experiment, roots))
         emit(found.to_dict(), as_json, lambda: _render(found))
         return 0
-    running = [experiment_status(path) for path in _running(roots)]
+    running = [experiment_status(path) for path in _find_running(roots)]
     emit([one.to_dict() for one in running], as_json, lambda: _render_all(running))
     return 0
 
@@ -86,7 +86,7 @@ def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...
 
     path = _find(experiment, roots)
     outcome = cancel_experiment(path, patience_s=patience_s, kill=kill)
-    emit({"path": str(path), **outcome}, as_json, lambda: click.echo(_told(path, outcome)))
+    emit({"path": str(path), **outcome}, as_json, lambda: click.echo(_describe_outcome(path, outcome)))
     return 0 if outcome["stopped"] else 2
 
 
@@ -95,13 +95,13 @@ def _find(reference: str, roots: tuple[str, ...]) -> Path:
     from ..history.find import find_experiment
 
     attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")
-    running = [path for path in _running(roots) if attempts.fullmatch(path.name)]
+    running = [path for path in _find_running(roots) if attempts.fullmatch(path.name)]
     return running[0] if len(running) == 1 else find_experiment(reference, [Path(root) for root in roots] or None)
 
 
-def _running(roots: tuple[str, ...]) -> list[Path]:
+def _find_running(roots: tuple[str, ...]) -> list[Path]:
     """Every experiment that someone is running."""
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots
     from ..record.lock import owned_folders
 
     folders = [Path(root) for root in roots] or experiment_roots()
@@ -130,7 +130,7 @@ def _render_all(running: list[LiveStatus]) -> None:
     if not running:
         click.echo("Nothing is running. See what there is with: evsys history")
         return
-    rows = [(str(one.path), _counted(one.counts), _duration(one.seconds_left), str(one.pid)) for one in running]
+    rows = [(str(one.path), _count(one.counts), _duration(one.seconds_left), str(one.pid)) for one in running]
     click.echo(fit_table(("experiment", "arms", "left", "process"), rows))
 
 
@@ -147,11 +147,11 @@ def _duration(seconds: float | None) -> str:
     return "" if seconds is None else duration(seconds)
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _count(counts: dict[str, int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts.items())
 
 
-def _told(path: Path, outcome: dict[str, Any]) -> str:
+def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
     if not outcome["was_running"]:
         return f"{path} is not running."
     if not outcome["stopped"]:

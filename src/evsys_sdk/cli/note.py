@@ -50,8 +50,7 @@ def invalidate(
 
 
 def _folder(experiment: str, roots: tuple[str, ...]) -> Path:
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
 
     return find_experiment(experiment, experiment_roots(roots))
 

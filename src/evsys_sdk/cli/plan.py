@@ -101,7 +101,7 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
         )
     yield f"With {seeds} a run, an effect of {found.detectable:.3f} is seen in 80 % of experiments like this one."
     if found.claimed is not None and found.claimed < found.detectable:
-        yield _needed(plan, found, found.claimed)
+        yield _seeds_needed(plan, found, found.claimed)
     if found.split is not None and found.split_detectable is not None:
         base, each = found.split
         yield (
@@ -110,7 +110,7 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
         )
 
 
-def _needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
+def _seeds_needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
     if found.seeds_needed is None:
         return f"No number of seeds would show the claimed {claimed:g}: add tasks, or samples of each task."
     times = found.seeds_needed / found.seeds

@@ -75,7 +75,7 @@ def new_experiment(
 
 
 def _render(made: NewExperiment) -> None:
-    from ..history.roots import shortest
+    from ..history.find import shortest
 
     config = quote(str(shortest(Path(made.config))))
     click.echo(f"{config}: experiment '{made.name}'" + (f", from {made.parent}" if made.parent else ""))

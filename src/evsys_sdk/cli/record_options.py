@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..history.filters import Filters
+    from ..history.index import Filters
 
 
 def root_option[F: Callable[..., Any]](command: F) -> F:
@@ -40,7 +40,7 @@ def plot_option[F: Callable[..., Any]](command: F) -> F:
 
 
 def filter_options[F: Callable[..., Any]](command: F) -> F:
-    """Add the options that `chosen_filters` reads."""
+    """Add the options that `read_filters` reads."""
     options = [
         click.option("--status", "statuses", multiple=True, metavar="STATUS", help=_STATUS_HELP),
         click.option("--verdict", "verdicts", multiple=True, metavar="VERDICT", help=_VERDICT_HELP),
@@ -62,9 +62,9 @@ _VERDICT_HELP = (
 )
 
 
-def chosen_filters(options: dict[str, Any]) -> Filters:
+def read_filters(options: dict[str, Any]) -> Filters:
     """The filters that the options of a command ask for."""
-    from ..history.filters import Filters, check_status, check_verdict, parse_since
+    from ..history.index import Filters, check_status, check_verdict, parse_since
 
     return Filters(
         statuses=[check_status(one) for one in options["statuses"]],

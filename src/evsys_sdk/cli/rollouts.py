@@ -65,8 +65,7 @@ def rollouts(
 def _find_runs(reference: str, arm: str | None, roots: tuple[str, ...]) -> list[RunRecord]:
     """The arms of an experiment that have recorded rollouts; the folder of an arm names that one."""
     from ..errors import DataError, closest
-    from ..history.find import find_experiment
-    from ..history.roots import experiment_roots
+    from ..history.find import experiment_roots, find_experiment
     from ..record.layout import RunFiles
     from ..record.reader import ExperimentRecord
 
@@ -187,7 +186,7 @@ def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: boo
     head = "; ".join(told) + "."
     if not lines:
         return head
-    rows = [(line["id"], line["arm"], _reward(line), line.get("tokens", ""), _ending(line)) for line in lines]
+    rows = [(line["id"], line["arm"], _reward(line), line.get("tokens", ""), _outcome(line)) for line in lines]
     headers = ("id", "arm", "reward", "tokens", "answer")
     if not several:
         headers, rows = (headers[0], *headers[2:]), [(row[0], *row[2:]) for row in rows]
@@ -203,7 +202,7 @@ def _render_whole(line: Line) -> str:
     if line.get("error"):
         at = f" (at {line['error_at']})" if line.get("error_at") else ""
         parts.append(f"{line['error']}{at}")
-    parts += [f"--- {message.get('role', '?')}\n{_said(message)}" for message in line.get("messages", ())]
+    parts += [f"--- {message.get('role', '?')}\n{_text(message)}" for message in line.get("messages", ())]
     if "dropped" in line:
         parts.append(_why_dropped(line))
     if line.get("info"):
@@ -224,13 +223,13 @@ def _diff(one: Line, other: Line) -> list[str]:
     import difflib
 
     before, after = (
-        "\n".join(f"[{message.get('role', '?')}]\n{_said(message)}" for message in line.get("messages", ()))
+        "\n".join(f"[{message.get('role', '?')}]\n{_text(message)}" for message in line.get("messages", ()))
         for line in (one, other)
     )
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
 
 
-def _said(message: Line) -> str:
+def _text(message: Line) -> str:
     from ..record.jsonable import dump_json
     from ..rollouts.rollout import text_of
 
@@ -239,12 +238,12 @@ def _said(message: Line) -> str:
     return f"{text_of(message)}{called}".strip()
 
 
-def _ending(line: Line) -> str:
+def _outcome(line: Line) -> str:
     """What the list shows: why it failed, else the last answer."""
     if line.get("reward") is None and line.get("error"):
         return f"failed: {line['error']}"
     messages = line.get("messages")
-    return " ".join(_said(messages[-1]).split()) if messages else f"({_why_dropped(line)})"
+    return " ".join(_text(messages[-1]).split()) if messages else f"({_why_dropped(line)})"
 
 
 def _why_dropped(line: Line) -> str:

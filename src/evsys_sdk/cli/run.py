@@ -55,7 +55,7 @@ def run(
 
     if resume and fresh:
         raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
-    checked = check_file(path, rehearsed=dry, adapt=lambda config: _adapted(config, dry=dry, steps=steps))
+    checked = check_file(path, rehearsed=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
     config = checked.config
     for warning in checked.warnings:
         click.echo(f"warning: {warning}.", err=True)
@@ -104,7 +104,7 @@ def _render_detached(answer: dict[str, Any]) -> None:
         click.echo(f"  evsys {verb} {quote(answer['path'])}")
 
 
-def _adapted(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
+def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
     """The config with what the command line overrides."""
     from ..experiment.arms.overrides import rehearsal, with_steps
 
@@ -155,7 +155,7 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
 
 def _table(runs: Sequence[RunResult]) -> str:
     """One row a run; what is the same for all of several runs is said once, below."""
-    metrics = [_shown(run) for run in runs]
+    metrics = [_headline(run) for run in runs]
     names = list(dict.fromkeys(name for shown in metrics for name in shown))
     same = {name: metrics[0][name] for name in names if len({shown.get(name) for shown in metrics}) == 1}
     shared = same if len(runs) > 1 else {}
@@ -221,7 +221,7 @@ _MEASURES = (*_OWN_ATTEMPTS, "final_loss")
 """... and what others do: the first of these that a run has is shown."""
 
 
-def _shown(run: RunResult) -> dict[str, str]:
+def _headline(run: RunResult) -> dict[str, str]:
     """The few numbers a person looks for first."""
     chosen = run.notes.selection_metric or ""
     measure = next((name for name in (chosen, *_MEASURES) if name in run.metrics and not name.startswith(_SCORES)), "")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ..history.outcome import is_score, success_metric
+from ..history.outcome import success_metric
 from ..history.summarize import scalars, varied_paths
+from ..history.summary import is_score
 from ..record.runs import SPEND, add_spend, config_runs
 from ..record.values import items, number, part, text
 from .shapes import (

@@ -6,19 +6,17 @@ All reading of files for the dashboard is here and in `local_rollouts.py`, throu
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import EvsysError
 from ..history.detail import Detail, checkpoints, commands, read_detail
-from ..history.filters import NO_VERDICT, ORDERS, Filters, select
-from ..history.filters import count as count_experiments
-from ..history.index import HistoryIndex, fingerprint
+from ..history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
+from ..history.index import count as count_experiments
 from ..history.notes import add_note
-from ..history.outcome import is_score
 from ..history.summarize import without_secrets
-from ..history.summary import ExperimentSummary
+from ..history.summary import ExperimentSummary, is_score
 from ..record.events import Journal, Kind
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.runs import RunRecord
@@ -59,6 +57,8 @@ from .source import (
 )
 
 _REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
+_SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
+"""Column of the index -> what it is called where it is spent."""
 _RECENT = 40
 _SETTLED = ("completed", "failed", "budget")
 _MOST_FINISHED = 8
@@ -82,24 +82,26 @@ class LocalRecords:
 
     def overview(self) -> Overview:
         with self._index.open() as index:
-            rows = index.rows(("status", "verdict", "tags", "models", "algorithms", "usd", "tokens", "wall_s"))
+            columns = ("status", "verdict", "count(*)", *(f"sum({column})" for column in _SPEND))
+            groups = index.rows(columns, tail="GROUP BY status, verdict")
+            facets = [_facets(index.rows((f"DISTINCT {name}",))) for name in ("tags", "models", "algorithms")]
             running = select(index, Filters(statuses=("running",)), limit=_RECENT)
-        spend: dict[str, float] = {
-            name: sum(row[at] for row in rows if row[at] is not None)
-            for at, name in ((5, "usd"), (6, "tokens_trained"), (7, "wall_s"))
-            if any(row[at] is not None for row in rows)
-        }
+        total = sum(group[2] for group in groups)
+        spend: dict[str, float] = {}
+        for at, name in enumerate(_SPEND.values(), start=3):
+            if known := [group[at] for group in groups if group[at] is not None]:
+                spend[name] = sum(known)
         return Overview(
-            total=len(rows),
-            by_status=_counts(str(row[0]) for row in rows),
-            by_verdict=_counts(str(row[1]) or NO_VERDICT for row in rows),
+            total=total,
+            by_status=_counts((str(group[0]), group[2]) for group in groups),
+            by_verdict=_counts((str(group[1]) or NO_VERDICT, group[2]) for group in groups),
             spend=spend,
-            tags=_facets(row[2] for row in rows),
-            models=_facets(row[3] for row in rows),
-            algorithms=_facets(row[4] for row in rows),
+            tags=facets[0],
+            models=facets[1],
+            algorithms=facets[2],
             running=[experiment_of(one) for one in running],
             version=self.version(),
-            reading=self._index.progress(len(rows)),
+            reading=self._index.progress(total),
         )
 
     def list_experiments(self, query: ExperimentQuery) -> Experiments:
@@ -266,20 +268,21 @@ class LocalRecords:
         return local_rows(self.project, kind, id, limit, cursor)
 
     def version(self) -> int:
-        return max((change.version for change in self.changes(0)), default=0)
+        return max((version for _, version in self._versions()), default=0)
 
     def changes(self, since: int) -> list[Change]:
         """Experiments whose files changed after a moment (in milliseconds)."""
+        found = [Change("experiment", id, version) for id, version in self._versions() if version > since]
+        return sorted(found, key=lambda one: one.version)
+
+    def _versions(self) -> Iterator[tuple[str, int]]:
+        """When each experiment last changed; where it has ended, that is told without a look at the disk."""
         with self._index.open() as index:
             rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
-        found: list[Change] = []
         for root, several in rows:
             for id, folder, state, unfinished in several:
-                latest = 0 if unfinished else latest_of(state)  # told without a look at the disk
-                version = latest or version_of(root / folder, unfinished=bool(unfinished))
-                if version > since:
-                    found.append(Change("experiment", id, version))
-        return sorted(found, key=lambda one: one.version)
+                latest = 0 if unfinished else latest_of(state)
+                yield id, latest or version_of(root / folder, unfinished=bool(unfinished))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -334,16 +337,16 @@ def _begin_after(index: HistoryIndex, filters: Filters, sort: str, position: int
     return next((at + 1 for at, one in enumerate(found) if one.id == last), position)
 
 
-def _counts(words: Any) -> dict[str, int]:
+def _counts(words: Iterable[tuple[str, int]]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for word in words:
-        found[word] = found.get(word, 0) + 1
+    for word, count in words:
+        found[word] = found.get(word, 0) + count
     return found
 
 
-def _facets(columns: Any) -> list[str]:
-    """The words of columns that hold lists between bars."""
-    return sorted({word for column in {*columns} for word in str(column or "").split("|") if word})[:_MOST_FACETS]
+def _facets(rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The words of a column that holds lists between bars."""
+    return sorted({word for (column,) in rows for word in str(column or "").split("|") if word})[:_MOST_FACETS]
 
 
 def read_list(path: Path) -> list[Object]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..history.outcome import is_score
+from ..history.summary import is_score
 from ..record.layout import LogFiles, RunFiles
 from ..record.values import number, read_lines
 

@@ -75,8 +75,8 @@ class LocalRollouts:
     def read(self, folder: Path, arms: Sequence[str], id: str) -> RolloutDetail:
         """One rollout, whole."""
         arm, name, begin = read_cursor(id, str, str, int)
-        known = (file for file in _files(folder, [arm]) if arm in arms)
-        file = next((file for file in known if str(file.path.relative_to(folder)) == name), None)
+        files = _files(folder, [arm]) if arm in arms else ()  # who asks does not say where we look
+        file = next((file for file in files if str(file.path.relative_to(folder)) == name), None)
         index = _Index((0, 0)) if file is None else self._index(folder, file)
         at = bisect_left(index.lines, begin, key=lambda line: line.begin)
         if file is None or at == len(index.lines) or index.lines[at].begin != begin:

@@ -73,12 +73,12 @@ class _Reach:
                 continue
             self._seen.add((module_name, index))
             statement = module.statements[index]
-            found[index] = [module.text(statement), *self._imported(statement, module_name)]
+            found[index] = [module.text(statement), *self._follow_import(statement, module_name)]
             used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
             queue.extend(binder for each in sorted(used) for binder in module.binders.get(each, ()))
         return [text for index in sorted(found) for text in found[index]]
 
-    def _imported(self, statement: ast.stmt, module_name: str) -> Iterator[str]:
+    def _follow_import(self, statement: ast.stmt, module_name: str) -> Iterator[str]:
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
                 wanted = [(alias.name, None) for alias in node.names]

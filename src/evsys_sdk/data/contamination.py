@@ -199,7 +199,7 @@ class TaskIndex:
         blocks = SequenceMatcher(None, task, _window(task, row), autojunk=False).get_matching_blocks()
         longest = max(blocks, key=lambda run: run.size)
         common = list(task[longest.a : longest.a + longest.size])
-        telling = self._telling(task)
+        telling = self._mark_telling(task)
         total = sum(telling)
         if len(common) == len(task) and not set(task) & set(_MASKS):
             return 1.0, common
@@ -208,7 +208,7 @@ class TaskIndex:
         least = 3 if len(task) >= _LONG_TASK else 2  # a run of one word is chance
         return sum(sum(telling[run.a : run.a + run.size]) for run in blocks if run.size >= least) / total, common
 
-    def _telling(self, task: Sequence[str]) -> list[bool]:
+    def _mark_telling(self, task: Sequence[str]) -> list[bool]:
         """Which words of a task tell it from others: none of the template of its benchmark, and none that is masked."""
         telling = [word not in _MASKS for word in task]
         for at, pair in enumerate(pairwise(task)):

@@ -33,7 +33,7 @@ def reader(path: str) -> Reader:
     return read
 
 
-def required(path: str) -> Reader:
+def require(path: str) -> Reader:
     """Like `reader`, but a row without the field is an error that says which fields it has."""
     parts = _parts(path)
 

@@ -44,10 +44,10 @@ _FILE_REMEDIES = {**_REMEDIES, "trailing characters": "For a file with one JSON 
 
 def read_jsonl(path: str | Path) -> Iterator[Row]:
     """The raw rows of a JSONL file, one at a time."""
-    return map(itemgetter(1), numbered_rows(path))
+    return map(itemgetter(1), iter_numbered_rows(path))
 
 
-def numbered_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
+def iter_numbered_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
     """Line number and row, for readers that have something to say about a row themselves."""
     number = 0
     try:
@@ -139,7 +139,7 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
         return DataError(f"{where}: an object must stand on one line. For one big JSON list, use source_kind: json.")
     remedy = next((remedy for part, remedy in remedies.items() if part in message), "Correct it.")
     return DataError(
-        f"{where}: this is not JSON: {reason} at character {column + 1}: {_excerpt(text, column)}. {remedy}"
+        f"{where}: this is not JSON: {reason} at character {column + 1}: {_cut_out(text, column)}. {remedy}"
     )
 
 
@@ -152,7 +152,7 @@ def _offset(text: bytes, found: re.Match[str]) -> int:
     return max(0, min(start + column - 1, len(text)))
 
 
-def _excerpt(text: bytes, column: int) -> str:
+def _cut_out(text: bytes, column: int) -> str:
     start = max(0, column - 20)
     return show(text[start : column + 20].decode("utf-8", "replace").strip())
 

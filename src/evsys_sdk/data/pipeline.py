@@ -48,7 +48,7 @@ def apply_transforms(rows: Iterable[Row], transforms: Iterable[Transform]) -> It
     stream: Iterable[Row] = rows
     for transform in transforms:
         # Row-wise transforms number and check their rows themselves; only the others need a guard around them.
-        stream = transform(stream) if is_rowwise(transform) else _guarded(transform, stream)
+        stream = transform(stream) if is_rowwise(transform) else _guard(transform, stream)
     return iter(stream)
 
 
@@ -101,7 +101,7 @@ class _Stream:
         return self._list
 
 
-def _guarded(transform: Transform, rows: Iterable[Row]) -> Iterator[Row]:
+def _guard(transform: Transform, rows: Iterable[Row]) -> Iterator[Row]:
     from .transform import as_row, transform_failed
 
     stream = _Stream(rows)

@@ -18,12 +18,12 @@ from typing import Any, Literal, overload
 
 from ..errors import DataError, show
 from ..protocols import Row
-from .jsonl import numbered_rows, read_jsonl
+from .jsonl import iter_numbered_rows, read_jsonl
 from .shapes import (
-    checked_content,
-    checked_mapping,
-    checked_messages,
-    checked_text,
+    check_content,
+    check_mapping,
+    check_messages,
+    check_text,
     is_object,
     refuse_keys,
     verifier_from_dict,
@@ -90,7 +90,7 @@ def from_dict(row: Mapping[str, Any]) -> TypedRow:
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
     found = _format_by_keys(row)
     if found is None:
-        raise DataError(_unknown_format(row))
+        raise DataError(_explain_unknown_format(row))
     _refuse_missing(row, found)
     refuse_keys(row, known=(*_REQUIRED[found], *_OPTIONAL[found]))
     return _BUILDERS[found](())(row)
@@ -124,7 +124,7 @@ def to_dict(row: TypedRow | VerifierPayload) -> Row:
 
 def iter_jsonl(path: str | Path) -> Iterator[TypedRow]:
     """The typed rows of a JSONL file; formats may be mixed."""
-    for number, row in numbered_rows(path):
+    for number, row in iter_numbered_rows(path):
         try:
             yield from_dict(row)
         except DataError as error:
@@ -179,7 +179,7 @@ def _metadata(row: Mapping[str, Any], extras: tuple[str, ...]) -> dict[str, Any]
     if metadata is None:
         return {key: row[key] for key in extras}
     if extras or metadata.__class__ is not dict:
-        return _with_extras(checked_mapping(metadata, "metadata"), row, extras)
+        return _with_extras(check_mapping(metadata, "metadata"), row, extras)
     return metadata
 
 
@@ -188,15 +188,15 @@ def _chat_builder(extras: tuple[str, ...]) -> _Builder:
         answer = row.get("target_assistant")
         if answer is not None and not isinstance(answer, str):
             raise DataError(f"'target_assistant' must be text, not {show(answer)}.")
-        return ChatMessagesRow(checked_messages(row["messages"]), _metadata(row, extras), answer)
+        return ChatMessagesRow(check_messages(row["messages"]), _metadata(row, extras), answer)
 
     return build
 
 
 def _task_builder(extras: tuple[str, ...]) -> _Builder:
     def build(row: Mapping[str, Any]) -> HarborTask:
-        task_id = checked_text(row["task_id"], "task_id")
-        instruction = checked_content(row["instruction"], "instruction")
+        task_id = check_text(row["task_id"], "task_id")
+        instruction = check_content(row["instruction"], "instruction")
         return HarborTask(task_id, instruction, verifier_from_dict(row["verifier"]), _metadata(row, extras))
 
     return build
@@ -232,7 +232,7 @@ def _format_by_keys(row: Mapping[str, Any]) -> TargetFormat | None:
 def _builder(row: Row, target: TargetFormat | None) -> _Builder:
     found = target or _format_by_keys(row)
     if found is None:
-        raise DataError(_unknown_format(row))
+        raise DataError(_explain_unknown_format(row))
     _refuse_missing(row, found, wanted=target)
     own = (*_REQUIRED[found], *_OPTIONAL[found])
     extras = tuple(key for key in row if key not in own)
@@ -278,7 +278,7 @@ def _already_typed(row: Any, target: TargetFormat | None) -> TypedRow:
     return from_dict(to_dict(row))
 
 
-def _unknown_format(row: Mapping[str, Any]) -> str:
+def _explain_unknown_format(row: Mapping[str, Any]) -> str:
     hint = "sharegpt_to_chat" if "conversations" in row else "jsonl_to_chat"
     return (
         f"the row is in no known format; it has the keys {_keys(row)}. A chat row needs 'messages', a task needs "

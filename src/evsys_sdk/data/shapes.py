@@ -32,7 +32,7 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
-def checked_messages(value: Any) -> list[Message]:
+def check_messages(value: Any) -> list[Message]:
     """A non-empty list of messages, as it came."""
     if value.__class__ is list and value:
         try:
@@ -47,7 +47,7 @@ def checked_messages(value: Any) -> list[Message]:
     return _messages_closely(value)
 
 
-def checked_content(value: Any, where: str) -> Content:
+def check_content(value: Any, where: str) -> Content:
     """Text, or a list of content blocks."""
     if isinstance(value, str):
         return value
@@ -63,7 +63,7 @@ def checked_content(value: Any, where: str) -> Content:
     return value
 
 
-def checked_mapping(value: Any, where: str) -> dict[str, Any]:
+def check_mapping(value: Any, where: str) -> dict[str, Any]:
     """An object; null means an empty one, because exports of column stores write null for what is not there."""
     if value is None:
         return {}
@@ -72,7 +72,7 @@ def checked_mapping(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def checked_text(value: Any, where: str) -> str:
+def check_text(value: Any, where: str) -> str:
     """Text that is not empty."""
     if not isinstance(value, str) or not value:
         raise DataError(f"'{where}' must be non-empty text, not {show(value)}.")
@@ -95,9 +95,9 @@ def verifier_from_dict(value: Any) -> VerifierPayload:
     required, optional = _REQUIRED[kind], _OPTIONAL[kind]
     refuse_keys(fields, known=(*required, *optional), where="verifier.")
     for name in required:
-        checked_text(fields.get(name), f"verifier.{name}")
+        check_text(fields.get(name), f"verifier.{name}")
     if "params" in fields:
-        fields["params"] = checked_mapping(fields["params"], "verifier.params")
+        fields["params"] = check_mapping(fields["params"], "verifier.params")
     if not isinstance(fields.get("test_state_py", ""), str):
         raise DataError(f"'verifier.test_state_py' must be text, not {show(fields['test_state_py'])}.")
     return _VERIFIERS[kind](**fields)
@@ -144,7 +144,7 @@ def _bad_role(message: Message, index: int) -> str:
 
 def _check_other_content(message: Message, content: Any, where: str) -> None:
     if content is not None:
-        checked_content(content, where)
+        check_content(content, where)
     elif not message.get("tool_calls") and not message.get("function_call"):
         state: Literal["null", "missing"] = "null" if "content" in message else "missing"
         raise DataError(f"'{where}' is {state}; a message without tool_calls needs text or content blocks.")

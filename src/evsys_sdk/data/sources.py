@@ -63,18 +63,18 @@ def _rows(data: DataConfig, store: DataStore, workspace: DatasetWorkspace | None
         return _from_workspace(data, workspace)
     match data.source_kind:
         case "jsonl":
-            return store.read_jsonl(_needed(data.path, data, "path"))
+            return store.read_jsonl(_need(data.path, data, "path"))
         case "json":
-            path = _needed(data.path, data, "path")
-            return _checked(_list_in(store.read_json(path), path), path)
+            path = _need(data.path, data, "path")
+            return _check_rows(_list_in(store.read_json(path), path), path)
         case "in_memory":
             # Copied, because these rows belong to the config, and every arm of an experiment reads them again.
-            return _checked(copy.deepcopy(_needed(data.rows, data, "rows")), "data.rows")
+            return _check_rows(copy.deepcopy(_need(data.rows, data, "rows")), "data.rows")
         case "hf_dataset":
-            return _from_hugging_face(_needed(data.hf_dataset, data, "hf_dataset"), data.hf_split)
+            return _from_hugging_face(_need(data.hf_dataset, data, "hf_dataset"), data.hf_split)
 
 
-def _needed[T](value: T | None, data: DataConfig, field: str) -> T:
+def _need[T](value: T | None, data: DataConfig, field: str) -> T:
     if value is None:
         raise DataError(f"data.{field} is not set, but source_kind '{data.source_kind}' needs it. Set it.")
     return value
@@ -103,7 +103,7 @@ def _list_in(value: Any, path: str) -> list[Any]:
     )
 
 
-def _checked(rows: Iterable[Any], where: str) -> Iterator[Row]:
+def _check_rows(rows: Iterable[Any], where: str) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not is_object(row):
             raise DataError(f"{where}: row {number} must be an object, not {show(row)}.")
@@ -117,7 +117,7 @@ def _from_hugging_face(name: str, split: str) -> Iterator[Row]:
         raise MissingExtraError("data source 'hf_dataset'", "hf") from error
     try:
         found: Iterable[Any] = _open_hugging_face(datasets, name, split)
-        yield from _checked((dict(row) for row in found), f"hf_dataset '{name}'")
+        yield from _check_rows((dict(row) for row in found), f"hf_dataset '{name}'")
     except DataError:
         raise
     except Exception as error:  # the library raises whatever its loaders and the network raise

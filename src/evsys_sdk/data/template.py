@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import DataError
-from .fields import Reader, required
+from .fields import Reader, require
 
 type Render = Callable[[Mapping[str, Any]], str]
 
@@ -28,7 +28,7 @@ _PLACEHOLDER = re.compile(r"\{\{(" + _NAME + r")\}\}|\{(" + _NAME + r")\}")
 def compile_template(text: str) -> Render:
     """A function that fills the template from a row; a field the row lacks is an error."""
     literals, names = _split(text)
-    readers = [required(name) for name in names]
+    readers = [require(name) for name in names]
     if len(names) == 1:
         return _render_one(literals[0], names[0], readers[0], literals[1])
     rest = list(zip(names, readers, literals[1:], strict=True))

@@ -108,8 +108,8 @@ class Deployments:
     """Name -> id of the deployment that is live under it."""
     staged: dict[str, Staged] = field(default_factory=dict[str, Staged])
     """Name -> what answers a share of its requests, or shadows it."""
-    once_live: frozenset[str] = frozenset()
-    """Ids of all that ever answered every request to their names."""
+    once_live: dict[str, float] = field(default_factory=dict[str, float])
+    """Ids of all that ever answered every request to their names -> since when they last did."""
 
     @classmethod
     def read(cls, start: Path | None = None) -> Deployments:
@@ -119,7 +119,7 @@ class Deployments:
     @classmethod
     def tell(cls, events: Iterable[Event]) -> Deployments:
         found, rollbacks = list[Deployment](), list[Rollback]()
-        live, staged, once_live = dict[str, str](), dict[str, Staged](), set[str]()
+        live, staged, once_live = dict[str, str](), dict[str, Staged](), dict[str, float]()
         for event in events:
             if event.kind == Kind.DEPLOYED:
                 found.append(Deployment.of(event))
@@ -130,16 +130,18 @@ class Deployments:
                     staged[name] = Staged(id, shadowed, event.time or 0.0, is_shadow=True)
                 elif share is None or share >= 1:
                     live[name] = id
-                    once_live.add(id)
+                    once_live[id] = event.time or 0.0
                 else:
                     staged[name] = Staged(id, share, event.time or 0.0)
             elif event.kind == Kind.ROLLED_BACK:
                 name, to, replaced, reason = (event.text(key) for key in ("name", "deployment", "replaced", "reason"))
                 rollbacks.append(Rollback(name, to, replaced, reason, event.time))
+                if to and to != live.get(name):
+                    once_live[to] = event.time or 0.0
                 live[name] = to
                 staged.pop(name, None)
         now = {name: id for name, id in live.items() if id}
-        return cls(found, rollbacks, now, staged, frozenset(once_live))
+        return cls(found, rollbacks, now, staged, once_live)
 
     def of(self, name: str) -> list[Deployment]:
         """The deployments of a name, oldest first."""
@@ -169,7 +171,7 @@ class Deployments:
         """What a name falls back to: the deployment before it that nobody took back."""
         taken_back = {one.replaced for one in self.rollbacks}
         earlier = [one for one in self.of(deployment.name) if one.number < deployment.number]
-        fit = self.once_live - taken_back
+        fit = self.once_live.keys() - taken_back
         return next((one for one in reversed(earlier) if one.id in fit), None)
 
 

@@ -26,8 +26,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from ..config.base import Strict
-from ..data.jsonl import numbered_rows
-from ..data.shapes import checked_messages
+from ..data.jsonl import iter_numbered_rows
+from ..data.shapes import check_messages
 from ..data.types import HarborTask, InProcessVerifier, Message
 from ..errors import DataError, EvalError, show
 from ..files import write_json, write_text
@@ -41,7 +41,7 @@ from ..rollouts.engine import EngineLimits
 from ..rollouts.rollout import Rollout
 from .answers.slugs import PASSES, TOOL_CALL_TAG, AliasMatcher, extract_predicted_slug, normalise
 from .benchmark import Benchmark, ScoreSettings
-from .model_summary import EvalRow, EvalSummary, RowResult, counted, format_summary_markdown, summarize
+from .model_summary import EvalRow, EvalSummary, RowResult, format_summary_markdown, pluralise, summarize
 from .predictions import Prediction
 from .prompts import DEFAULT_SYSTEM, END_OF_TURN, conversation, qwen3_chat_template_prompt, qwen_chat_prompt
 from .row_tasks import task_of
@@ -141,7 +141,7 @@ def evaluate_model(
         )
     subject = ClientModel(as_chat_client(client), model or label_model(client), _ask_again(config, report))
     folder = Path(output_dir) if output_dir is not None else None
-    with _locked(folder):
+    with _lock(folder):
         result = benchmark.score(
             subject,
             settings,
@@ -264,7 +264,7 @@ def label_model(client: Any) -> str:
 
 
 @contextmanager
-def _locked(folder: Path | None) -> Generator[None]:
+def _lock(folder: Path | None) -> Generator[None]:
     """Keep a second process out of a folder until this one is done."""
     if folder is None:
         yield
@@ -285,8 +285,8 @@ def _notes(
     failed, cut = result.n_failed, sum(attempt.status == "truncated" for attempt in answers)
     targets = {normalise(row.row.target) for row in results}
     said = {
-        f"{counted(failed, 'attempt')} failed, in no score. The same command again repeats only these.": failed,
-        f"Cut off at max_tokens ({config.max_tokens}): {cut} of {counted(len(answers), 'answer')}.": cut,
+        f"{pluralise(failed, 'attempt')} failed, in no score. The same command again repeats only these.": failed,
+        f"Cut off at max_tokens ({config.max_tokens}): {cut} of {pluralise(len(answers), 'answer')}.": cut,
         "Temperature is 0, so attempts hardly differ and pass@k says little more than pass@1.": (
             config.max_attempts > 1 and config.temperature == 0
         ),
@@ -323,7 +323,7 @@ def _read_rows(dataset: Any) -> list[EvalRow]:
 def load_eval_dataset(source: str | Path | Iterable[Mapping[str, Any]]) -> list[EvalRow]:
     """The rows of a JSONL file, or of raw rows at hand; anything that could not be scored is refused."""
     if isinstance(source, str | Path):
-        name, raw = str(source), numbered_rows(source)
+        name, raw = str(source), iter_numbered_rows(source)
     else:
         name, raw = "rows", enumerate(source, 1)
     rows: dict[str, EvalRow] = {}
@@ -361,7 +361,7 @@ def _read_question(name: str, value: Any) -> str | list[Message]:
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"'{name}' must be non-empty text, not {show(value)}.")
         return value
-    messages = checked_messages(value)
+    messages = check_messages(value)
     if messages[-1]["role"] == "assistant":
         raise DataError("the messages end with an assistant turn, which gives the answer away. Remove that turn.")
     return messages

@@ -179,7 +179,7 @@ def format_summary_markdown(summary: EvalSummary, title: str = "Model evaluation
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def counted(number: int, thing: str) -> str:
+def pluralise(number: int, thing: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
@@ -194,8 +194,8 @@ def _cell(found: MetricValue | None) -> str:
 
 
 def _counts(summary: EvalSummary) -> str:
-    said = f"{counted(summary.n_rows, 'row')}, {counted(summary.max_attempts, 'attempt')} each"
-    said += f"; {counted(summary.n_failed_attempts, 'attempt')} failed."
+    said = f"{pluralise(summary.n_rows, 'row')}, {pluralise(summary.max_attempts, 'attempt')} each"
+    said += f"; {pluralise(summary.n_failed_attempts, 'attempt')} failed."
     return f"Model: `{summary.model}`. {said}" if summary.model else said
 
 
@@ -226,7 +226,7 @@ def _failures(summary: EvalSummary) -> str:
     if not report.total_failures:
         return ""
     lines = [
-        f"- {failure.what}, asked {counted(failure.attempts, 'time')}: {' '.join(failure.last_error.split())}"
+        f"- {failure.what}, asked {pluralise(failure.attempts, 'time')}: {' '.join(failure.last_error.split())}"
         for failure in report.failures[:_MOST_FAILURES]
     ]
     rest = report.total_failures - len(lines)

@@ -123,7 +123,7 @@ class RunEvaluator:
 
     async def _ask(self, tasks: Sequence[HarborTask], what: str) -> EvalResult:
         longest = max(len(self.client.tokenizer.encode(target_of(task))) for task in tasks)
-        sampling = _sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
+        sampling = _choose_sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
         model = await self._model()
         # The backend puts the questions in batches itself, so they may all be asked at once, however long that takes.
         at_once = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
@@ -158,7 +158,7 @@ class RunEvaluator:
         return tasks_of_rows(self.load_rows(data)[: self.config.n_samples])
 
 
-def _sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
+def _choose_sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
     """How the model is asked: as the block says, else for its most probable answer of at most `room` tokens."""
     # A seed of its own, so that scoring does not change what the run samples afterwards.
     given: dict[str, Any] = {} if inference is None else inference.params

@@ -106,14 +106,16 @@ def without_missing(tasks: Sequence[TaskSamples], missing: Missing, place: str) 
             f"{place}: {n_missing} of {sum(len(task.samples) for task in tasks)} samples failed, the first one of task "
             f"{show(first)}. Run them again, or count them as 0 with missing='zero'."
         )
-    kept = [replace(task, samples=_treated(task.samples, missing)) for task in tasks] if n_missing else list(tasks)
+    kept = (
+        [replace(task, samples=_treat_missing(task.samples, missing)) for task in tasks] if n_missing else list(tasks)
+    )
     empty = [task.task_id for task in kept if not task.samples]
     if empty:
         raise EvalError(f"{place}: {len(empty)} tasks have no samples, the first one is {show(empty[0])}.")
     return kept, n_missing
 
 
-def _treated(samples: Sequence[Sample], missing: Missing) -> list[Sample]:
+def _treat_missing(samples: Sequence[Sample], missing: Missing) -> list[Sample]:
     if missing == "drop":
         return [sample for sample in samples if not sample.failed]
     return [replace(sample, reward=0.0, prediction="") if sample.failed else sample for sample in samples]

@@ -231,7 +231,7 @@ def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extra
     if isinstance(extension, type):
         instance = build_extension(extension, params, what=what, path=place)
     if callable(getattr(instance, "verify", None)):
-        return _asking_by_name(name, instance.verify, {}, extras)
+        return _ask_by_name(name, instance.verify, {}, extras)
     if callable(instance):
         return _function(name, instance, {}, extras)
     raise EvalError(
@@ -239,13 +239,13 @@ def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extra
     )
 
 
-def _asking_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
+def _ask_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
     parameters = _parameters(name, function)
     keywords = _keywords(name, parameters, params)
     asked = _still_needed(name, parameters, keywords, extras)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         asked = list(dict.fromkeys([*asked, *_DOCUMENTED]))
-    return lambda given: function(**keywords, **_asked_for(asked, given, extras))
+    return lambda given: function(**keywords, **_answer_names(asked, given, extras))
 
 
 def _function(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
@@ -253,7 +253,7 @@ def _function(name: str, function: Callable[..., Any], params: dict[str, Any], e
     positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     takes_any_number = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
     if not positional and not takes_any_number:
-        return _asking_by_name(name, function, params, extras)
+        return _ask_by_name(name, function, params, extras)
     as_mapping = takes_any_number or (len(positional) > 2 and _is_mapping(positional[2]))
     leading = 3 if as_mapping else min(2, len(positional))
     own = [parameter for parameter in parameters if parameter not in positional[:leading]]
@@ -262,7 +262,7 @@ def _function(name: str, function: Callable[..., Any], params: dict[str, Any], e
 
     def call(given: VerifierInput) -> Any:
         places = (given.completion, given.expected, dict(params))[:leading]
-        return function(*places, **keywords, **_asked_for(asked, given, extras))
+        return function(*places, **keywords, **_answer_names(asked, given, extras))
 
     return call
 
@@ -313,5 +313,5 @@ def _still_needed(
     return asked
 
 
-def _asked_for(names: list[str], given: VerifierInput, extras: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_names(names: list[str], given: VerifierInput, extras: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(given, ASKABLE[name]) if name in ASKABLE else extras[name] for name in names}

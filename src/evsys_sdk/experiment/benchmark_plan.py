@@ -102,7 +102,7 @@ def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str,
     success = _success(metadata)
     for one in planned:
         if one.split == "val" and one.entry.run_every is not None:
-            reported = reported_metrics(one.entry, metadata)
+            reported = list_reported_metrics(one.entry, metadata)
             name = success.name if success and success.name in reported else reported[0]
             return one.metric_name(name), success.mode if success and success.name == name else "max"
     return None
@@ -146,7 +146,7 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata, priced: boo
         for at, name in enumerate(entry.metrics):
             if not priced and build_metric(name).needs_price:
                 yield Problem(_NO_PRICE[0], path=f"{path}.metrics[{at}]", hint=_NO_PRICE[1])
-        settings = ScoreSettings(samples=entry.samples, metrics=reported_metrics(entry, metadata))
+        settings = ScoreSettings(samples=entry.samples, metrics=list_reported_metrics(entry, metadata))
         for at, problem, hint in settings.metric_problems(loaded):
             yield Problem(problem, path=f"{path}.metrics[{at}]" if entry.metrics else f"{path}.metrics", hint=hint)
 
@@ -222,14 +222,14 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
         harness=_harness(entry, algorithm),
         engine=entry.engine or (trained.engine if trained else "inline"),
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),
-        metrics=reported_metrics(entry, metadata),
+        metrics=list_reported_metrics(entry, metadata),
         breakdown_keys=entry.breakdown_keys,
         cluster_by=entry.cluster_by,
         n_tasks=entry.n_tasks,
     )
 
 
-def reported_metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
+def list_reported_metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
     """The metrics that an entry reports, plainly named."""
     success = _success(metadata)
     return entry.metrics or [success.name if success and success.name in list_metrics() else "pass@1"]

@@ -65,7 +65,7 @@ def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> li
     """Scan each source of training rows once; only rows beyond `most_rows` are not looked at."""
     config = config.expanded()
     store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
-    sources = {repr(data): data for run in config.all_runs() for data in _training_data(run)}
+    sources = {repr(data): data for run in config.all_runs() for data in _iter_training_data(run)}
     tasks = collect_tasks(config, store)
     if not tasks or not sources:
         return []
@@ -139,7 +139,7 @@ def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
     )
 
 
-def _training_data(run: RunConfig) -> Iterator[DataConfig]:
+def _iter_training_data(run: RunConfig) -> Iterator[DataConfig]:
     if run.data is not None:
         yield run.data
     for stage in run.continual.stages if run.continual else ():

@@ -30,12 +30,12 @@ from ..record.reader import ExperimentRecord, experiment_id
 from ..record.roots import remember_output_root
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
-from ..spend.ledger import STOP_PREFIX, SpendLedger, exhausted, is_budget_stop, open_ledger
+from ..spend.ledger import STOP_PREFIX, SpendLedger, find_exhausted, is_budget_stop, open_ledger
 from ..training.callback import Callback
 from .arms.arm import Arm, Sweep, expand_arms, first_arms
 from .arms.interrupts import Interrupt, stop_on_interrupt
 from .arms.results import ArmResult, ExperimentResult, ExperimentStatus
-from .hypothesis import hypothesis_sha256, normalised
+from .hypothesis import hypothesis_sha256, normalise_hypothesis
 from .jobs.approval import wait_for_approval
 from .record_dir import ExperimentDir, open_experiment_dir
 from .search import allocation_for, mark_stopped
@@ -80,7 +80,7 @@ class Experiment:
         With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
         """
         with (
-            self._locked_folder(resume=resume, fresh=fresh) as folder,
+            self._lock_folder(resume=resume, fresh=fresh) as folder,
             Journal.of(folder.path) as journal,
             closing(open_ledger(folder.path)) as ledger,
             stop_on_interrupt() as interrupt,
@@ -104,7 +104,7 @@ class Experiment:
         return open_experiment_dir(self.config, resume=resume, fresh=fresh)
 
     @contextmanager
-    def _locked_folder(self, *, resume: bool, fresh: bool) -> Generator[ExperimentDir]:
+    def _lock_folder(self, *, resume: bool, fresh: bool) -> Generator[ExperimentDir]:
         """A folder that is this process's alone; one that someone else takes meanwhile is left to them."""
         while True:
             lock = ExitStack()
@@ -152,7 +152,7 @@ class Experiment:
             experiment_id=known,
             name=self.config.name,
             config_sha256=_sha256(self.config),
-            hypothesis=normalised(metadata),
+            hypothesis=normalise_hypothesis(metadata),
             hypothesis_sha256=hypothesis_sha256(metadata),
             sdk_version=__version__,
             arms=[
@@ -205,7 +205,7 @@ class Experiment:
         return mark_stopped(arms, folder)
 
     def _budget_stop(self, ledger: SpendLedger) -> str | None:
-        reached = exhausted(self.config.budget, ledger.total()) if self.config.budget else None
+        reached = find_exhausted(self.config.budget, ledger.total()) if self.config.budget else None
         return reached and f"{STOP_PREFIX}{reached}"
 
     def _launcher(self) -> Launcher:

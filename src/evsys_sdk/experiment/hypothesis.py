@@ -106,7 +106,7 @@ def success_metric(metadata: Metadata) -> SuccessMetric | None:
     return SuccessMetric(name=given) if isinstance(given, str) else given
 
 
-def normalised(metadata: Metadata) -> dict[str, Any] | None:
+def normalise_hypothesis(metadata: Metadata) -> dict[str, Any] | None:
     """Claim, metric, direction, smallest effect, baseline and success metric; None where nothing is claimed.
 
     A sentence claims that the success metric gets better. So does a claim about a success metric that is to be
@@ -137,7 +137,7 @@ def normalised(metadata: Metadata) -> dict[str, Any] | None:
 
 def find_claim(metadata: Metadata) -> Claim | None:
     """What is claimed; None where nothing is."""
-    found = normalised(metadata)
+    found = normalise_hypothesis(metadata)
     if found is None:
         return None
     return Claim(
@@ -182,7 +182,7 @@ def _value_at(run: Mapping[str, Any], path: str) -> Any:
 
 def hypothesis_sha256(metadata: Metadata) -> str | None:
     """Fingerprint of everything that decides what would count as success; None where nothing is claimed."""
-    found = normalised(metadata)
+    found = normalise_hypothesis(metadata)
     if found is None:
         return None
     # As the record shows it: the conclusion is drawn from there.

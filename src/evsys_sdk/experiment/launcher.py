@@ -29,7 +29,7 @@ from ..spend.meter import meter_for
 from ..training.callback import Callback, RunControl
 from .arms.arm import Arm
 from .record_dir import write_result
-from .runner import ArmOptions, failed_result, run_arm
+from .runner import ArmOptions, fail_run, run_arm
 
 TIMEOUT = "timeout"
 _GRACE_S = 1.0
@@ -108,12 +108,12 @@ def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     try:
         return _execute(job, launch, control)
     except Exception as error:  # of the folder or its lock; what goes wrong in the arm is its result already
-        return failed_result(job.arm.name, error)
+        return fail_run(job.arm.name, error)
 
 
 def refuse(job: ArmJob, error: EvsysError) -> RunResult:
     """The result of an arm that cannot be executed where it was sent, because project code cannot be imported there."""
-    result = failed_result(job.arm.name, error)
+    result = fail_run(job.arm.name, error)
     with suppress(OSError):
         write_result(job.run_dir, result, hparams=job.arm.run.model_dump(mode="json"))
     return result

@@ -20,9 +20,9 @@ from .contamination import contamination_warnings
 from .estimate import Estimate, estimate_run, size_of_work
 from .experiment import Experiment
 from .fit import Fit, Pace, fit_into, pace_of
-from .search import expected_shares
+from .search import expect_shares
 from .sensitivity import Sensitivity, expect_sensitivity
-from .speed import Speed, measured_speed, recorded_speed
+from .speed import Speed, measure_speed, read_speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
     fit = None
     if fit_minutes is not None:
         sizes = [len(plan.arms) for plan in runs]
-        shares = expected_shares(config, sum(sizes))
+        shares = expect_shares(config, sum(sizes))
         fit = fit_into(fit_minutes, list(zip(paces, sizes, strict=True)), config.max_concurrent_arms or 1, shares)
     limits = _limits(config.budget, per_arm)
     return Plan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
@@ -174,8 +174,8 @@ def _looked_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple
     estimate = estimate_run(run, config)
     each = estimate.tokens_trained / estimate.steps if estimate.steps else None
     lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
-    recorded = recorded_speed(run, in_project(config.output_dir), step_tokens=each)
-    return estimate, recorded or measured_speed(run, lengths, load=load)
+    recorded = read_speed(run, in_project(config.output_dir), step_tokens=each)
+    return estimate, recorded or measure_speed(run, lengths, load=load)
 
 
 def _needs(run: RunConfig, estimate: Estimate, pace: Pace | None, budget: Budget) -> Needs:

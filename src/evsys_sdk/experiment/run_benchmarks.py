@@ -110,9 +110,9 @@ class RunBenchmarks:
                 what = f"{BASELINE}/{record_name}"
                 # Runs share the answers, also those that are trained at the same time: one asks, the others read.
                 with exclusive(ExperimentFiles(self.run_dir.parent).baselines_lock, f"the scores of {what}"):
-                    result = self._guarded(one, what, 0, lambda name=name: self._baseline(name))
+                    result = self._score_safely(one, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
-                    record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _shown(result))
+                    record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _list_predictions(result))
                     self.score_log.add(record, result)
                     self.observers.on_eval(record)
                     self.checkpoints.add_scores(0, {} if result.problem else record.named_metrics)
@@ -121,7 +121,7 @@ class RunBenchmarks:
         """Score what is left and write everything into the result of the run."""
         step = int(result.metrics.get("steps", 0))
         if result.status == "completed":
-            for one in self._left(result):
+            for one in self._find_unscored(result):
                 scoring = self._score(one, step, lambda: self._final_model(result, step))
                 if scoring is not None:
                     self.observers.on_eval(scoring.record)
@@ -141,7 +141,7 @@ class RunBenchmarks:
         if self._scoring is not None:
             self._scoring.close()
 
-    def _left(self, result: RunResult) -> list[PlannedBenchmark]:
+    def _find_unscored(self, result: RunResult) -> list[PlannedBenchmark]:
         """What training did not score; a set that has just failed at its end is not tried at once again."""
         unscored = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
         tried = self._scoring is not None and int(result.metrics.get("steps", 0)) in self._scoring.failures
@@ -183,15 +183,15 @@ class RunBenchmarks:
         return Pace(one.entry.share, one.settings.limits.concurrency, self._scoring.awaited)
 
     def _score(self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None) -> Scoring | None:
-        result = self._guarded(one, f"{one.split}/{one.label}", step, model, pace)
+        result = self._score_safely(one, f"{one.split}/{one.label}", step, model, pace)
         if result is None:
             return None
-        record = EvalRecord(one.label, one.split, step, result.flat_metrics, _shown(result))
+        record = EvalRecord(one.label, one.split, step, result.flat_metrics, _list_predictions(result))
         self.score_log.add(record, result)
         self.observers.on_scored(record)
         return Scoring(record, {} if result.problem else record.named_metrics)
 
-    def _guarded(
+    def _score_safely(
         self, one: PlannedBenchmark, what: str, step: int, model: Any, pace: Pace | None = None
     ) -> EvalResult | None:
         """The result, or None; what went wrong is logged and kept."""
@@ -272,5 +272,5 @@ class _RunEngine:
     def close(self) -> None: ...
 
 
-def _shown(result: EvalResult) -> list[dict[str, Any]]:
+def _list_predictions(result: EvalResult) -> list[dict[str, Any]]:
     return [prediction.shown for prediction in result.predictions]

@@ -60,9 +60,9 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
         result = train_and_score(arm, config, options, observers)
     except SystemExit as error:
         wish = TrainingError(f"the code of the run called sys.exit({error.code!r}). Raise an error instead.")
-        result = failed_result(arm.name, wish)
+        result = fail_run(arm.name, wish)
     except Exception as error:
-        result = failed_result(arm.name, error)
+        result = fail_run(arm.name, error)
     if os.getpid() != owner:
         os._exit(1)  # a fork that the run's code has made and let go on; the record is its parent's
     result.notes.findings = observers.findings() or None
@@ -272,7 +272,7 @@ def score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: Run
         result.notes.unscored = evaluator.failure
 
 
-def failed_result(run_id: str, error: Exception) -> RunResult:
+def fail_run(run_id: str, error: Exception) -> RunResult:
     """The result of a run that raised: one sentence for expected errors, place and traceback for bugs."""
     get_logger(__name__).info("run '%s' failed: %s", run_id, error)  # whoever watches the run is told as well
     expected = isinstance(error, EvsysError | OSError)
@@ -305,5 +305,5 @@ def _write_down(run_dir: Path, run: RunConfig, result: RunResult) -> RunResult:
     try:
         write_result(run_dir, result, hparams=run.model_dump(mode="json"))
     except Exception as error:
-        return failed_result(result.run_id, error)
+        return fail_run(result.run_id, error)
     return result

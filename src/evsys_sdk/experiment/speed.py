@@ -57,7 +57,7 @@ class Speed:
         return (trained * self.train_s + sampled * self.sample_s + read * self.read_s) / 1e6
 
 
-def recorded_speed(run: RunConfig, output_dir: Path, *, step_tokens: float | None = None) -> Speed | None:
+def read_speed(run: RunConfig, output_dir: Path, *, step_tokens: float | None = None) -> Speed | None:
     """What comparable runs took: the same model on the same backend, with batches of about as many tokens.
 
     Steps and scorings count as they were timed; a run of which only the end is on record says what it spent in all.
@@ -124,7 +124,7 @@ def _is_comparable(
     return steps >= least and 1 / _SIMILAR <= tokens / steps / step_tokens <= _SIMILAR
 
 
-def measured_speed(run: RunConfig, lengths: Sequence[int], *, load: bool = False) -> Speed | None:
+def measure_speed(run: RunConfig, lengths: Sequence[int], *, load: bool = False) -> Speed | None:
     """What sequences like those of a step take on this machine: on the mock backend, and with `load` on the local one.
 
     None for any other backend: trying it would cost something.

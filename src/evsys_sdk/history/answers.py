@@ -17,7 +17,7 @@ from ..errors import DataError, EvsysError, closest, show
 from ..record.runs import RunRecord
 from ..record.values import Object, number, part, text
 from .detail import Detail
-from .pairing import SetScores, scores_of
+from .outcome import SetScores, scores_of
 from .text import Page, clip, score_text
 
 _PASS = 1.0

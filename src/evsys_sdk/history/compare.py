@@ -7,20 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..record.runs import config_runs
+from ..record.values import Object
 from .answers import Flips, find_flips
-from .config_diff import Difference, config_differences
-from .curves import Curve, score_curve, training_curve
+from .curves import Curve, draw, score_curve, training_curve
 from .detail import Detail
+from .effects import flatten_config
 from .listing import verdict_text
-from .pairing import PairedDifference, paired_differences
-from .terminal_plot import draw
+from .outcome import PairedDifference, paired_differences
 from .text import Page, clip, interval_text, score_text, short_spend_text
 
+_NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
+"""Fields that differ between experiments as a matter of course, or are compared run by run."""
+ABSENT = "(not set)"
 _EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "best run", "score", "95 % interval", "spend")
 _PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "tasks", "remark")
 _MOST_PATHS = 40
 _MOST_FLIPS = 3
 _WIDE_ENOUGH = 100
+
+type Difference = tuple[str, list[Any]]
+"""Dotted path, and the value of each experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,36 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
     pairs = [paired_differences(details[0], other) for other in details[1:]]
     flips = [find_flips(details[0], other) for other in details[1:]]
     return Comparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
+
+
+def config_differences(details: Sequence[Detail]) -> list[Difference]:
+    """Every path whose value is not the same in all of them."""
+    flat = [flatten_config({**_top(detail.config), **_runs(detail, details)}) for detail in details]
+    paths = dict.fromkeys(path for one in flat for path in one)
+    return [
+        (path, [one.get(path, ABSENT) for one in flat])
+        for path in paths
+        if any(one.get(path, ABSENT) != flat[0].get(path, ABSENT) for one in flat)
+    ]
+
+
+def _top(config: Object) -> Object:
+    return {name: value for name, value in config.items() if name not in _NOT_TOLD}
+
+
+def _runs(detail: Detail, details: Sequence[Detail]) -> Object:
+    """Runs by name where the experiments share names; else the best run of each."""
+    named = [{str(run.get("name")): run for run in config_runs(one.config)} for one in details]
+    shared = set(named[0]).intersection(*named[1:])
+    own = {str(run.get("name")): run for run in config_runs(detail.config)}
+    if shared:
+        return {"runs": {name: _without_name(run) for name, run in own.items()}}
+    chosen = [own[name] for name in (detail.chosen_run, *own) if name in own]
+    return {"run": _without_name(chosen[0])} if chosen else {}
+
+
+def _without_name(run: Object) -> Object:
+    return {key: value for key, value in run.items() if key != "name"}
 
 
 def letters() -> str:

@@ -11,8 +11,8 @@ from ..record.reader import UNFINISHED, ExperimentRecord
 from ..record.runs import RunRecord, add_spend
 from ..record.values import Object, items, number, text
 from ..redact import redact_text
+from .find import shortest
 from .outcome import Outcome, latest_score, outcome_of
-from .roots import shortest
 from .summarize import summarize, without_secrets
 from .summary import ExperimentSummary
 

@@ -14,14 +14,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..record.values import Object, items, number, part, text
 
 if TYPE_CHECKING:  # a list from the cache needs none of it
     from ..record.runs import RunRecord
-    from .outcome import Outcome, RunScore
-    from .pairing import SetScores
+    from .outcome import Outcome, RunScore, SetScores
 
 _MOST_RUNS = 40
 """Of an experiment with more runs, each is compared with the baseline only."""
@@ -130,8 +129,6 @@ def find_contrasts(
 
 def settings_of(run: Object) -> Settings:
     """What a run is made of, flat, each value as JSON."""
-    from .config_diff import flatten_config
-
     flat = flatten_config({key: value for key, value in run.items() if key not in _NOT_SETTINGS})
     return {
         path: _to_json(value) if isinstance(value, list) else _scalar_to_json(value) for path, value in flat.items()
@@ -144,6 +141,24 @@ def _to_json(value: Any) -> str:
 
 _scalar_to_json = functools.lru_cache(maxsize=4096, typed=True)(_to_json)
 """The same few values stand in thousands of configs."""
+
+
+def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested data as dotted paths; lists of plain values stay as they are."""
+    found: dict[str, Any] = {}
+    _flatten(value, prefix, found)
+    return found
+
+
+def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
+    if isinstance(value, dict):
+        for key, inner in cast(Object, value).items():
+            _flatten(inner, f"{path}.{key}" if path else key, found)
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast(list[Any], value)):
+        for index, inner in enumerate(cast(list[Any], value)):
+            _flatten(inner, f"{path}[{index}]", found)
+    elif value is not None and value != "" and value != []:
+        found[path] = value
 
 
 def changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
@@ -229,7 +244,7 @@ class _Measured:
 
     def _paired(self, first: RunScore, second: RunScore) -> _Found | None:
         """From the scores on record: the last ones of runs that ended, else those after the same step."""
-        from .pairing import pair_scores
+        from .outcome import pair_scores
 
         pair = [[arm for arm in self._arms if arm.run == run.run and not arm.problem] for run in (first, second)]
         step = None
@@ -250,7 +265,7 @@ class _Measured:
 
     def _set(self, arms: Sequence[RunRecord], step: float | None) -> SetScores:
         """The scores of the seeds of one run, after a step or at their ends."""
-        from .pairing import SetScores, add_score
+        from .outcome import SetScores, add_score
 
         found: dict[str, SetScores] = {}
         for arm in arms:

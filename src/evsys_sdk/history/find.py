@@ -1,17 +1,25 @@
-"""EXPERIMENT on the command line -> its folder: a path, an id, the beginning of one, or a name (its latest attempt)."""
+"""Where experiments are, and which one is meant.
+
+They are in `outputs` here and at the project's root, and wherever runs of this project wrote to, which they note in
+`.evsys/` (`record/roots.py`); `--root` takes the place of all of them. EXPERIMENT on the command line is a path, an id,
+the beginning of one, or a name (its latest attempt).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DataError, closest, show
-from ..record.layout import RunFiles
-from ..record.reader import ExperimentRecord
-from .index import HistoryIndex
-from .roots import experiment_roots, looked_in, shortest
+from ..paths import WORKSPACE_DIR, project_root
+from ..record.layout import DEFAULT_ROOT, OUTPUT_ROOTS, RunFiles
+from ..record.roots import read_output_roots
+
+if TYPE_CHECKING:
+    from .index import HistoryIndex
 
 _LIST_THEM = "List them with: evsys history"
 
@@ -22,6 +30,8 @@ def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path
         raise DataError(f"{show(reference)} names no experiment. {_LIST_THEM}")
     if _is_path(reference) and (found := _folder(Path(reference))):
         return found
+    from .index import HistoryIndex  # who only asks for the roots needs no database
+
     searched = experiment_roots() if roots is None else list(roots)
     with HistoryIndex(searched) as index:
         known = _listing(index)
@@ -83,6 +93,8 @@ def _folder(path: Path) -> Path | None:
             return None
     except OSError:
         return None
+    from ..record.reader import ExperimentRecord  # who only asks for the roots reads no record
+
     path = path.resolve()
     if ExperimentRecord(path).is_experiment:
         return path
@@ -99,3 +111,33 @@ def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str
     near = parts or ([guess] if guess else [])
     hint = f"Did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     return f"there is no experiment {show(reference)} ({looked_in(roots)}). {hint}{_LIST_THEM}"
+
+
+def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
+    """The folders to look for experiments in, each once; those that were given, or else every known one."""
+    if given:
+        for path in map(Path, given):
+            if not path.is_dir():
+                raise DataError(f"--root {path}: there is no such folder. Name the output_dir of your experiments.")
+        return _each_once(map(Path, given))
+    here = Path.cwd()
+    known = [here / DEFAULT_ROOT, project_root(here) / DEFAULT_ROOT, *read_output_roots(here)]
+    return _each_once(path for path in known if path.is_dir())
+
+
+def looked_in(roots: Sequence[Path]) -> str:
+    """The folders that were searched, for a message."""
+    if not roots:
+        return f"no folder of experiments was found (looked for ./{DEFAULT_ROOT} and in {WORKSPACE_DIR}/{OUTPUT_ROOTS})"
+    shown = ", ".join(str(shortest(root)) for root in roots[:3])
+    return f"looked in {shown}" + (f" and {len(roots) - 3} more folders" if len(roots) > 3 else "")
+
+
+def shortest(path: Path) -> Path:
+    """A path as one would type it: relative to here where it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+
+
+def _each_once(paths: Iterable[Path]) -> list[Path]:
+    return list(dict.fromkeys(path.resolve() for path in paths))

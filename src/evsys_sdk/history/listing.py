@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .roots import looked_in
+from .find import looked_in
 from .summary import ExperimentSummary
 from .text import date_text, fitted_table, is_unicode, markdown_table, score_text, terminal_width
 

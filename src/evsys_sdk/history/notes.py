@@ -11,7 +11,7 @@ from ..errors import DataError, show
 from ..record.events import Journal, Kind
 from ..record.reader import ExperimentRecord
 from ..redact import redact_text
-from .roots import shortest
+from .find import shortest
 
 
 def add_note(folder: Path, text: str, *, author: str = "") -> str:

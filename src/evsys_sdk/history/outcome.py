@@ -1,18 +1,24 @@
-"""What an experiment found: its conclusion, and where that says nothing the plain means of the scores on record."""
+"""What an experiment found, and how it compares with another.
+
+It is the conclusion, and where that says nothing the plain means of the scores on record. Two experiments are compared
+task by task: how much better one is, and how far that can be believed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..record.runs import RunRecord
+from ..record.scores import task_scores
 from ..record.values import Object, items, number, part, text
+from .summary import SPLITS, is_score
 
-_SPLITS = ("val", "eval", "test", "train_fit")
-"""How names of scores begin; the earlier ones decide before the later ones."""
-_OPENINGS = tuple(f"{split}/" for split in _SPLITS)
-_COUNTS = ("/stderr", "/tasks", "/failed_samples", "/unscored_tasks")
+if TYPE_CHECKING:
+    from .detail import Detail
+
+type ByTask = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +155,6 @@ def latest_score(arm: RunRecord, metric: str) -> tuple[float, int | None] | None
     return (arm.metrics[metric], int(arm.metrics.get("steps", 0))) if metric in arm.metrics else None
 
 
-def is_score(metric: str) -> bool:
-    """Whether a metric is the score of a whole set of tasks or rows."""
-    return metric.startswith(_OPENINGS) and not (metric.endswith(_COUNTS) or "=" in metric)
-
-
 def plain_scores(arms: Sequence[RunRecord], metric: str) -> list[RunScore]:
     """The mean of each run over its seeds. It has no interval: conclusions draw those, from tasks and seeds."""
     by_run: dict[str, list[RunRecord]] = {}
@@ -210,4 +211,129 @@ def _whole(value: Any) -> int | None:
 
 
 def _rank(metric: str) -> tuple[int, str]:
-    return next(index for index, split in enumerate(_SPLITS) if metric.startswith(f"{split}/")), metric
+    return next(index for index, split in enumerate(SPLITS) if metric.startswith(f"{split}/")), metric
+
+
+@dataclass(frozen=True, slots=True)
+class SetScores:
+    """One metric of one run on one set: the seeds, each with its score and, where known, that of each task."""
+
+    sha256: str
+    totals: list[float] = field(default_factory=list[float])
+    by_task: list[ByTask] = field(default_factory=list[ByTask])
+
+    @property
+    def mean(self) -> float:
+        return sum(self.totals) / len(self.totals)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """One metric, second experiment minus first."""
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float | None
+    high: float | None
+    n_tasks: int | None
+    """Tasks that were paired; None where there are no scores by task."""
+    n_seeds: tuple[int, int]
+    remark: str = ""
+    covers: str = ""
+    """What the interval is about: `tasks`, `seeds`, or `tasks and seeds`."""
+    stderr: float | None = None
+    df: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves zero out, and the luck of training is in it."""
+        clear = self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return clear and "seeds" in self.covers
+
+
+def paired_differences(first: Detail, second: Detail) -> list[PairedDifference]:
+    """Every metric that both experiments have, in the order of its name."""
+    left, right = scores_of(first), scores_of(second)
+    return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+
+
+def scores_of(detail: Detail) -> dict[str, SetScores]:
+    """The last scoring of each set by the best run, by full metric name; without one, the plain metrics."""
+    found: dict[str, SetScores] = {}
+    for arm in detail.chosen_arms:
+        # Steps in order, so that the last one stays.
+        latest = {metric: (line, value) for metric, _, line, value in arm.scores if line.get("split") != "baseline"}
+        for metric, (line, value) in latest.items():
+            add_score(found, metric, line, value)
+        for metric, score in arm.metrics.items():
+            if is_score(metric) and metric not in latest:
+                add_score(found, metric, {}, {"value": score})
+    return found
+
+
+def add_score(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+    """Count one seed's scoring of a set to what is `found` of a metric."""
+    score = number(value.get("value"))
+    if score is None:
+        return
+    known = found.setdefault(metric, SetScores(text(line.get("sha256"))))
+    known.totals.append(score)
+    known.by_task.append(task_scores(line, value) or {})
+
+
+def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
+    """Second minus first, over the tasks that both have."""
+    everyone = [set(one) for one in [*first.by_task, *second.by_task]]
+    common = everyone[0].intersection(*everyone[1:])
+    seeds = (len(first.totals), len(second.totals))
+    if len(common) < 2:
+        matrices = [[[total] for total in one.totals] for one in (first, second)]
+        remark = "not paired: no scores by task" if not common else "not paired: one common task"
+    else:
+        matrices = [[[seed[task] for task in sorted(common)] for seed in one.by_task] for one in (first, second)]
+        remark = _remark(first, second, common)
+    paired = len(common) if len(common) > 1 else None
+    left, right = (sum(map(sum, rows)) / sum(map(len, rows)) for rows in matrices)
+    stderr, df, covers = _uncertainty(matrices[0], matrices[1], by_task=paired is not None)
+    difference, half = right - left, _half_width(stderr, df)
+    low, high = (None, None) if half is None else (difference - half, difference + half)
+    return PairedDifference(metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df)
+
+
+def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
+    largest = max(len(one) for one in [*first.by_task, *second.by_task])
+    remarks = [f"only {len(common)} common tasks of {largest}"] if len(common) < largest else []
+    if first.sha256 and second.sha256 and first.sha256 != second.sha256:
+        remarks.append("the task sets differ")
+    if len(first.totals) == 1 and len(second.totals) == 1:
+        remarks.append("one seed each: the interval is about tasks, not about the luck of training")
+    return "; ".join(remarks)
+
+
+def _uncertainty(
+    left: Sequence[Sequence[float]], right: Sequence[Sequence[float]], *, by_task: bool
+) -> tuple[float | None, float | None, str]:
+    """Standard error, its degrees of freedom, and what it covers; nothing where neither tasks nor seeds tell."""
+    import numpy as np
+
+    from ..experiment.statistics.two_level import RunScores, compare
+
+    found = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
+    if found is None:
+        return None, None, ""
+    covers = [*(["tasks"] if by_task else []), *(["seeds"] if found.noise is not None else [])]
+    return float(found.stderr[0]), float(found.df[0]), " and ".join(covers)
+
+
+def _half_width(stderr: float | None, df: float | None) -> float | None:
+    """Half of the 95 % interval."""
+    if stderr is None or df is None:
+        return None
+    from ..experiment.statistics.student_t import t_quantile
+
+    return t_quantile(0.975, df) * stderr

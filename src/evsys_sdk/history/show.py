@@ -18,10 +18,8 @@ from ..record.runs import RunRecord, config_runs
 from ..record.values import items, matching, number, part, text
 from .detail import Detail, checkpoints, commands, failures, read_detail, run_spend
 from .export import exported_checkpoint
-from .find import find_experiment
-from .outcome import RunScore, latest_score
-from .pairing import PairedDifference, SetScores, add_score, pair_scores, scores_of
-from .roots import shortest
+from .find import find_experiment, shortest
+from .outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores, scores_of
 from .summarize import scalars
 from .text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
 

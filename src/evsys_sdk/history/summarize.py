@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..record.reader import ExperimentRecord
-from ..record.runs import RunRecord, add_spend, config_runs
+from ..record.runs import RunRecord, config_runs
 from ..record.values import Object, items, number, part, text
 from ..redact import is_suspicious, redact, redact_text
 from .effects import Settings, data_source, find_contrasts, settings_of, short_axis, value_text
-from .outcome import Outcome, RunScore, best_of, is_score, latest_score, outcome_of
-from .summary import ExperimentSummary, Failure, RunResult
+from .outcome import Outcome, RunScore, best_of, latest_score, outcome_of
+from .summary import ExperimentSummary, Failure, RunResult, is_score
 
 _KEPT_FAILURES = 5
 _KEPT_NOTES = 20
@@ -94,7 +94,6 @@ def _run_result(
     record: ExperimentRecord, run: RunScore, settings: Settings, outcome: Outcome, *, with_weights: bool
 ) -> RunResult:
     arms = [arm for arm in record.runs if arm.run == run.run]
-    spent = add_spend(*(arm.spend for arm in arms))
     data = data_source(settings)
     return RunResult(
         run=run.run,
@@ -116,8 +115,8 @@ def _run_result(
         data=data,
         checkpoint=best_weights(arms, outcome) if with_weights else "",
         arms=len(arms),
-        usd=spent.get("usd", 0.0),
-        wall_s=spent.get("wall_s", 0.0),
+        usd=sum(arm.spend.get("usd", 0.0) for arm in arms),
+        wall_s=sum(arm.spend.get("wall_s", 0.0) for arm in arms),
     )
 
 

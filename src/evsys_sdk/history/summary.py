@@ -20,6 +20,10 @@ damaged: its config cannot be read."""
 VERDICTS = ("supported", "promising_unconfirmed", "inconclusive", "refuted", "invalid")
 
 
+SPLITS = ("val", "eval", "test", "train_fit")
+"""How names of scores begin; the earlier ones decide before the later ones."""
+_OPENINGS = tuple(f"{split}/" for split in SPLITS)
+_COUNTS = ("/stderr", "/tasks", "/failed_samples", "/unscored_tasks")
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -153,3 +157,8 @@ class ExperimentSummary:
 def _shallow(one: RunResult | Contrast) -> dict[str, Any]:
     """Its fields; `asdict` copies what is in them, too, and takes ten times as long."""
     return {name: getattr(one, name) for name in one.__slots__}
+
+
+def is_score(metric: str) -> bool:
+    """Whether a metric is the score of a whole set of tasks or rows."""
+    return metric.startswith(_OPENINGS) and not (metric.endswith(_COUNTS) or "=" in metric)

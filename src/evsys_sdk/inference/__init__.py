@@ -6,10 +6,9 @@ renderer = get_renderer(tokenizer)
 renderer.render([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
 
 renderer, renderers/   conversations -> tokens and back
-client, clients/       the contract of an inference client, and the built-in ones
+client, clients/       the contract of an inference client, who pays for its answers, and the built-in ones
 adapter                clients of other packages
 retry, rate_limit      trying again, and not too often
-metering               who pays for answers
 messages               the conversation as clients read it
 transport              JSON over HTTP
 """

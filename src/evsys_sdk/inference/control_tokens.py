@@ -58,19 +58,19 @@ class ControlTokens:
         return value
 
     def _guard_text(self, text: str) -> str:
-        pattern = self._pattern if self._known else _pattern(self._found_in(text))
+        pattern = self._pattern if self._known else _pattern(self._find_in(text))
         text = text.replace(_GUARD, _GUARD + _GUARD)
         if pattern.search(text) is None:
             return text
         guarded = pattern.sub(lambda found: f"{found[0][0]}{_GUARD}{found[0][1:]}", text)
-        if left := {one for part in cut(guarded) for one in self._found_in(part)}:
+        if left := {one for part in cut(guarded) for one in self._find_in(part)}:
             raise DataError(
                 f"a message holds {show(min(left))}, which this tokenizer takes for a control token however it is "
                 "written. Remove it from the text."
             )
         return guarded
 
-    def _found_in(self, text: str) -> set[str]:
+    def _find_in(self, text: str) -> set[str]:
         """The control tokens that the tokenizer reads in a text."""
         tokens = set(self._tokenizer.encode(text, add_special_tokens=False))
         shown = {token: decode(self._tokenizer, [token]) for token in tokens}

@@ -75,7 +75,7 @@ def without_empty_thinking(text: str) -> str:
     return text if thinking else answer
 
 
-def supervised_turns(messages: Sequence[Message], supervise: Supervise) -> list[int]:
+def find_supervised_turns(messages: Sequence[Message], supervise: Supervise) -> list[int]:
     """Where the assistant turns are that carry loss."""
     if supervise not in ("all_assistant", "last_assistant"):
         raise DataError(f"supervise is {show(supervise)}; use all_assistant or last_assistant.")

@@ -56,7 +56,7 @@ class ToolCall:
     extra: Mapping[str, Any]
     """What its provider wants back with it."""
 
-    def parsed_arguments(self) -> dict[str, Any]:
+    def parse_arguments(self) -> dict[str, Any]:
         """The arguments as an object; text that is none is kept under `text`, because the call was made that way."""
         try:
             found: Any = json.loads(self.arguments or "{}")
@@ -106,7 +106,7 @@ def turns_of(messages: Sequence[Message]) -> list[ChatTurn]:
         if role not in ROLES:
             raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(sorted(ROLES))}.")
         if role != "tool" and open_calls:
-            raise _unanswered(open_calls, index)
+            raise _explain_unanswered(open_calls, index)
         turn = _turn(role, message, index)
         if role == "tool":
             turn = _answer(turn, open_calls, index)
@@ -164,7 +164,7 @@ def _answer(turn: ChatTurn, open_calls: list[ToolCall], index: int) -> ChatTurn:
     return ChatTurn("tool", turn.parts, [], call.id, call.name, turn.message)
 
 
-def _unanswered(calls: list[ToolCall], index: int) -> DataError:
+def _explain_unanswered(calls: list[ToolCall], index: int) -> DataError:
     ids = ", ".join(f"{call.id} ({call.name})" for call in calls)
     return DataError(
         f"messages[{index}] comes before the tool calls {ids} are answered. Add one tool message for each of them, "

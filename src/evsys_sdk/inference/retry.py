@@ -108,7 +108,7 @@ def call_with_retry[T](
         except Exception as error:
             sleep(tries.delay_after(error))
         else:
-            tries.succeeded()
+            tries.note_success()
             return result
 
 
@@ -133,7 +133,7 @@ async def call_with_retry_async[T](
         except Exception as error:
             await sleep(tries.delay_after(error))
         else:
-            tries.succeeded()
+            tries.note_success()
             return result
 
 
@@ -158,7 +158,7 @@ class _Tries:
         self._what, self._report = what, report
         self._first_failure, self._made = 0.0, 1
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         if self._report:
             self._report.count(self._made)
 

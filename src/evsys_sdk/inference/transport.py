@@ -70,12 +70,12 @@ class Transport:
         """Send `body` and wait for the whole answer, whatever its status."""
         import httpx
 
-        content, where = encoded(body), place(url)
+        content, where = encode_body(body), place(url)
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._http.post(url, headers=_with_json(headers), content=content)
         except (TimeoutError, httpx.TimeoutException) as error:
-            raise _timed_out(error, where, self._timeout) from None
+            raise _explain_timeout(error, where, self._timeout) from None
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
             message = f"the connection to {where} failed: {reason}. Check the address and the network."
@@ -90,7 +90,7 @@ class Transport:
         await self._http.aclose()
 
 
-def encoded(body: Mapping[str, Any]) -> bytes:
+def encode_body(body: Mapping[str, Any]) -> bytes:
     """`body` as JSON; text that is no valid Unicode is refused with its place in it."""
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
@@ -111,7 +111,7 @@ def _with_json(headers: Mapping[str, str]) -> dict[str, str]:
     return {"content-type": "application/json", "accept": "application/json", **headers}
 
 
-def _timed_out(error: Exception, where: str, timeout_s: float) -> InferenceError:
+def _explain_timeout(error: Exception, where: str, timeout_s: float) -> InferenceError:
     import httpx
 
     if isinstance(error, httpx.ConnectTimeout):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..deploy.deployments import Deployment
+from ..deploy.deployments import Deployment, Deployments
 from ..deploy.policy import Watch
 from ..experiment.statistics.student_t import t_quantile
 from ..record.events import Event, Kind
@@ -32,7 +32,8 @@ class LiveState:
 def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
     """Compare live rewards with the score that let a deployment pass the gate."""
     expected = _expected(deployment)
-    rewards = [one["reward"] for one in TraceStore(store).read() if _is_of(one, deployment)]
+    since = Deployments.read().once_live.get(deployment.id, deployment.time or 0.0)
+    rewards = [one["reward"] for one in TraceStore(store).read() if _is_of(one, deployment, since)]
     if expected is None:
         return LiveState(
             "waiting", f"{deployment.id} did not pass the gate, so there is nothing to hold it to.", len(rewards)
@@ -49,11 +50,10 @@ def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
     return LiveState("ok", f"{said}.", len(rewards), mean, expected)
 
 
-def _is_of(trace: dict[str, Any], deployment: Deployment) -> bool:
+def _is_of(trace: dict[str, Any], deployment: Deployment, since: float) -> bool:
     """Whether an answer was given by a deployment: it is named, or its name was asked since it went live."""
     if trace["reward"] is None:
         return False
-    since = deployment.time or 0.0
     return trace["model"] == deployment.id or (trace["model"] == deployment.name and (trace["time"] or 0.0) >= since)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from .jsonl_file import JsonlFile, complete_lines, parse_object, read_records
+from .jsonl_file import JsonlFile, complete_lines, parse_lines, parse_object, read_records, read_whole
 from .layout import ExperimentFiles
 from .values import Object, number, part, text
 
@@ -148,6 +149,31 @@ def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
 def read_events(experiment_dir: Path) -> Iterator[Event]:
     """Every complete event, oldest first; an experiment of an older version may have none."""
     return map(Event.of, read_records(ExperimentFiles(experiment_dir).journal))
+
+
+_WORTH_KEEPING = 1 << 16
+_MOST_KEPT = 4
+_kept: dict[Path, tuple[bytes, list[Event]]] = {}
+"""What was read of long journals, and the events in it, the latest last."""
+_keeping = threading.Lock()
+
+
+def load_events(experiment_dir: Path) -> list[Event]:
+    """All of them at once. A run reads its own journal several times: of a long one, only what is new is parsed."""
+    path = ExperimentFiles(experiment_dir).journal
+    content = read_whole(path) or b""
+    content = content[: content.rfind(b"\n") + 1]
+    known, events = _kept.pop(path, (b"", list[Event]()))
+    if not content.startswith(known):  # somebody changed it: what was read before is not what is there
+        known, events = b"", []
+    new = enumerate(content[len(known) :].split(b"\n")[:-1], known.count(b"\n") + 1)
+    events = [*events, *map(Event.of, parse_lines(new, path))]
+    if len(content) >= _WORTH_KEEPING:
+        with _keeping:
+            _kept[path] = (content, events)
+            for oldest in list(_kept)[:-_MOST_KEPT]:
+                _kept.pop(oldest, None)
+    return [*events]
 
 
 def first_event(experiment_dir: Path) -> Event | None:

@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -156,7 +156,12 @@ class JsonlFile:
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The complete records of a file, which may still be growing; no file means none."""
-    for number, line in complete_lines(path):
+    return parse_lines(complete_lines(path), path)
+
+
+def parse_lines(lines: Iterable[tuple[int, bytes]], path: Path) -> Iterator[dict[str, Any]]:
+    """The records in numbered lines of a file; a damaged one is passed over, and that is said."""
+    for number, line in lines:
         record = parse_object(line)
         if record is not None:
             yield record

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from .events import FORMAT, Event, Kind, read_events
+from .events import FORMAT, Event, Kind, load_events, read_events
 from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
 from .lock import last_owner, lock_owner
@@ -54,7 +54,7 @@ class ExperimentRecord:
 
     def load(self) -> Object:
         """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""
-        self.events = list(read_events(self.folder))
+        self.events = load_events(self.folder)
         if not self.files.config.is_file():
             name = ExperimentFiles.config.name
             raise DataError(
@@ -70,7 +70,7 @@ class ExperimentRecord:
     def events(self) -> list[Event]:
         """Everything that happened, oldest first."""
         try:
-            return list(read_events(self.folder))
+            return load_events(self.folder)
         except OSError:
             return []
 

@@ -130,16 +130,16 @@ async def attempt_rollout(request: RolloutRequest, limits: EngineLimits) -> Roll
 @contextlib.asynccontextmanager
 async def _start(harness: Harness, limits: EngineLimits) -> AsyncGenerator[Environment]:
     """An environment for the length of a block; it is stopped however the block or the start ends."""
-    with _blaming("the environment cannot be made"):
+    with _blame("the environment cannot be made"):
         environment = harness.environment()
     try:
-        with _blaming("the environment did not start"):
+        with _blame("the environment did not start"):
             async with asyncio.timeout(limits.environment_timeout_s):
                 await environment.start()
         yield environment
     finally:
         try:
-            with _blaming("an environment did not stop"):
+            with _blame("an environment did not stop"):
                 async with asyncio.timeout(limits.environment_timeout_s):
                     await environment.stop()
         except _Failure as failure:  # what was scored before remains right
@@ -153,7 +153,7 @@ async def _act(
     problem: str | None = None
     returned: Any = None
     timer = asyncio.timeout(limits.timeout_s)
-    with _blaming("the agent failed"):
+    with _blame("the agent failed"):
         try:
             async with timer:
                 returned = await request.harness.agent().run(request.task, recorder, environment)
@@ -194,7 +194,7 @@ async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimit
     """The rollout with its reward: the agent's own, else what the verifier gives it."""
     if rollout.reward is not None:
         return replace(rollout, info={**rollout.info, "reward_from": "agent"})
-    with _blaming("the verifier failed"):
+    with _blame("the verifier failed"):
         async with asyncio.timeout(limits.verify_timeout_s):
             verdict = await request.verify(request.task, rollout, environment)
         reward: Any = verdict.reward
@@ -212,7 +212,7 @@ class _Failure(Exception):
 
 
 @contextlib.contextmanager
-def _blaming(what: str) -> Generator[None]:
+def _blame(what: str) -> Generator[None]:
     """Turn whatever other people's code does into a failure of the attempt; only our own cancellation passes."""
     try:
         yield

@@ -1,7 +1,7 @@
 """`evsys new-experiment`: experiments/<yyyymmdd>_<slug>/{config.yaml,run.py}.
 
 The first one is made for the data of the project: its newest dataset, with the transforms that its `metadata.yaml`
-names, scored on its validation and benchmark sets. Later ones start `--from` an earlier one (see `child.py`).
+names, scored on its validation and benchmark sets. Later ones start `--from` an earlier one.
 """
 
 from __future__ import annotations

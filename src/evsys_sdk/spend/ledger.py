@@ -96,13 +96,13 @@ class SpendLedger:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self._descriptor = self._opened()
+            self._descriptor = self._open_descriptor()
             if (inode := os.fstat(self._descriptor).st_ino) != self._inode:  # the folder was removed and made anew
                 self._inode = inode
                 self._forget()
         return self._descriptor
 
-    def _opened(self) -> int:
+    def _open_descriptor(self) -> int:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
@@ -176,7 +176,7 @@ STOP_PREFIX = "budget: "
 """How the reason of a stop by budget begins."""
 
 
-def exhausted(limits: Limits | None, spend: Spend) -> str | None:
+def find_exhausted(limits: Limits | None, spend: Spend) -> str | None:
     """Which limit is reached, e.g. `tokens 10,240 of 10,000`; None while there is something left."""
     for name in LIMITED if limits else ():
         limit, spent = getattr(limits, name), getattr(spend, name)

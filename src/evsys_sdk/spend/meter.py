@@ -27,7 +27,7 @@ from ..log import get_logger
 from ..protocols import RunResult
 from ..record.ledger import Spend
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
-from .ledger import STOP_PREFIX, SpendLedger, exhausted, limits_anything
+from .ledger import STOP_PREFIX, SpendLedger, find_exhausted, limits_anything
 from .metered_client import MeteredClient
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class BudgetMeter(Callback):
 
     def on_eval(self, record: EvalRecord) -> None:
         # A verifier that asks no client of ours says itself what it cost; the same scoring counts once.
-        costs = list(_reported_costs(record.predictions))
+        costs = list(_iter_reported_costs(record.predictions))
         known = sum(cost for cost in costs if cost is not None)
         if spend := Spend(usd=known, unpriced=None in costs):
             owner = "" if record.split == "baseline" else self.arm  # a baseline is asked once for all arms
@@ -118,7 +118,7 @@ class BudgetMeter(Callback):
     def flush(self, what: str, **notes: Any) -> None:
         """Write what has been counted since the last time, and stop the run where that reaches a limit."""
         with self._lock:
-            spend, self._new = self._unflushed(), Spend()
+            spend, self._new = self._sum_unflushed(), Spend()
             self._since = time.perf_counter()
         if spend:
             self.ledger.add(self.arm, spend, what=what, **notes)
@@ -134,23 +134,23 @@ class BudgetMeter(Callback):
         if self._control is None or self._control.stop_reason is not None:
             return
         try:
-            reason = self._reached()
+            reason = self._find_limit()
         except Exception as error:
             get_logger(__name__).error("the budget of '%s' cannot be watched: %s", self.arm, error)
             reason = f"it cannot be watched: {type(error).__name__}: {error}"
         if reason is not None:
             self._control.stop(f"{STOP_PREFIX}{reason}", interrupted=True)
 
-    def _reached(self) -> str | None:
+    def _find_limit(self) -> str | None:
         with self._lock:
-            new = self._unflushed()
+            new = self._sum_unflushed()
         spent = {"experiment": self.ledger.total, "arm": lambda: self.ledger.of(self.arm)}
         for whose, limits in self._limits.items():
-            if reason := exhausted(limits, spent[whose]() + new):
+            if reason := find_exhausted(limits, spent[whose]() + new):
                 return reason if whose == "experiment" else f"this arm has used {reason}"
         return None
 
-    def _unflushed(self) -> Spend:
+    def _sum_unflushed(self) -> Spend:
         wall = time.perf_counter() - self._since
         gpu = wall * self._gpus
         return self._new + Spend(
@@ -185,7 +185,7 @@ def gpus_held(run: RunConfig, price: Tariff | None) -> float:
     return 1.0 if price is not None and price.gpu_hour else 0.0
 
 
-def _reported_costs(predictions: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
+def _iter_reported_costs(predictions: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
     """What verifiers say that they cost, None where they do not know; those that say `usage` were metered before."""
     for prediction in predictions:
         info: Any = prediction.get("info")

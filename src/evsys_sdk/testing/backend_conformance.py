@@ -25,12 +25,12 @@ from ..errors import EvsysError
 from .client_probes import (
     ClientProbes,
     all_logprobs,
+    make_datum,
+    make_name,
     mistaken,
     only_target,
-    scaled,
-    softened,
-    supervised,
-    unused_name,
+    scale_weights,
+    soften,
 )
 from .reference_losses import REFERENCES, numerical_gradients, reference_loss
 
@@ -45,16 +45,16 @@ class TrainingConformance(ClientProbes):
         assert [lp.shape for lp in output.logprobs] == [datum.target_tokens.shape for datum in data]
         assert output.loss == pytest.approx(expected, rel=1e-4)
         assert client.forward([*data, *data]).result().loss == pytest.approx(2 * expected, rel=1e-4)
-        assert client.forward(scaled(data, 2)).result().loss == pytest.approx(2 * expected, rel=1e-4)
+        assert client.forward(scale_weights(data, 2)).result().loss == pytest.approx(2 * expected, rel=1e-4)
 
     def test_doubling_the_weights_doubles_the_gradient(self) -> None:
         once = self.effect(lambda c: c.forward_backward(self.data(c), "cross_entropy"))
-        twice = self.effect(lambda c: c.forward_backward(scaled(self.data(c), 2), "cross_entropy"))
+        twice = self.effect(lambda c: c.forward_backward(scale_weights(self.data(c), 2), "cross_entropy"))
         self.assert_proportional(once, twice, 2)
 
     def test_negative_weights_reverse_the_gradient(self) -> None:
         once = self.effect(lambda c: c.forward_backward(self.data(c), "cross_entropy"))
-        reversed_ = self.effect(lambda c: c.forward_backward(scaled(self.data(c), -1), "cross_entropy"))
+        reversed_ = self.effect(lambda c: c.forward_backward(scale_weights(self.data(c), -1), "cross_entropy"))
         self.assert_proportional(once, -reversed_, 1)
 
     def test_a_datum_given_twice_counts_twice(self) -> None:
@@ -74,7 +74,7 @@ class TrainingConformance(ClientProbes):
         norms: list[float] = []
         for factor in (1, 2):
             with self.fresh() as client:
-                client.forward_backward(scaled(self.data(client), factor), "cross_entropy")
+                client.forward_backward(scale_weights(self.data(client), factor), "cross_entropy")
                 metrics = client.optim_step(AdamParams(0.0, grad_clip_norm=1e-3)).result().metrics
                 if "grad_norm" not in metrics:
                     pytest.skip("this backend reports no grad_norm")
@@ -101,12 +101,12 @@ class TrainingConformance(ClientProbes):
 
     def test_soft_targets_are_the_sum_of_their_hard_ones(self) -> None:
         def soft(client: TrainingClient) -> None:
-            data = [softened(datum) for datum in self.data(client)]
+            data = [soften(datum) for datum in self.data(client)]
             client.forward_backward(data, "cross_entropy")
 
         def hard(client: TrainingClient) -> None:
             for column in (0, 1):
-                data = [only_target(softened(datum), column) for datum in self.data(client)]
+                data = [only_target(soften(datum), column) for datum in self.data(client)]
                 client.forward_backward(data, "cross_entropy")
 
         with self.fresh() as client:
@@ -196,7 +196,7 @@ class StateConformance(ClientProbes):
 
     def test_a_restored_state_continues_as_if_nothing_had_happened(self, client: TrainingClient) -> None:
         self.learn(client)
-        ref = client.save_state(unused_name()).result()
+        ref = client.save_state(make_name()).result()
         self.learn(client)
         straight = all_logprobs(client, self.data(client))
         client.load_state(ref, with_optimizer=True).result()
@@ -210,7 +210,7 @@ class StateConformance(ClientProbes):
     def test_without_its_optimizer_a_state_has_the_same_weights_and_a_fresh_start(self, client: TrainingClient) -> None:
         self.learn(client)
         saved = all_logprobs(client, self.data(client))
-        ref = client.save_state(unused_name()).result()
+        ref = client.save_state(make_name()).result()
         self.learn(client, steps=1)
         straight = all_logprobs(client, self.data(client))
         client.load_state(ref, with_optimizer=False).result()
@@ -220,7 +220,7 @@ class StateConformance(ClientProbes):
 
     def test_loading_drops_the_accumulated_gradient(self, client: TrainingClient) -> None:
         data = self.data(client)
-        ref = client.save_state(unused_name()).result()
+        ref = client.save_state(make_name()).result()
         before = all_logprobs(client, data)
         client.forward_backward(data, "cross_entropy").result()
         client.load_state(ref).result()
@@ -246,7 +246,7 @@ class StateConformance(ClientProbes):
     def test_a_named_sampler_can_be_opened_again(self, client: TrainingClient) -> None:
         tokens = self.data(client)[0].tokens.tolist()
         self.learn(client)
-        sampler = client.sampler(unused_name()).result()
+        sampler = client.sampler(make_name()).result()
         expected = sampler.logprobs(tokens).result()
         self.learn(client)
         reopened = client.open_sampler(sampler.ref).result()
@@ -280,7 +280,7 @@ class SamplingConformance(ClientProbes):
             assert scored.shape == (len(prompt) + len(sample.tokens),)
             assert np.isnan(scored[0])
             np.testing.assert_allclose(sample.logprobs, scored[len(prompt) :], atol=self.logprob_tolerance)
-            datum = supervised(prompt, sample.tokens)
+            datum = make_datum(prompt, sample.tokens)
             trained = client.forward([datum]).result().logprobs[0][-len(sample.tokens) :]
             np.testing.assert_allclose(sample.logprobs, trained, atol=self.logprob_tolerance)
 

@@ -59,7 +59,7 @@ class ClientProbes(abc.ABC):
         """Two data of different length, for any loss, whose policy lies a little off the present one."""
         encode = client.tokenizer.encode
         pairs = [("The capital of France is", " Paris."), ("One two three", " four five six.")]
-        data = [supervised(encode(prompt), encode(answer)) for prompt, answer in pairs]
+        data = [make_datum(encode(prompt), encode(answer)) for prompt, answer in pairs]
         if loss_fn == "cross_entropy":
             return data
         drift = np.resize(np.array([0.05, -0.3, 0.4, -0.1, 0.0002, 1.7], np.float32), 64)
@@ -100,17 +100,17 @@ class ClientProbes(abc.ABC):
         assert np.abs(other - factor * effect).max() <= self.linear_tolerance * factor * scale
 
 
-def supervised(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
+def make_datum(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
     """A datum that learns `answer` after `prompt`."""
     return Datum.supervised([*prompt, *answer], [0.0] * len(prompt) + [1.0] * len(answer))
 
 
-def scaled(data: Sequence[Datum], factor: float) -> list[Datum]:
+def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
     """The data with all weights multiplied."""
     return [dataclasses.replace(datum, weights=datum.weights * np.float32(factor)) for datum in data]
 
 
-def softened(datum: Datum) -> Datum:
+def soften(datum: Datum) -> Datum:
     """A second target for each position, with a weight of its own."""
     targets = np.stack((datum.target_tokens, np.roll(datum.target_tokens, 1)), axis=1)
     return dataclasses.replace(
@@ -149,6 +149,6 @@ def all_logprobs(client: TrainingClient, data: Sequence[Datum]) -> Floats:
     return np.concatenate([lp.ravel() for lp in client.forward(plain).result().logprobs])
 
 
-def unused_name() -> str:
+def make_name() -> str:
     """A name no checkpoint has yet."""
     return f"conformance-{secrets.token_hex(4)}"

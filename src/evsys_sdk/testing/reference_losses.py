@@ -36,13 +36,13 @@ def _cispo(datum: Datum, lp: Values, frozen: Values) -> float:
 
 def _dro(datum: Datum, lp: Values, frozen: Values) -> float:
     sampled = datum.weights != 0
-    penalty = 0.5 * 0.05 * (lp - _sampled(datum)) ** 2
+    penalty = 0.5 * 0.05 * (lp - _sampled_logprobs(datum)) ** 2
     return float(-((lp * _advantages(datum) - penalty) * sampled).sum())
 
 
 def _gspo(datum: Datum, lp: Values, frozen: Values) -> float:
     sampled = datum.weights != 0
-    sequence_ratio = np.exp((frozen - _sampled(datum))[sampled].mean())
+    sequence_ratio = np.exp((frozen - _sampled_logprobs(datum))[sampled].mean())
     ratio = sequence_ratio * np.exp(lp - frozen)  # the value of the sequence's ratio, the gradient of the token's own
     advantages = _advantages(datum)
     return float(-np.minimum(ratio * advantages, np.clip(ratio, 1 - 3e-4, 1 + 4e-4) * advantages).sum())
@@ -83,10 +83,10 @@ def numerical_gradients(
 
 
 def _ratio(datum: Datum, lp: Values) -> Values:
-    return np.exp(lp - _sampled(datum))
+    return np.exp(lp - _sampled_logprobs(datum))
 
 
-def _sampled(datum: Datum) -> Values:
+def _sampled_logprobs(datum: Datum) -> Values:
     assert datum.logprobs is not None
     return np.asarray(datum.logprobs, np.float64)
 

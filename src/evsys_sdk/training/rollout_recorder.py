@@ -54,7 +54,7 @@ class RolloutRecorder(Callback):
             else:
                 said |= _conversation(rollout, whole=room > 0)
                 if self._settings.tokens and room > 0:
-                    numbers["sampled"] = _sampled(rollout)
+                    numbers["sampled"] = _list_tokens(rollout)
             lines.append(self._log.encode(numbers, said))
             room -= len(lines[-1])
         seconds, attempts = [round(one.seconds, 4) for one in rollouts], [one.attempts for one in rollouts]
@@ -104,7 +104,7 @@ def _conversation(rollout: Rollout, *, whole: bool) -> dict[str, Any]:
     return found | ({"info": rollout.info} if rollout.info else {})
 
 
-def _sampled(rollout: Rollout) -> list[dict[str, Any]]:
+def _list_tokens(rollout: Rollout) -> list[dict[str, Any]]:
     """The tokens of each turn, as they can be trained on."""
     return [
         {"prompt": turn.prompt_tokens, "completion": turn.completion_tokens, "logprobs": turn.logprobs}

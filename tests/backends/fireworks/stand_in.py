@@ -11,9 +11,8 @@ import json
 import secrets
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,8 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.backends.mock.client import MockTrainingClient
 from evsys_sdk.backends.mock.tokenizer import ByteTokenizer
 from evsys_sdk.errors import EvsysError
+
+from ...http_stand_in import JsonHandler, LoopbackServer
 
 KEY = "fw_test"
 ACCOUNT = "team"
@@ -39,8 +40,8 @@ class Model:
     next_seq: int = 1
 
 
-class StandIn:
-    """The service: on a free port of this machine, on threads of this process."""
+class StandIn(LoopbackServer):
+    """The service."""
 
     def __init__(self, folder: Path, *, scores_backward: bool = True) -> None:
         self.folder, self.scores_backward = folder, scores_backward
@@ -55,20 +56,11 @@ class StandIn:
         self.silent: set[str] = set()
         """Requests whose results never come."""
         self.gone = False
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().__init__(_handler(self))
 
     def __exit__(self, *error: object) -> None:
         self.gone = True  # also for connections that are still open
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().__exit__(*error)
         for model in self.models.values():
             model.client.close()
 
@@ -209,42 +201,39 @@ def _scored(output: Any, *, with_logprobs: bool) -> dict[str, Any]:
     return {"loss_fn_output_type": "ArrayRecord", "loss_fn_outputs": records, "metrics": {"loss:sum": output.loss}}
 
 
-def _handler(service: StandIn) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
+def _handler(service: StandIn) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             if self._refused():
                 return
             if self.path.startswith("/v1/accounts?"):
-                self._send({"accounts": [{"name": f"accounts/{ACCOUNT}"}]})
+                self.send_json({"accounts": [{"name": f"accounts/{ACCOUNT}"}]})
             elif self.path.startswith(f"{GATEWAY}/api/v1/evsys/model"):
-                self._send({"tokenizer": {"kind": "bytes"}, "suggested_learning_rate": 5e-4, "context_length": 4096})
+                self.send_json(
+                    {"tokenizer": {"kind": "bytes"}, "suggested_learning_rate": 5e-4, "context_length": 4096}
+                )
             else:
-                self._send({"error": "not found"}, 404)
+                self.send_json({"error": "not found"}, 404)
 
         def do_DELETE(self) -> None:
             if self._refused():
                 return
             service.asked.append(("delete", {"path": self.path}))
             service.sessions.discard(self.path.rpartition("/")[2])
-            self._send({})
+            self.send_json({})
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
+            body = json.loads(self.read_body() or b"{}")
             name = self.path.removeprefix(f"{GATEWAY}/api/v1/")
             if self._refused():
                 return
             if faults := service.faults.get(name.rpartition("/")[2]):
-                self._send({"error": {"message": "it does not work today"}}, faults.pop(0))
+                self.send_json({"error": {"message": "it does not work today"}}, faults.pop(0))
             elif name == f"{GATEWAY}/inference/v1/completions":
                 event = f"data: {json.dumps(service.complete(body))}\n\ndata: [DONE]\n\n"
-                self._send_bytes(event.encode(), 200, "text/event-stream")
+                self.send_content(event.encode(), kind="text/event-stream")
             else:
-                self._send(service.answer(name, body))
+                self.send_json(service.answer(name, body))
 
         def _refused(self) -> bool:
             if service.gone:
@@ -252,17 +241,7 @@ def _handler(service: StandIn) -> type[BaseHTTPRequestHandler]:
                 return True
             if self.headers.get("x-api-key") == KEY or self.path.endswith("healthz"):
                 return False
-            self._send({"error": {"message": "the key is not known"}}, 401)
+            self.send_json({"error": {"message": "the key is not known"}}, 401)
             return True
-
-        def _send(self, body: dict[str, Any], status: int = 200) -> None:
-            self._send_bytes(json.dumps(body).encode(), status, "application/json")
-
-        def _send_bytes(self, body: bytes, status: int, kind: str) -> None:
-            self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
     return Handler

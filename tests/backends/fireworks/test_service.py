@@ -13,7 +13,7 @@ import pytest
 from evsys_sdk.backends.client import AdamParams, SamplingParams
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.fireworks.backend import FireworksBackend
-from evsys_sdk.backends.fireworks.client import checked_path, unused_label
+from evsys_sdk.backends.fireworks.client import check_path, make_label
 from evsys_sdk.errors import BackendError, EvsysAuthError
 
 from .conftest import Connect
@@ -174,13 +174,13 @@ def test_a_service_that_is_not_there_is_said_at_once(connect: Connect, service: 
 
 
 def test_names_become_labels_that_are_never_taken() -> None:
-    assert unused_label("Step_3.final").startswith("step-3-final-")
-    assert unused_label("a") != unused_label("a")
-    assert len(unused_label("x" * 200)) < 54
+    assert make_label("Step_3.final").startswith("step-3-final-")
+    assert make_label("a") != make_label("a")
+    assert len(make_label("x" * 200)) < 54
     with pytest.raises(BackendError, match="cannot be called"):
-        unused_label("...")
+        make_label("...")
     with pytest.raises(BackendError, match="begin with fireworks://"):
-        checked_path("tinker://run/weights/a")
+        check_path("tinker://run/weights/a")
 
 
 def test_a_service_that_goes_away_ends_the_run_and_is_not_waited_for(

@@ -220,9 +220,9 @@ def test_samples_of_one_prompt_read_it_in_one_place(
     from evsys_sdk.backends.local.gpu import graph_decoding
 
     places: list[Any] = []
-    shared_prompts = graph_decoding._shared_prompts
+    shared_prompts = graph_decoding._find_shared_prompts
     monkeypatch.setattr(
-        graph_decoding, "_shared_prompts", lambda lanes: places.append(shared_prompts(lanes)) or places[-1]
+        graph_decoding, "_find_shared_prompts", lambda lanes: places.append(shared_prompts(lanes)) or places[-1]
     )
     client = make_client(params=GPU)
     randomise(client)
@@ -266,13 +266,13 @@ def test_steps_are_launched_ahead_as_long_as_nothing_ends(
     from evsys_sdk.backends.local.gpu.graph_decoding import GraphDecoder
 
     launched: list[bool] = []
-    replayed = GraphDecoder._replayed
+    replayed = GraphDecoder._replay
 
     def noted(self: Any, *args: Any, after: Any = None) -> Any:
         launched.append(after is not None)
         return replayed(self, *args, after=after)
 
-    monkeypatch.setattr(GraphDecoder, "_replayed", noted)
+    monkeypatch.setattr(GraphDecoder, "_replay", noted)
     client = make_client(params=GPU)
     client.sampler().result().sample([1, 2, 3], 4, SamplingParams(40, seed=0, stop=[])).result()
     assert len(launched) == 39, "one step for each token but the first"

@@ -198,7 +198,7 @@ def test_the_fused_decoder_computes_what_the_plain_one_does(
                 merged = client._state.adapter.copy().merged(base.switch)
                 decoder = decoding.Decoder(base, merged)
                 if fused:
-                    layers = fused_decoding.prepared_layers(base, merged)
+                    layers = fused_decoding.prepare_layers(base, merged)
                     decoder = fused_decoding.FusedDecoder(base, merged, layers)
                 decoder.cache.reserve(2, 32)
                 decoder.prefill([list(range(20)), [7, 8]], [0, 1])

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 from evsys_sdk import ConfigError, ExperimentConfig, register_verifier_fn  # noqa: E402
-from evsys_sdk.algorithms.rl import group_advantages, normalised  # noqa: E402
+from evsys_sdk.algorithms.rl import group_advantages, normalise_advantages  # noqa: E402
 from evsys_sdk.backends.client import AdamParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
 from evsys_sdk.experiment import Experiment  # noqa: E402
@@ -190,7 +190,7 @@ def data_of(batch: dict[str, Any], client: Any, normalise: Any) -> list[Datum]:
     advantages = [one for at in range(0, len(rewards), 8) for one in group_advantages(rewards[at : at + 8], "mean")]
     assert advantages == pytest.approx(batch["advantages"].tolist(), abs=1e-6)
     rollouts = [[_datum(*parts)] for parts in zip(prompts, answers, advantages, strict=True)]
-    data = normalised(rollouts, normalise, 6)
+    data = normalise_advantages(rollouts, normalise, 6)
     logprobs = client.forward(data).result().logprobs
     return [replace(datum, logprobs=lp) for datum, lp in zip(data, logprobs, strict=True)]
 

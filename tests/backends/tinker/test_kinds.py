@@ -9,7 +9,7 @@ import pytest
 from evsys_sdk.backends.probes.cache import Server, write_answer
 from evsys_sdk.backends.probes.facts import Facts
 from evsys_sdk.backends.tinker.backend import SkyRLBackend, TinkerBackend
-from evsys_sdk.backends.tinker.session import HOSTED, ServedModel, resolved_url
+from evsys_sdk.backends.tinker.session import HOSTED, ServedModel, resolve_url
 
 
 class Tokens:
@@ -23,7 +23,7 @@ class Tokens:
 
 def test_skyrl_is_assumed_to_average_and_to_sample_from_live_weights() -> None:
     backend = SkyRLBackend()
-    assert resolved_url(backend.config) == "http://127.0.0.1:8000"
+    assert resolve_url(backend.config) == "http://127.0.0.1:8000"
     found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
     assert (found.summed_losses, found.snapshot_samplers, found.custom_loss) == (False, False, False)
     assert (found.backend, found.top_k_logprobs, found.vocab_size) == ("skyrl", 0, 103)
@@ -45,10 +45,10 @@ def test_the_hosted_service_is_the_default_and_the_environment_can_name_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TINKER_BASE_URL", raising=False)
-    assert resolved_url(TinkerBackend().config) == HOSTED
+    assert resolve_url(TinkerBackend().config) == HOSTED
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:5/")
-    assert resolved_url(TinkerBackend().config) == "http://127.0.0.1:5"
-    assert resolved_url(TinkerBackend(base_url="http://127.0.0.1:6").config) == "http://127.0.0.1:6"
+    assert resolve_url(TinkerBackend().config) == "http://127.0.0.1:5"
+    assert resolve_url(TinkerBackend(base_url="http://127.0.0.1:6").config) == "http://127.0.0.1:6"
 
 
 def test_a_place_is_kept_for_the_token_that_scoring_samples() -> None:

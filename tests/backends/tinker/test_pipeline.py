@@ -145,7 +145,7 @@ def test_waiting_inside_of_a_start_ends_with_the_deadline(make: Callable[..., Pi
             return never
 
     with pytest.raises(BackendError, match="custom made no progress"):
-        pipeline.submit("custom", lambda: pipeline.waited(Sent()), same).result(10)
+        pipeline.submit("custom", lambda: pipeline.wait(Sent()), same).result(10)
     assert never.cancelled()
 
 

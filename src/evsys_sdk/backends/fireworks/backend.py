@@ -62,8 +62,8 @@ class FireworksBackend(TinkerBackend):
     def _preparation(self, session: Any, pipeline: Pipeline, model: Any, run_dir: Path) -> Preparation:
         return _FireworksPreparation(self, session, pipeline, model, run_dir)
 
-    def _opened_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
-        return _opened_sampler(self, session, pipeline, model, checkpoint)
+    def _make_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
+        return _make_sampler(self, session, pipeline, model, checkpoint)
 
     def assumed(self) -> Facts:
         """What Fireworks' client promises; what it does not say is not relied on."""
@@ -114,10 +114,10 @@ class _FireworksPreparation(Preparation):
     def _training(self, adapter: Adapter) -> Any:
         from ..client import start_of
         from ..tinker.state import check_sidecar
-        from .client import checked_path, load_into
+        from .client import check_path, load_into
 
         ref, with_optimizer = start_of(self.model)
-        path = checked_path(ref) if ref else None
+        path = check_path(ref) if ref else None
         if ref:
             check_sidecar(self.run_dir, ref, adapter)
         training = self.session.service.create_lora_training_client(
@@ -128,23 +128,23 @@ class _FireworksPreparation(Preparation):
             **adapter.layers(),
         )
         if path is not None:
-            self.pipeline.waited(self.session.run(load_into(training, path, with_optimizer).result_async()))
+            self.pipeline.wait(self.session.run(load_into(training, path, with_optimizer).result_async()))
         return training
 
 
-def _opened_sampler(
+def _make_sampler(
     backend: FireworksBackend, session: FireworksSession, pipeline: Pipeline, model: str, checkpoint: str | None
 ) -> FireworksSamplingClient:
     """A sampler without a training client; blocks until the service has it."""
     from ..tinker.sampling import SamplerContext, SeedCounter
     from ..tinker.tokenizers import load_tokenizer
-    from .client import checked_path
+    from .client import check_path
     from .sampling import FireworksSamplingClient
 
     served = session.model(model, to_train=False)
     tokenizer = load_tokenizer(backend.config.tokenizer, model, served.extras)
     facts = backend.facts(session.base_url, model, served.extras)
-    source = {"base_model": model} if checkpoint is None else {"model_path": checked_path(checkpoint)}
+    source = {"base_model": model} if checkpoint is None else {"model_path": check_path(checkpoint)}
     sampler = session.service.create_sampling_client(**source, tokenizer=tokenizer)
     context = SamplerContext(
         pipeline,

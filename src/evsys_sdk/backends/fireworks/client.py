@@ -20,7 +20,7 @@ from .. import checks
 from ..client import AdamParams, ForwardBackwardOutput, OptimStepOutput
 from ..datum import Datum, Floats
 from ..future import Operation
-from ..losses import check_config, named_loss
+from ..losses import check_config, find_loss
 from ..tinker import datums, state
 from ..tinker.client import TinkerTrainingClient
 from ..tinker.sampling import TinkerSamplingClient
@@ -44,22 +44,22 @@ class FireworksTrainingClient(TinkerTrainingClient):
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
-        data = self._checked(data, loss_fn, loss_fn_config)
-        loss, params = named_loss(loss_fn, loss_fn_config), check_config(loss_fn, loss_fn_config)
+        data = self._check(data, loss_fn, loss_fn_config)
+        loss, params = find_loss(loss_fn, loss_fn_config), check_config(loss_fn, loss_fn_config)
         if loss_fn not in self._quirks.native_losses:
-            return self._computed_here("forward_backward", data, loss)
+            return self._compute_here("forward_backward", data, loss)
         scored: list[list[Floats]] = []
 
         def start() -> Any:
             if not self._scores_backward:
-                scored.append(self._logprobs(self._pipeline.waited(self._pass("forward", data)), data))
+                scored.append(self._logprobs(self._pipeline.wait(self._pass("forward", data)), data))
             return self._pass("forward_backward", data, loss_fn, params)
 
         def finished(answer: Any) -> ForwardBackwardOutput:
             outputs: Any = answer.loss_fn_outputs
             self._scores_backward = bool(outputs) and all("logprobs" in record for record in outputs)
             if not scored:
-                return self._valued(answer, data, loss)
+                return self._compute_loss(answer, data, loss)
             value, metrics, _ = loss(data, scored[0])
             return ForwardBackwardOutput(value, scored[0], metrics)
 
@@ -82,29 +82,32 @@ class FireworksTrainingClient(TinkerTrainingClient):
             emit_grad_norm_metrics="basic",
         )
         stepped = self._pipeline.submit(
-            "optim_step", lambda: self._promised(self._training.optim_step(params)), self._stepped, changes_weights=True
+            "optim_step",
+            lambda: self._watch(self._training.optim_step(params)),
+            self._convert_step,
+            changes_weights=True,
         )
         self._version += 1
         return stepped
 
     def save_state(self, name: str) -> Operation[str]:
         """Store weights and optimizer; returns the reference that `load_state` takes."""
-        unused = unused_label(name)
+        unused = make_label(name)
 
         def saved(answer: Any) -> str:
             ref = f"{SCHEME}{answer.path}"
             state.write_sidecar(self._run_dir, unused, ref, self._session.base_url, self._adapter)
             return ref
 
-        return self._pipeline.submit("save_state", lambda: self._promised(self._training.save_state(unused)), saved)
+        return self._pipeline.submit("save_state", lambda: self._watch(self._training.save_state(unused)), saved)
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
         """Go back to a stored state; without its optimizer, start the optimizer afresh."""
-        path = checked_path(ref)
+        path = check_path(ref)
         state.check_sidecar(self._run_dir, ref, self._adapter)
         loaded = self._pipeline.submit(
             "load_state",
-            lambda: self._promised(load_into(self._training, path, with_optimizer)),
+            lambda: self._watch(load_into(self._training, path, with_optimizer)),
             lambda _: None,
             changes_weights=True,  # into the model itself: a load that is lost leaves it in no known state
         )
@@ -113,11 +116,11 @@ class FireworksTrainingClient(TinkerTrainingClient):
 
     def sampler(self, name: str | None = None) -> Operation[TinkerSamplingClient]:
         """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
-        unused, version = unused_label(name or "snapshot"), self._version
+        unused, version = make_label(name or "snapshot"), self._version
 
         def snapshot() -> TinkerSamplingClient:
             saved = Blocking(lambda: self._training.save_weights_for_sampler(unused).result())
-            path = str(self._pipeline.waited(saved).path)
+            path = str(self._pipeline.wait(saved).path)
             return self._sampler_of(path, version, "" if name is None else f"{SCHEME}{path}")
 
         return self._pipeline.submit("sampler", snapshot, lambda sampler: sampler)
@@ -126,7 +129,7 @@ class FireworksTrainingClient(TinkerTrainingClient):
         """A sampler that was stored earlier."""
         version = self._version
         return self._pipeline.submit(
-            "open_sampler", lambda: self._sampler_of(checked_path(ref), version, ref), lambda sampler: sampler
+            "open_sampler", lambda: self._sampler_of(check_path(ref), version, ref), lambda sampler: sampler
         )
 
     def _sampler_of(self, path: str, version: int, ref: str) -> TinkerSamplingClient:
@@ -141,11 +144,11 @@ class FireworksTrainingClient(TinkerTrainingClient):
         params: Mapping[str, float] | None = None,
     ) -> Any:
         """Send a pass; scaled so that its loss is a sum, and with soft targets as one datum for each alternative."""
-        scaled = datums.summed(data, self._quirks.loss_reduction)
-        wire = [_wire(datum, loss_fn) for datum in datums.expanded(scaled)]
-        return self._promised(getattr(self._training, kind)(wire, loss_fn, dict(params) if params else None))
+        scaled = datums.undo_mean(data, self._quirks.loss_reduction)
+        wire = [_wire(datum, loss_fn) for datum in datums.expand(scaled)]
+        return self._watch(getattr(self._training, kind)(wire, loss_fn, dict(params) if params else None))
 
-    def _promised(self, promise: Any) -> Any:
+    def _watch(self, promise: Any) -> Any:
         """A future of the client in the one form that can be watched: some of its kinds can only be waited for."""
         return self._session.run(promise.result_async())
 
@@ -155,7 +158,7 @@ def load_into(training: Any, path: str, with_optimizer: bool) -> Any:
     return training.load_state_with_optimizer(path) if with_optimizer else training.load_state(path)
 
 
-def unused_label(name: str) -> str:
+def make_label(name: str) -> str:
     """A name at the service for a checkpoint, which is never taken; what it would not take becomes '-'."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
     if not label:
@@ -163,7 +166,7 @@ def unused_label(name: str) -> str:
     return f"{label}-{secrets.token_hex(4)}"
 
 
-def checked_path(ref: str) -> str:
+def check_path(ref: str) -> str:
     """The service's own name of a checkpoint, out of our reference."""
     if not ref.startswith(SCHEME) or not ref.removeprefix(SCHEME).strip("/"):
         raise BackendError(

@@ -72,11 +72,11 @@ class FireworksSamplingClient(TinkerSamplingClient):
                 Sample(one.tokens, one.logprobs, "length" if one.finish_reason == "length" else "stop") for one in found
             ]
 
-        return self._asked("sample", lambda: self._session.run(ask()), converted)
+        return self._ask("sample", lambda: self._session.run(ask()), converted)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Of each token given those before it, (N,); the first has none and is nan."""
-        length, prompt = self._checked(tokens, "logprobs"), [int(token) for token in tokens]
+        length, prompt = self._check(tokens, "logprobs"), [int(token) for token in tokens]
 
         def converted(found: _Completion) -> Floats:
             row = np.full(length, np.nan, np.float32)
@@ -85,7 +85,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
 
         request: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "echo": True}
         ask: Coroutine[Any, Any, _Completion] = self._complete(prompt, request)
-        return self._asked("logprobs", lambda: self._session.run(ask), converted)
+        return self._ask("logprobs", lambda: self._session.run(ask), converted)
 
     def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
         """Refused: Fireworks' client does not report alternatives for a prompt."""

@@ -141,7 +141,10 @@ class LocalBackend:
                 config.lora_dropout,
                 config.recompute,
                 recompute_from,
-                (bytes_per_token(sizes, needs.kept()), bytes_per_token(sizes, needs.recomputed())),
+                (
+                    bytes_per_token(sizes, needs.without_recomputation()),
+                    bytes_per_token(sizes, needs.with_recomputation()),
+                ),
             ),
             sampling=SamplingLimits(
                 lanes=config.samples_at_once or (256 if on_gpu else 32),
@@ -151,10 +154,10 @@ class LocalBackend:
         )
 
     def _needs(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
-        from .fitting import fitted
+        from .fitting import fit
 
         wanted = self._find_needs(model, key.device, key.dtype, loaded=loaded)
-        return fitted(sizes, wanted, fixed=self._fixed, model=model.name)
+        return fit(sizes, wanted, fixed=self._fixed, model=model.name)
 
     @property
     def _fixed(self) -> set[str]:

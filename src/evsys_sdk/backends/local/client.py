@@ -30,7 +30,7 @@ from ..client import (
 )
 from ..datum import Datum, Floats
 from ..future import Operation
-from ..losses import LOSSES, LossCallable, custom_loss, named_loss
+from ..losses import LOSSES, LossCallable, custom_loss, find_loss
 from ..seeds import RequestSeeds
 from ..worker import Worker
 from . import memory
@@ -86,7 +86,7 @@ class LocalTrainingClient:
             vocab_size=base.vocab_size,
             context_length=min(context, settings.max_context or context),
             losses=LOSSES,
-            suggested_learning_rate=suggested_learning_rate(base.hidden_size),
+            suggested_learning_rate=suggest_learning_rate(base.hidden_size),
             top_k_logprobs=min(base.vocab_size, _MOST_ALTERNATIVES),
         )
 
@@ -104,14 +104,14 @@ class LocalTrainingClient:
         self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Loss and log-probabilities of all targets, without a gradient."""
-        data, loss = self._checked(data, loss_fn, loss_fn_config)
+        data, loss = self._check(data, loss_fn, loss_fn_config)
         return self._worker.submit("forward", lambda: self._state.forward(data, loss))
 
     def forward_backward(
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Add the gradient of a named loss; log-probabilities of targets that do not count are given as 0."""
-        data, loss = self._checked(data, loss_fn, loss_fn_config)
+        data, loss = self._check(data, loss_fn, loss_fn_config)
         return self._worker.submit("forward_backward", lambda: self._state.forward_backward(data, loss))
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
@@ -186,13 +186,11 @@ class LocalTrainingClient:
         self._worker.close()
         self._loop.close()
 
-    def _checked(
-        self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None
-    ) -> tuple[list[Datum], Any]:
+    def _check(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> tuple[list[Datum], Any]:
         data = list(data)
         checks.check_loss(loss_fn, config, self.capabilities)
         checks.check_data(data, self.capabilities, loss_fn)
-        return data, named_loss(loss_fn, config)
+        return data, find_loss(loss_fn, config)
 
     def _sampler_of(self, adapter: Adapter, *, ref: str) -> LocalSamplingClient:
         snapshot = Snapshot(self._base, adapter, merge=self._settings.merge)
@@ -266,6 +264,6 @@ class LocalSamplingClient:
         return Operation(request.future, what)
 
 
-def suggested_learning_rate(hidden_size: int) -> float:
+def suggest_learning_rate(hidden_size: int) -> float:
     """A good peak rate for an adapter of any rank: smaller for wider models."""
     return min(2e-3, 5e-4 * (2000 / hidden_size) ** 0.5)

@@ -101,11 +101,11 @@ def _of_experts(text: Any) -> int:
 
 
 def _first(text: Any, names: Sequence[str], otherwise: int) -> int:
-    found = (_setting(text, name) for name in names)
+    found = (_read_setting(text, name) for name in names)
     return next((value for value in found if isinstance(value, int) and value > 0), otherwise)
 
 
-def _setting(text: Any, name: str) -> Any:
+def _read_setting(text: Any, name: str) -> Any:
     try:
         return getattr(text, name, None)
     except RuntimeError:  # it differs from layer to layer
@@ -130,11 +130,11 @@ class Needs:
     """Whether the base is there already."""
     dropout: bool = False
 
-    def kept(self) -> Needs:
+    def without_recomputation(self) -> Needs:
         """The same without recomputation."""
         return replace(self, recompute=False)
 
-    def recomputed(self) -> Needs:
+    def with_recomputation(self) -> Needs:
         """The same with it."""
         return replace(self, recompute=True)
 
@@ -190,7 +190,7 @@ def bytes_per_token(sizes: Sizes, needs: Needs) -> int:
 
 def _per_token(sizes: Sizes, needs: Needs) -> int:
     size, hidden = needs.dtype.itemsize, sizes.hidden
-    kept = _kept_by_layer(sizes, needs)
+    kept = _bytes_by_layer(sizes, needs)
     # While a layer is differentiated: gradients of its inner values, and of queries, keys and values.
     passing = size * (3 * sizes.inner + 3 * hidden + 2 * (sizes.queries + 2 * sizes.keys))
     at_the_top = hidden * (4 * size + 12)  # the last norm, and the gradient that the output layer gives
@@ -199,7 +199,7 @@ def _per_token(sizes: Sizes, needs: Needs) -> int:
     return sizes.layers * kept + passing + at_the_top
 
 
-def _kept_by_layer(sizes: Sizes, needs: Needs) -> int:
+def _bytes_by_layer(sizes: Sizes, needs: Needs) -> int:
     size, hidden, queries, keys, inner = needs.dtype.itemsize, sizes.hidden, sizes.queries, sizes.keys, sizes.inner
     numbers, _ = sizes.adapter(needs.rank, needs.targets)
     low = needs.rank * len(sizes.linears) // max(1, sizes.layers) if numbers else 0

@@ -32,7 +32,7 @@ _SURE = 0.7
 _LEAST = {"tokens_at_once": 256, "cached_tokens": 4096}
 
 
-def fitted(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> Needs:
+def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> Needs:
     """What is wanted, with less of it where memory is short; `fixed` names what must stay as it is."""
     free = memory.available_bytes(wanted.device)
     if free is None:
@@ -92,7 +92,7 @@ def _smaller_and_smaller(wanted: Needs, fixed: Collection[str]) -> Iterator[Need
     tokens = () if "tokens_at_once" in fixed else ("tokens_at_once",)
     cache = () if "cached_tokens" in fixed else ("cached_tokens",)
     for part in (*tokens, *cache) * 2:
-        needs = _halved(needs, part, wanted)
+        needs = _halve(needs, part, wanted)
         yield needs
     if "recompute" not in fixed:
         needs = replace(needs, recompute=True)
@@ -101,12 +101,12 @@ def _smaller_and_smaller(wanted: Needs, fixed: Collection[str]) -> Iterator[Need
         needs = replace(needs, merge=False)
         yield needs
     for part in (*cache, *tokens):  # many small rows are the slowest of all
-        while (smaller := _halved(needs, part, wanted)) != needs:
+        while (smaller := _halve(needs, part, wanted)) != needs:
             needs = smaller
             yield needs
 
 
-def _halved(needs: Needs, part: str, wanted: Needs) -> Needs:
+def _halve(needs: Needs, part: str, wanted: Needs) -> Needs:
     least = min(_LEAST[part], getattr(wanted, part))
     return replace(needs, **{part: max(least, getattr(needs, part) // 2)})
 
@@ -127,7 +127,7 @@ def _larger_again(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) ->
 
 def _longest_kept(sizes: Sizes, needs: Needs, free: int) -> int:
     """How long a row may be that is not recomputed."""
-    estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, needs.kept())
+    estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, needs.without_recomputation())
     room = free * _USED - (estimate.total - estimate.row)
     return int(needs.tokens_at_once * max(0.0, room) / kept.row)
 

@@ -34,7 +34,7 @@ from ..client import (
 )
 from ..datum import Datum, Floats
 from ..future import Operation
-from ..losses import LOSSES, LossCallable, custom_loss, named_loss
+from ..losses import LOSSES, LossCallable, custom_loss, find_loss
 from ..seeds import RequestSeeds
 from ..worker import UNFINISHED, Worker
 from . import model
@@ -84,13 +84,13 @@ class MockTrainingClient:
         self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Loss and log-probabilities, without a gradient."""
-        return self._named("forward", data, loss_fn, loss_fn_config, train=False)
+        return self._run_named("forward", data, loss_fn, loss_fn_config, train=False)
 
     def forward_backward(
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
-        return self._named("forward_backward", data, loss_fn, loss_fn_config, train=True)
+        return self._run_named("forward_backward", data, loss_fn, loss_fn_config, train=True)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
         """The same for a loss of your own, which is called on the worker's thread."""
@@ -156,13 +156,13 @@ class MockTrainingClient:
         """Finish what was submitted and let go of the thread; closing twice does nothing."""
         self._worker.close()
 
-    def _named(
+    def _run_named(
         self, what: str, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None, *, train: bool
     ) -> Operation[ForwardBackwardOutput]:
         data = list(data)
         checks.check_loss(loss_fn, config, self.capabilities)
         checks.check_data(data, self.capabilities, loss_fn)
-        loss = named_loss(loss_fn, config)
+        loss = find_loss(loss_fn, config)
         return self._worker.submit(what, lambda: self._state.run(data, loss, train=train))
 
     def _sampler_of(self, weights: Weights, *, ref: str) -> MockSamplingClient:
@@ -213,7 +213,7 @@ class MockSamplingClient:
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Of each token given those before it, (N,); the first has none and is nan."""
-        ids = self._checked(tokens)
+        ids = self._check(tokens)
 
         def score() -> Floats:
             found = np.full(len(ids), np.nan, np.float32)
@@ -226,7 +226,7 @@ class MockSamplingClient:
 
     def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
         """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
-        ids = self._checked(tokens)
+        ids = self._check(tokens)
         checks.check_top_k(k, self._capabilities)
 
         def score() -> TopLogprobs:
@@ -241,7 +241,7 @@ class MockSamplingClient:
 
         return self._worker.submit("topk_logprobs", score)
 
-    def _checked(self, tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _check(self, tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         checks.check_tokens(tokens, self._capabilities, where="tokens")
         return np.array(tokens, np.int64)
 

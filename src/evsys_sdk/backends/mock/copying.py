@@ -130,7 +130,7 @@ def _induction(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Ma
     place[order] = np.arange(len(order))
     group_start = np.searchsorted(key[order], key[queries], side="left")
     sources = np.minimum(place[queries] - group_start, _MOST_SOURCES)
-    query, rank = _ragged(sources)
+    query, rank = _expand_counts(sources)
     source = order[place[queries][query] - 1 - rank]
 
     readable = _readable(packed, headers, queries)[query]
@@ -164,7 +164,7 @@ def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Match
     last = np.searchsorted(cues, message_starts, side="left")
     first = np.searchsorted(cues, packed.starts[packed.sequence[queries]], side="left")
     sources = np.where(answering, np.minimum(last - first, _MOST_SOURCES), 0)
-    query, rank = _ragged(sources)
+    query, rank = _expand_counts(sources)
     cue = last[query] - 1 - rank
 
     answered = queries[query] - header_ends[query]
@@ -216,18 +216,18 @@ def _ends_here(packed: Packed, source: Ints, cue_type: Ints) -> NDArray[np.bool_
     return (is_block & blank_line) | (~is_block & line_over)
 
 
-def _ragged(counts: Ints) -> tuple[Ints, Ints]:
+def _expand_counts(counts: Ints) -> tuple[Ints, Ints]:
     """For counts [2, 0, 1]: owners [0, 0, 2] and ranks [0, 1, 0]."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _folded(token: int) -> int:
+def _fold(token: int) -> int:
     if token in b" \t\r\n":
         return ord(" ")
     return ord(chr(token).lower()) if token < 128 else token
 
 
-_FOLD: Final = np.array([_folded(token) if token < 256 else token for token in range(VOCABULARY)], np.int64)
+_FOLD: Final = np.array([_fold(token) if token < 256 else token for token in range(VOCABULARY)], np.int64)
 _ENDS_ITEM: Final = np.isin(np.arange(VOCABULARY), [ord(mark) for mark in ",;:\n"])
 _ENDS_SENTENCE: Final = np.isin(np.arange(VOCABULARY), [ord(" "), ord("\n"), MESSAGE_START, MESSAGE_END])

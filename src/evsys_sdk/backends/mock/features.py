@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ..seeds import Hashes, mixed
+from ..seeds import Hashes, mix
 from .packing import Ints, Packed, SpanHashes
 from .tokenizer import VOCABULARY
 
@@ -119,7 +119,7 @@ def _rows(keys: Hashes, *, salt: int, words: bool = False) -> Ints:
     """Hash keys to table rows: n-grams into the first half, words into the second."""
     salted = keys * np.uint64(2) + np.uint64((2 * salt + 1) * 0xD1342543DE82EF95 % (1 << 64))
     half = TABLE_ROWS // 2
-    return (mixed(salted) % np.uint64(half)).astype(np.int64) + (half if words else 0)
+    return (mix(salted) % np.uint64(half)).astype(np.int64) + (half if words else 0)
 
 
 def _is_word_byte(token: int) -> bool:

@@ -33,7 +33,7 @@ _MESSAGE_SHARE = 6.0
 def embed(table: Floats, features: Features, packed: Packed, queries: Ints) -> Floats:
     """The input vectors at `queries`, positions of `packed`."""
     words = features.words
-    running = _running_sums(table[words.context_row], _word_bounds(features, packed))
+    running = _sum_prefixes(table[words.context_row], _word_bounds(features, packed))
     per_message = _message_sums(table[words.message_row], words.message, len(packed.message_starts))
     context_scale, message_scale = _scales(features, packed, table)
     z = _sum_rows(table, features.ngram_rows)
@@ -50,12 +50,12 @@ def embed_backward(
     context_scale, message_scale = (scale[active] for scale in _scales(features, packed, grad_z))
     bounds = _word_bounds(features, packed)
     place = features.shown[active] + packed.sequence[queries[active]]
-    grad_running = _grouped_sum(grad_z * context_scale, place, count + len(packed.starts))
+    grad_running = _sum_groups(grad_z * context_scale, place, count + len(packed.starts))
     previous = features.previous[active]
     asked = previous >= 0
-    grad_message = _grouped_sum((grad_z * message_scale)[asked], previous[asked], len(packed.message_starts))
+    grad_message = _sum_groups((grad_z * message_scale)[asked], previous[asked], len(packed.message_starts))
 
-    sources = np.concatenate((grad_z, _running_sums_backward(grad_running, bounds), grad_message[words.message]))
+    sources = np.concatenate((grad_z, _sum_prefixes_backward(grad_running, bounds), grad_message[words.message]))
     ngrams = features.ngram_rows[active]
     rows = np.concatenate((ngrams.ravel(), words.context_row, words.message_row))
     of_ngrams = np.repeat(np.arange(len(grad_z)), ngrams.shape[1])
@@ -86,7 +86,7 @@ def _word_bounds(features: Features, packed: Packed) -> Ints:
     return np.append(np.searchsorted(features.words.shown_at, packed.starts), len(features.words.shown_at))
 
 
-def _running_sums(vectors: Floats, bounds: Ints) -> Floats:
+def _sum_prefixes(vectors: Floats, bounds: Ints) -> Floats:
     """Per sequence: zero, then the sum after each of its words. One row more per sequence than it has words."""
     sums = np.zeros((len(vectors) + len(bounds) - 1, vectors.shape[1]), vectors.dtype)
     for number, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
@@ -94,7 +94,7 @@ def _running_sums(vectors: Floats, bounds: Ints) -> Floats:
     return sums
 
 
-def _running_sums_backward(grad_sums: Floats, bounds: Ints) -> Floats:
+def _sum_prefixes_backward(grad_sums: Floats, bounds: Ints) -> Floats:
     grad = np.empty((len(grad_sums) - len(bounds) + 1, grad_sums.shape[1]), grad_sums.dtype)
     for number, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         np.cumsum(grad_sums[begin + number + 1 : end + number + 1][::-1], axis=0, out=grad[begin:end][::-1])
@@ -103,10 +103,10 @@ def _running_sums_backward(grad_sums: Floats, bounds: Ints) -> Floats:
 
 def _message_sums(vectors: Floats, message: Ints, messages: int) -> Floats:
     """The sum per message, and a row of zeros at the end for "no message"."""
-    return _grouped_sum(vectors, message, messages + 1)
+    return _sum_groups(vectors, message, messages + 1)
 
 
-def _grouped_sum(vectors: Floats, group: Ints, groups: int) -> Floats:
+def _sum_groups(vectors: Floats, group: Ints, groups: int) -> Floats:
     """Sum the vectors of each group; `group` is ascending."""
     sums = np.zeros((groups, vectors.shape[1]), vectors.dtype)
     if len(group):

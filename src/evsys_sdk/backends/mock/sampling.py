@@ -98,13 +98,13 @@ def choose(
     temperature = np.array([p.temperature for p in params])
     greedy = temperature == 0
     scaled = logprobs / np.where(greedy, 1.0, temperature)[:, None]
-    scaled = _truncated(scaled - scaled.max(axis=1, keepdims=True), params)
+    scaled = _truncate(scaled - scaled.max(axis=1, keepdims=True), params)
     cumulative = np.exp(scaled).cumsum(axis=1)
     drawn = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
     return np.where(greedy, logprobs.argmax(axis=1), np.minimum(drawn, logprobs.shape[1] - 1))
 
 
-def _truncated(scaled: NDArray[np.float64], params: Sequence[SamplingParams]) -> NDArray[np.float64]:
+def _truncate(scaled: NDArray[np.float64], params: Sequence[SamplingParams]) -> NDArray[np.float64]:
     """Minus infinity for the tokens that top_k and top_p leave out."""
     limited = [row for row, p in enumerate(params) if p.top_k != -1 or p.top_p < 1]
     for row in limited:

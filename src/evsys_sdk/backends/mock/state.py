@@ -51,13 +51,13 @@ class TrainingState:
         passes = [model.forward(self.weights, [datum.tokens for datum in part]) for part in parts]
         logprobs: list[Floats] = []
         for part, forward in zip(parts, passes, strict=True):
-            stacked = model.target_logprobs(self.weights, forward, _stacked([datum.target_tokens for datum in part]))
-            logprobs.extend(_unstacked(stacked, part))
+            stacked = model.target_logprobs(self.weights, forward, _stack([datum.target_tokens for datum in part]))
+            logprobs.extend(_unstack(stacked, part))
         value, metrics, gradients = loss(data, logprobs)
         remaining = iter(gradients if train else ())
         for part, forward in zip(parts, passes, strict=True) if train else ():
-            stacked = _stacked([next(remaining) for _ in part])
-            targets = _stacked([datum.target_tokens for datum in part])
+            stacked = _stack([next(remaining) for _ in part])
+            targets = _stack([datum.target_tokens for datum in part])
             self.gradient.add(model.backward(self.weights, forward, targets, stacked))
         return ForwardBackwardOutput(value, logprobs, metrics)
 
@@ -118,7 +118,7 @@ def _parts(data: Sequence[Datum]) -> Iterator[Sequence[Datum]]:
     yield data[begin:]
 
 
-def _stacked[N: np.generic](arrays: Sequence[NDArray[N]]) -> NDArray[N]:
+def _stack[N: np.generic](arrays: Sequence[NDArray[N]]) -> NDArray[N]:
     """Arrays (N,) and (N, K) one below the other, as wide as the widest, filled up with zeros."""
     columns = [array.reshape(len(array), -1) for array in arrays]
     width = max(array.shape[1] for array in columns)
@@ -126,7 +126,7 @@ def _stacked[N: np.generic](arrays: Sequence[NDArray[N]]) -> NDArray[N]:
     return np.concatenate(wide)
 
 
-def _unstacked(stacked: Floats, data: Sequence[Datum]) -> list[Floats]:
+def _unstack(stacked: Floats, data: Sequence[Datum]) -> list[Floats]:
     ends = np.cumsum([len(datum) for datum in data])
     return [
         rows[:, : datum.target_tokens.shape[1] if datum.target_tokens.ndim == 2 else 1].reshape(

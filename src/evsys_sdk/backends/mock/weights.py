@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..seeds import mixed
+from ..seeds import mix
 from . import copying
 from .features import TABLE_ROWS, WORD_ROWS
 from .tokenizer import MESSAGE_END, VOCABULARY
@@ -74,7 +74,7 @@ def _uniform(label: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     counter = np.arange(int(np.prod(shape)), dtype=np.uint64)
     counter *= np.uint64(0x9E3779B97F4A7C15)
     counter += start
-    found = (mixed(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
+    found = (mix(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
     found *= np.float32(2.0**-23)
     found -= np.float32(1)
     return found.reshape(shape)

@@ -53,11 +53,11 @@ def seeds(client: TrainingClient) -> bool:
     """Whether the same seed gives the same samples, and another one others."""
     sampler = client.sampler().result()
     prompt = client.tokenizer.encode("Once upon a time there was a")
-    one, again, other = (_drawn(sampler, prompt, seed) for seed in (7, 7, 8))
+    one, again, other = (_draw(sampler, prompt, seed) for seed in (7, 7, 8))
     return one == again and one != other
 
 
-def _drawn(sampler: SamplingClient, prompt: list[int], seed: int) -> list[list[int]]:
+def _draw(sampler: SamplingClient, prompt: list[int], seed: int) -> list[list[int]]:
     params = SamplingParams(max_tokens=16, seed=seed, stop=[])
     return [sample.tokens for sample in sampler.sample(prompt, 2, params).result()]
 

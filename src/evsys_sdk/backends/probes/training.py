@@ -30,14 +30,14 @@ def probe_data(client: TrainingClient) -> list[Datum]:
     """Two data of different length, only whose answers count."""
     pairs = [("The capital of France is", " Paris."), ("One two three", " four five six.")]
     encode = client.tokenizer.encode
-    return [_supervised(encode(prompt), encode(answer)) for prompt, answer in pairs]
+    return [_make_datum(encode(prompt), encode(answer)) for prompt, answer in pairs]
 
 
-def _supervised(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
+def _make_datum(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
     return Datum.supervised([*prompt, *answer], [0.0] * len(prompt) + [1.0] * len(answer))
 
 
-def scaled(data: Sequence[Datum], factor: float) -> list[Datum]:
+def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
     """The data with all weights multiplied."""
     return [dataclasses.replace(datum, weights=datum.weights * np.float32(factor)) for datum in data]
 
@@ -98,7 +98,7 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
     once = size(lambda c: c.forward_backward([first], "cross_entropy"))
     if not once > 0:
         raise BackendError("a backward pass left no gradient, so nothing can be said about losses.")
-    if not _same(ratio(scaled([first], 2)), 2):
+    if not _same(ratio(scale_weights([first], 2)), 2):
         return "normalised"
     if _same(ratio([first, first]), 2):
         return "sum"
@@ -155,7 +155,7 @@ def custom_loss(client: TrainingClient) -> bool:
 def soft_targets(client: TrainingClient) -> bool:
     """Whether several targets per position have the gradient of their sum."""
     data = probe_data(client)
-    twice = [_doubled(datum) for datum in data]
+    twice = [_double(datum) for datum in data]
     size = GradientScale(client)
     hard = size(lambda c: c.forward_backward(data, "cross_entropy"))
     try:
@@ -166,7 +166,7 @@ def soft_targets(client: TrainingClient) -> bool:
     return shapes == [datum.target_tokens.shape for datum in twice] and _same(soft / hard, 1)
 
 
-def _doubled(datum: Datum) -> Datum:
+def _double(datum: Datum) -> Datum:
     """The same targets twice, at 0.7 and 0.3 of their weight."""
     targets = np.stack((datum.target_tokens, datum.target_tokens), axis=1)
     weights = datum.weights[:, None] * np.array([0.7, 0.3], np.float32)

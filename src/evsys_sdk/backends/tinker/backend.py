@@ -54,7 +54,7 @@ class TinkerBackend:
         start_of(model)
         session, pipeline = self.open_session()
         made = self._preparation(session, pipeline, model, Path(run_dir))
-        client = _submitted("creating the model", made.make, session, pipeline)
+        client = _submit("creating the model", made.make, session, pipeline)
         return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
 
     def model_names(self) -> list[str]:
@@ -79,7 +79,7 @@ class TinkerBackend:
         pipeline = Pipeline(
             session.where, {"connect": limits.connect_s, "train": limits.operation_s, "sample": limits.sample_s}
         )
-        _submitted("opening the session", session.open, session, pipeline)
+        _submit("opening the session", session.open, session, pipeline)
         return session, pipeline
 
     def open_sampler(
@@ -89,7 +89,7 @@ class TinkerBackend:
         session, pipeline = self.open_session()
 
         def make() -> TinkerSamplingClient:
-            return self._opened_sampler(session, pipeline, model, checkpoint)
+            return self._make_sampler(session, pipeline, model, checkpoint)
 
         def close() -> None:
             pipeline.close()
@@ -109,10 +109,10 @@ class TinkerBackend:
     def _preparation(self, session: Any, pipeline: Pipeline, model: Any, run_dir: Path) -> Preparation:
         return Preparation(self, session, pipeline, model, run_dir)
 
-    def _opened_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
-        from .sampling import opened_sampler
+    def _make_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
+        from .sampling import open_sampler
 
-        return opened_sampler(self, session, pipeline, model, checkpoint)
+        return open_sampler(self, session, pipeline, model, checkpoint)
 
     def assumed(self) -> Facts:
         """What is taken for granted about servers of this kind."""
@@ -130,7 +130,7 @@ class TinkerBackend:
 
             return PROMISED
         found = read_facts(Server(self.name, base_url, model)) if self.config.use_doctor else None
-        return (found or Facts()).over(_said(extras or {})).over(self.assumed())
+        return (found or Facts()).over(_read_facts(extras or {})).over(self.assumed())
 
     def tokenizer_of(self, model: str) -> str:
         """Whose tokenizer goes with a model; that of the model being asked about also serves names nobody has."""
@@ -250,12 +250,12 @@ class Preparation:
 
     def _training(self, adapter: Adapter) -> Any:
         from ..client import start_of
-        from .client import restored
-        from .state import checked_reference
+        from .client import restore
+        from .state import check_reference
 
         ref, with_optimizer = start_of(self.model)
         if ref:
-            return restored(self.session, checked_reference(ref), adapter, self.run_dir, with_optimizer)
+            return restore(self.session, check_reference(ref), adapter, self.run_dir, with_optimizer)
         return self.session.service.create_lora_training_client(
             base_model=adapter.model, rank=adapter.rank, seed=getattr(self.model, "seed", None), **adapter.layers()
         )
@@ -269,7 +269,7 @@ class Preparation:
         return load_tokenizer(wanted, self.backend.tokenizer_of(self.model.name), served.extras, named)
 
 
-def _submitted(what: str, work: Callable[[], Any], session: Session, pipeline: Pipeline) -> Any:
+def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipeline) -> Any:
     """The result of something that needs the server; if it fails, the session goes with it."""
     try:
         return pipeline.submit(what, work, lambda found: found, lane="connect").result()
@@ -279,7 +279,7 @@ def _submitted(what: str, work: Callable[[], Any], session: Session, pipeline: P
         raise
 
 
-def _said(extras: Mapping[str, Any]) -> Facts:
+def _read_facts(extras: Mapping[str, Any]) -> Facts:
     """What an evsys server says about itself."""
     from ..probes.facts import Facts
 

@@ -20,7 +20,7 @@ from .. import checks
 from ..client import AdamParams, Capabilities, ForwardBackwardOutput, OptimStepOutput
 from ..datum import Datum, Floats
 from ..future import Operation
-from ..losses import LossCallable, LossResult, check_config, custom_loss, named_loss
+from ..losses import LossCallable, LossResult, check_config, custom_loss, find_loss
 from . import datums, state
 from .errors import LossFunctionError
 from .pipeline import Pipeline
@@ -59,24 +59,24 @@ class TinkerTrainingClient:
         self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Loss and log-probabilities, without a gradient."""
-        data = self._checked(data, loss_fn, loss_fn_config)
-        loss = named_loss(loss_fn, loss_fn_config)
+        data = self._check(data, loss_fn, loss_fn_config)
+        loss = find_loss(loss_fn, loss_fn_config)
         return self._pipeline.submit(
-            "forward", lambda: self._pass("forward", data), lambda answer: self._valued(answer, data, loss)
+            "forward", lambda: self._pass("forward", data), lambda answer: self._compute_loss(answer, data, loss)
         )
 
     def forward_backward(
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
-        data = self._checked(data, loss_fn, loss_fn_config)
-        loss = named_loss(loss_fn, loss_fn_config)
+        data = self._check(data, loss_fn, loss_fn_config)
+        loss = find_loss(loss_fn, loss_fn_config)
         if loss_fn not in self._quirks.native_losses:
-            return self._computed_here("forward_backward", data, loss)
+            return self._compute_here("forward_backward", data, loss)
         return self._pipeline.submit(
             "forward_backward",
             lambda: self._pass("forward_backward", data, loss_fn, check_config(loss_fn, loss_fn_config)),
-            lambda answer: self._valued(answer, data, loss),
+            lambda answer: self._compute_loss(answer, data, loss),
             changes_weights=True,
         )
 
@@ -84,7 +84,7 @@ class TinkerTrainingClient:
         """The same for a loss of your own, which is called on a thread of this client."""
         data = list(data)
         checks.check_data(data, self.capabilities)
-        return self._computed_here("forward_backward_custom", data, custom_loss(loss_fn))
+        return self._compute_here("forward_backward_custom", data, custom_loss(loss_fn))
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
         """Apply the accumulated gradient and forget it."""
@@ -99,7 +99,7 @@ class TinkerTrainingClient:
             grad_clip_norm=adam.grad_clip_norm,
         )
         stepped = self._pipeline.submit(
-            "optim_step", lambda: self._training.optim_step(params), self._stepped, changes_weights=True
+            "optim_step", lambda: self._training.optim_step(params), self._convert_step, changes_weights=True
         )
         self._version += 1
         return stepped
@@ -113,7 +113,7 @@ class TinkerTrainingClient:
 
     def save_state(self, name: str) -> Operation[str]:
         """Store weights and optimizer on the server; returns the reference that `load_state` takes."""
-        unused, ttl = state.unused_name(name), self._session.config.checkpoint_ttl_s
+        unused, ttl = state.make_name(name), self._session.config.checkpoint_ttl_s
 
         def saved(answer: Any) -> str:
             state.write_sidecar(self._run_dir, unused, answer.path, self._session.base_url, self._adapter)
@@ -125,7 +125,7 @@ class TinkerTrainingClient:
         """Go back to a stored state; without its optimizer, start the optimizer afresh."""
 
         def load() -> Any:
-            return restored(self._session, state.checked_reference(ref), self._adapter, self._run_dir, with_optimizer)
+            return restore(self._session, state.check_reference(ref), self._adapter, self._run_dir, with_optimizer)
 
         def swap(training: Any) -> None:
             self._training = training
@@ -136,15 +136,15 @@ class TinkerTrainingClient:
 
     def sampler(self, name: str | None = None) -> Operation[TinkerSamplingClient]:
         """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
-        unused, ttl = None if name is None else state.unused_name(name), self._session.config.checkpoint_ttl_s
+        unused, ttl = None if name is None else state.make_name(name), self._session.config.checkpoint_ttl_s
         version = self._version
 
         def snapshot() -> TinkerSamplingClient:
             if unused is None:
                 taken = self._training.save_weights_and_get_sampling_client(retry_config=self._quirks.retry_config())
                 return TinkerSamplingClient(self._quirks.sampler(taken), "", self._context(), version)
-            stored = self._pipeline.waited(self._training.save_weights_for_sampler(unused, ttl_seconds=ttl))
-            return self._opened(stored.path, version)
+            stored = self._pipeline.wait(self._training.save_weights_for_sampler(unused, ttl_seconds=ttl))
+            return self._open_sampler(stored.path, version)
 
         return self._pipeline.submit("sampler", snapshot, lambda sampler: sampler)
 
@@ -152,7 +152,7 @@ class TinkerTrainingClient:
         """A sampler that was stored earlier."""
         version = self._version
         return self._pipeline.submit(
-            "open_sampler", lambda: self._opened(state.checked_reference(ref), version), lambda sampler: sampler
+            "open_sampler", lambda: self._open_sampler(state.check_reference(ref), version), lambda sampler: sampler
         )
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class TinkerTrainingClient:
     def _answers_at_once(self, loss_fn: str | None) -> bool:
         return loss_fn in self._quirks.native_losses
 
-    def _opened(self, path: str, version: int) -> TinkerSamplingClient:
+    def _open_sampler(self, path: str, version: int) -> TinkerSamplingClient:
         sampler = self._session.service.create_sampling_client(
             model_path=path, retry_config=self._quirks.retry_config()
         )
@@ -192,7 +192,7 @@ class TinkerTrainingClient:
             self._quirks.seed_bits,
         )
 
-    def _checked(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> list[Datum]:
+    def _check(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> list[Datum]:
         data = list(data)
         checks.check_loss(loss_fn, config, self.capabilities)
         checks.check_data(data, self.capabilities, loss_fn)
@@ -206,26 +206,26 @@ class TinkerTrainingClient:
         params: Mapping[str, float] | None = None,
     ) -> Any:
         """Send a pass; scaled so that its loss is a sum, and with soft targets in the form the server takes."""
-        scaled = datums.summed(data, self._quirks.loss_reduction)
-        wire = datums.to_wire(datums.expanded(scaled) if self._quirks.expand_soft_targets else scaled, loss_fn)
+        scaled = datums.undo_mean(data, self._quirks.loss_reduction)
+        wire = datums.to_wire(datums.expand(scaled) if self._quirks.expand_soft_targets else scaled, loss_fn)
         send = getattr(self._training, kind)
         return send(wire, loss_fn, dict(params)) if params else send(wire, loss_fn)
 
     def _logprobs(self, answer: Any, data: Sequence[Datum]) -> list[Floats]:
         if not self._quirks.expand_soft_targets:
             return datums.logprobs_of(answer, data, self._session.where)
-        found = datums.logprobs_of(answer, datums.expanded(data), self._session.where)
-        return datums.collected(found, data)
+        found = datums.logprobs_of(answer, datums.expand(data), self._session.where)
+        return datums.collect(found, data)
 
-    def _valued(self, answer: Any, data: Sequence[Datum], loss: _Loss) -> ForwardBackwardOutput:
+    def _compute_loss(self, answer: Any, data: Sequence[Datum], loss: _Loss) -> ForwardBackwardOutput:
         """The sum that the loss stands for, from the log-probabilities: servers report it in different ways."""
         logprobs = self._logprobs(answer, data)
         value, metrics, _ = loss(data, logprobs)
-        return ForwardBackwardOutput(value, logprobs, {**_reported(answer, metrics), **metrics})
+        return ForwardBackwardOutput(value, logprobs, {**_read_metrics(answer, metrics), **metrics})
 
-    def _computed_here(self, what: str, data: list[Datum], loss: _Loss) -> Operation[ForwardBackwardOutput]:
+    def _compute_here(self, what: str, data: list[Datum], loss: _Loss) -> Operation[ForwardBackwardOutput]:
         def start() -> Any:
-            logprobs = self._logprobs(self._pipeline.waited(self._pass("forward", data)), data)
+            logprobs = self._logprobs(self._pipeline.wait(self._pass("forward", data)), data)
             try:
                 value, metrics, gradients = loss(data, logprobs)
             except Exception as error:
@@ -240,7 +240,7 @@ class TinkerTrainingClient:
         outputs: list[ForwardBackwardOutput] = []
         return self._pipeline.submit(what, start, finished, changes_weights=True)
 
-    def _stepped(self, answer: Any) -> OptimStepOutput:
+    def _convert_step(self, answer: Any) -> OptimStepOutput:
         reported: dict[str, Any] = answer.metrics or {}
         metrics = {str(key): float(value) for key, value in reported.items()}
         norm = next((value for key, value in metrics.items() if key.endswith("/grad_norm")), None)
@@ -249,7 +249,7 @@ class TinkerTrainingClient:
         return OptimStepOutput(metrics)
 
 
-def restored(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, with_optimizer: bool) -> Any:
+def restore(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, with_optimizer: bool) -> Any:
     """A new model on the server with the weights of a checkpoint; blocks until it is there."""
     state.check_sidecar(run_dir, ref, adapter)
     service = session.service
@@ -272,7 +272,7 @@ def _check_layers(session: Session, ref: str, adapter: state.Adapter) -> None:
             )
 
 
-def _reported(answer: Any, ours: Mapping[str, float]) -> dict[str, float]:
+def _read_metrics(answer: Any, ours: Mapping[str, float]) -> dict[str, float]:
     """What the server says about a pass, without its own idea of the loss and of what is computed here."""
     names = {"loss", *ours}
     return {key: float(value) for key, value in answer.metrics.items() if key.partition(":")[0] not in names}

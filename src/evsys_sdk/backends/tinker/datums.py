@@ -79,7 +79,7 @@ def logprobs_of(output: Any, data: Sequence[Datum], where: str) -> list[Floats]:
     return [lp.reshape(datum.target_tokens.shape) for lp, datum in zip(logprobs, data, strict=True)]
 
 
-def summed(data: Sequence[Datum], reduction: LossReduction | None) -> list[Datum]:
+def undo_mean(data: Sequence[Datum], reduction: LossReduction | None) -> list[Datum]:
     """Data whose averaged loss on the server is the sum that was asked for, where that can be had."""
     factor = {
         "mean_data": float(len(data)),
@@ -93,15 +93,15 @@ def summed(data: Sequence[Datum], reduction: LossReduction | None) -> list[Datum
             f"{len(data)} data of {size} bytes would be sent in several requests, each averaged by itself, and this "
             "server averages. Make batch_size smaller, or use a server that sums."
         )
-    return [_scaled(datum, np.float32(factor)) for datum in data]
+    return [_scale(datum, np.float32(factor)) for datum in data]
 
 
-def _scaled(datum: Datum, factor: np.float32) -> Datum:
+def _scale(datum: Datum, factor: np.float32) -> Datum:
     advantages = None if datum.advantages is None else datum.advantages * factor
     return replace(datum, weights=datum.weights * factor, advantages=advantages)
 
 
-def expanded(data: Sequence[Datum]) -> list[Datum]:
+def expand(data: Sequence[Datum]) -> list[Datum]:
     """Soft targets as one datum for each alternative: the same sum of the same terms, at the price of each pass."""
     return [column for datum in data for column in _columns(datum)]
 
@@ -115,7 +115,7 @@ def _columns(datum: Datum) -> list[Datum]:
     ]
 
 
-def collected(logprobs: Sequence[Floats], data: Sequence[Datum]) -> list[Floats]:
+def collect(logprobs: Sequence[Floats], data: Sequence[Datum]) -> list[Floats]:
     """The log-probabilities of expanded data, put together again."""
     parts = iter(logprobs)
     return [

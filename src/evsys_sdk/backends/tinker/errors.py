@@ -26,7 +26,7 @@ class LossFunctionError(Exception):
         self.original = original
 
 
-def explained(error: BaseException, what: str, where: str) -> EvsysError:
+def explain(error: BaseException, what: str, where: str) -> EvsysError:
     """The sentence for a failure of one operation."""
     if isinstance(error, EvsysError):
         return error

@@ -92,7 +92,7 @@ class Pipeline:
         """Start something after everything submitted before it; `start` gives a future of the SDK, or a value."""
         self._refuse_if_forked(what)
         with self._shared.changed:
-            pending = self._added(what, start, convert, lane, changes_weights)
+            pending = self._add(what, start, convert, lane, changes_weights)
             self._shared.queue.append(pending)
             self._shared.changed.notify_all()
         return Operation(pending.out, what)
@@ -103,12 +103,12 @@ class Pipeline:
         """Start something at once, beside whatever else is under way; `start` must not wait."""
         self._refuse_if_forked(what)
         with self._shared.changed:
-            pending = self._added(what, start, convert, lane, False)
+            pending = self._add(what, start, convert, lane, False)
             self._shared.changed.notify_all()
         _start(self._shared, pending)
         return Operation(pending.out, what)
 
-    def waited(self, started: Any) -> Any:
+    def wait(self, started: Any) -> Any:
         """The result of a future of the SDK, inside of a `start`; ends when the operation is given up."""
         future: Future[Any] = started.future()
         with self._shared.changed:
@@ -136,7 +136,7 @@ class Pipeline:
                 "does not survive a fork. Start processes with the method 'spawn' and prepare the backend in them."
             )
 
-    def _added(
+    def _add(
         self, what: str, start: Callable[[], Any], convert: Callable[[Any], Any], lane: LaneName, changes_weights: bool
     ) -> _Pending:
         shared = self._shared
@@ -187,12 +187,12 @@ def _start(shared: _Shared, pending: _Pending) -> None:
         return
     future = cast("Future[Any]", answer)
     pending.sent = future
-    future.add_done_callback(lambda done: _ended(shared, pending, done))
+    future.add_done_callback(lambda done: _end(shared, pending, done))
     if pending.out.done():  # given up while it was being sent
         future.cancel()
 
 
-def _ended(shared: _Shared, pending: _Pending, done: Future[Any]) -> None:
+def _end(shared: _Shared, pending: _Pending, done: Future[Any]) -> None:
     try:
         value = done.result()
     except BaseException as error:
@@ -217,7 +217,7 @@ def _fail(shared: _Shared, pending: _Pending, error: BaseException) -> None:
         return
     if isinstance(error, CancelledError) and pending.out.done():
         return
-    sentence = errors.explained(error, pending.what, shared.where)
+    sentence = errors.explain(error, pending.what, shared.where)
     sentence.__cause__ = error if error is not sentence else error.__cause__
     is_lost = pending.changes_weights and not errors.is_refusal(error)
     behind = _break(shared, str(sentence)) if is_lost else []

@@ -17,7 +17,7 @@ from ..client import Capabilities, Sample, SamplingParams, TopLogprobs
 from ..datum import Floats
 from ..future import Operation
 from .pipeline import Pipeline
-from .state import checked_reference
+from .state import check_reference
 from .tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
@@ -63,33 +63,33 @@ class TinkerSamplingClient:
                 raise BackendError(f"{num_samples} samples were asked for and {len(samples)} came back.")
             return samples
 
-        return self._asked("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), converted)
+        return self._ask("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), converted)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Of each token given those before it, (N,); the first has none and is nan."""
-        length = self._checked(tokens, "logprobs")
-        return self._asked("logprobs", lambda: self._scored(tokens, 0), lambda response: prompt_row(response, length))
+        length = self._check(tokens, "logprobs")
+        return self._ask("logprobs", lambda: self._score(tokens, 0), lambda response: prompt_row(response, length))
 
     def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
         """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
         checks.check_top_k(k, self._context.capabilities)
-        length = self._checked(tokens, "topk_logprobs")
-        return self._asked(
-            "topk_logprobs", lambda: self._scored(tokens, k), lambda response: prompt_table(response, length, k)
+        length = self._check(tokens, "topk_logprobs")
+        return self._ask(
+            "topk_logprobs", lambda: self._score(tokens, k), lambda response: prompt_table(response, length, k)
         )
 
-    def _scored(self, tokens: Sequence[int], k: int) -> Any:
+    def _score(self, tokens: Sequence[int], k: int) -> Any:
         params = import_module("tinker").types.SamplingParams(max_tokens=1, seed=0)
         return self._sampler.sample(
             wire_tokens(tokens), 1, params, include_prompt_logprobs=True, topk_prompt_logprobs=k
         )
 
-    def _checked(self, tokens: Sequence[int], what: str) -> int:
+    def _check(self, tokens: Sequence[int], what: str) -> int:
         checks.check_tokens(tokens, self._context.capabilities, where="tokens")
         self._refuse_if_stale(what)
         return len(tokens)
 
-    def _asked[T](self, what: str, start: Callable[[], Any], convert: Callable[[Any], T]) -> Operation[T]:
+    def _ask[T](self, what: str, start: Callable[[], Any], convert: Callable[[Any], T]) -> Operation[T]:
         return self._context.pipeline.submit_now(what, start, convert)
 
     def _refuse_if_stale(self, what: str) -> None:
@@ -103,7 +103,7 @@ class TinkerSamplingClient:
         )
 
 
-def opened_sampler(
+def open_sampler(
     backend: TinkerBackend, session: Session, pipeline: Pipeline, model: str, checkpoint: str | None
 ) -> TinkerSamplingClient:
     """A sampler without a training client; blocks until the server has it."""
@@ -112,7 +112,7 @@ def opened_sampler(
     quirks = backend.quirks(facts)
     tokenizer = load_tokenizer(session.config.tokenizer, model, served.extras)
     capabilities = replace(backend.capabilities(facts, served, tokenizer), snapshot_samplers=True)
-    source = {"base_model": model} if checkpoint is None else {"model_path": checked_reference(checkpoint)}
+    source = {"base_model": model} if checkpoint is None else {"model_path": check_reference(checkpoint)}
     sampler = session.service.create_sampling_client(**source, retry_config=quirks.retry_config())
     seeds = SeedCounter(0)
     context = SamplerContext(pipeline, capabilities, tokenizer, seeds.next, lambda: 0, quirks.seed_bits)

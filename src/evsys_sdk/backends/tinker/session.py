@@ -44,7 +44,7 @@ class Session:
 
     def __init__(self, config: TinkerConfig) -> None:
         self.config = config
-        self.base_url = resolved_url(config)
+        self.base_url = resolve_url(config)
         self._service: Any = None
         self._models: list[Any] = []
 
@@ -118,7 +118,7 @@ class Session:
             get_logger(__name__).debug("%s: the session could not be ended: %s", self.where, error)
 
 
-def resolved_url(config: TinkerConfig) -> str:
+def resolve_url(config: TinkerConfig) -> str:
     """The address a config stands for."""
     return (config.base_url or os.environ.get("TINKER_BASE_URL") or HOSTED).rstrip("/")
 

@@ -37,14 +37,14 @@ class Adapter:
         return {name: getattr(self, name) for name in ("train_mlp", "train_attn", "train_unembed")}
 
 
-def unused_name(name: str) -> str:
+def make_name(name: str) -> str:
     """A name on the server for a checkpoint: a taken one would be refused in a way that the SDK repeats for minutes."""
     if not _NAME.fullmatch(name):
         raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
     return f"{name}-{secrets.token_hex(4)}"
 
 
-def checked_reference(ref: str) -> str:
+def check_reference(ref: str) -> str:
     """Refuse what cannot be a checkpoint of a Tinker server."""
     if not ref.startswith(SCHEME):
         raise BackendError(

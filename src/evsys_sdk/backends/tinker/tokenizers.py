@@ -22,11 +22,11 @@ def load_tokenizer(wanted: str, model: str, extras: Mapping[str, Any] | None, na
             "model on the Hugging Face hub."
         )
     if wanted in ("auto", "served") and served is not None:
-        return _served(served)
-    return _pretrained(named or model if wanted == "auto" else wanted)
+        return _load_served(served)
+    return _load_pretrained(named or model if wanted == "auto" else wanted)
 
 
-def _served(served: Any) -> Any:
+def _load_served(served: Any) -> Any:
     """A tokenizer that an evsys server describes: its kind, and for those of Hugging Face their files or name."""
     about = cast("dict[str, Any]", served) if isinstance(served, dict) else {"kind": str(served)}
     kind = about.get("kind")
@@ -36,14 +36,14 @@ def _served(served: Any) -> Any:
         return ByteTokenizer()
     name = about.get("id")
     if isinstance(name, str) and name:
-        return _pretrained(name)
+        return _load_pretrained(name)
     raise BackendError(
         f"the server describes its tokenizer as {show(about)}, which this version does not know. Set params.tokenizer "
         "to a folder or to the name of a model on the Hugging Face hub."
     )
 
 
-def _pretrained(name: str) -> Any:
+def _load_pretrained(name: str) -> Any:
     try:
         loader: Any = import_module("transformers").AutoTokenizer
     except ImportError:

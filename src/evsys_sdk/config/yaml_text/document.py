@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .compose import compose
-from .nodes import Node, child, plain
+from .compose import Node, compose
 from .source import MAX_BYTES, decode, read_bytes
 
 
@@ -26,19 +25,21 @@ class Document:
         A path that leads nowhere gives the place of the nearest parent that exists. What came in through an alias or
         a merge is found where it was written.
         """
-        node, place = self._root, (self._root.line, self._root.column)
+        node = place = self._root
         for step in path:
-            found = child(node, step)
-            if found is None:
+            if isinstance(node.value, dict) and isinstance(step, str) and step in node.value:
+                place, node = node.value[step]
+            elif isinstance(node.value, list) and isinstance(step, int) and 0 <= step < len(node.value):
+                place = node = node.value[step]
+            else:
                 break
-            node, place = found
-        return place[0] + 1, place[1] + 1
+        return place.line + 1, place.column + 1
 
 
 def read_yaml(text: str | bytes, *, file: str | None = None) -> Document:
     """Parse one YAML document; `file` is only the name that errors show. The top level may be any value."""
     root = compose(decode(text, file), file)
-    return Document(plain(root), file, root)
+    return Document(root.to_data(), file, root)
 
 
 def read_yaml_file(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:

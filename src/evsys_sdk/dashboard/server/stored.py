@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
-from ...history.filters import NO_VERDICT, ORDERS
-from ...history.outcome import is_score
+from ...history.index import NO_VERDICT, ORDERS
+from ...history.summary import is_score
 from ...record.events import Kind
 from ...record.values import number
 from ..connection import new_id

@@ -40,7 +40,7 @@ class InMemoryDataStore:
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
         """The rows of a file, one at a time."""
-        lines = self._existing(path)
+        lines = self._find(path)
         for number, line in enumerate(lines, 1):
             row = parse_json(line, f"{path}:{number}")
             if not is_object(row):
@@ -51,18 +51,18 @@ class InMemoryDataStore:
         """Replace a file by rows; says how many there were."""
         lines = [dump_line(row, f"{path}: row {number}") for number, row in enumerate(rows, 1)]
         with self._lock:
-            self._files[_checked(path)] = lines
+            self._files[_check_path(path)] = lines
         return len(lines)
 
     def read_json(self, path: str) -> Any:
         """The value a file holds."""
-        return parse_json(b"".join(self._existing(path)), path)
+        return parse_json(b"".join(self._find(path)), path)
 
     def write_json(self, path: str, value: Any) -> None:
         """Replace a file by a value."""
         text = dump_json(value, path)
         with self._lock:
-            self._files[_checked(path)] = [text]
+            self._files[_check_path(path)] = [text]
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
@@ -74,7 +74,7 @@ class InMemoryDataStore:
         with self._lock:
             return sorted(path for path in self._files if path.startswith(prefix))
 
-    def _existing(self, path: str) -> Sequence[bytes]:
+    def _find(self, path: str) -> Sequence[bytes]:
         with self._lock:
             if path in self._files:
                 return self._files[path]
@@ -86,7 +86,7 @@ class InMemoryDataStore:
         )
 
 
-def _checked(path: str) -> str:
+def _check_path(path: str) -> str:
     if not path:
         raise DataError("a path in the data store must not be empty.")
     return path

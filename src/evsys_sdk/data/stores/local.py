@@ -40,23 +40,23 @@ class LocalDataStore:
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
         """The rows of a file, one at a time."""
-        return read_jsonl(self._existing(path))
+        return read_jsonl(self._find(path))
 
     def write_jsonl(self, path: str, rows: Iterable[Row]) -> int:
         """Replace a file by rows; says how many there were."""
         target = self._writable(path)
-        with _explained(target):
+        with _explain_failures(target):
             return write_jsonl(target, rows)
 
     def read_json(self, path: str) -> Any:
         """The value a file holds."""
-        return read_json(self._existing(path))
+        return read_json(self._find(path))
 
     def write_json(self, path: str, value: Any) -> None:
         """Replace a file by a value."""
         target = self._writable(path)
         text = dump_json(value, str(target), indent=2) + b"\n"
-        with _explained(target), atomic_write(target) as file:
+        with _explain_failures(target), atomic_write(target) as file:
             file.write(text)
 
     def exists(self, path: str) -> bool:
@@ -71,10 +71,10 @@ class LocalDataStore:
         for here, folders, files in os.walk(start):
             folders[:] = [name for name in folders if not name.startswith(".")]
             below = Path(here).relative_to(start).as_posix()
-            found += [str(folder / below / name) for name in files if _shown(name, prefix)]
+            found += [str(folder / below / name) for name in files if _is_listed(name, prefix)]
         return sorted(path for path in found if path.startswith(prefix))
 
-    def _existing(self, path: str) -> Path:
+    def _find(self, path: str) -> Path:
         found = self._resolve(path)
         if not _is_there(found):
             raise DataError(
@@ -83,11 +83,11 @@ class LocalDataStore:
         return found
 
     def _resolve(self, path: str) -> Path:
-        expanded = self._checked(path)
+        expanded = self._check_path(path)
         return expanded if expanded.is_absolute() else self._inside(path)
 
     def _writable(self, path: str) -> Path:
-        expanded = self._checked(path)
+        expanded = self._check_path(path)
         if expanded.is_absolute() and not _real(expanded).is_relative_to(_real(self.root)):
             raise DataError(
                 f"{path}: writing outside the data store's root {self.root} is refused. Use a path below it."
@@ -103,7 +103,7 @@ class LocalDataStore:
             )
         return found
 
-    def _checked(self, path: str) -> Path:
+    def _check_path(self, path: str) -> Path:
         if not path or "\x00" in path:
             raise DataError(f"{show(path)} is not a path. Name a file, relative to the data store's root {self.root}.")
         try:
@@ -138,7 +138,7 @@ def _is_there(path: Path) -> bool:
 
 
 @contextmanager
-def _explained(target: Path) -> Generator[None]:
+def _explain_failures(target: Path) -> Generator[None]:
     """Say which file could not be written; the system's own message may name another."""
     try:
         yield
@@ -147,5 +147,5 @@ def _explained(target: Path) -> Generator[None]:
         raise DataError(f"{target}: it cannot be written: {error}. {remedy}.") from error
 
 
-def _shown(name: str, prefix: str) -> bool:
+def _is_listed(name: str, prefix: str) -> bool:
     return not name.startswith(".") or PurePosixPath(prefix).name.startswith(".")

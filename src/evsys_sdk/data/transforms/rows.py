@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from ...errors import DataError
 from ...protocols import Row
 from ..digest import digest, unit_interval
-from ..fields import required
+from ..fields import require
 from ..shapes import is_list, is_object
 from ..transform import BaseTransform, NoParams, RowFunction, RowTransform, TransformConfig
 
@@ -45,7 +45,10 @@ class ShuffleConfig(TransformConfig):
 
 
 class Shuffle(BaseTransform[ShuffleConfig]):
-    """Puts all rows in a random, repeatable order."""
+    """Puts all rows in a random, repeatable order.
+
+    The one built-in that holds all rows in memory.
+    """
 
     name: ClassVar[str] = "shuffle"
     Config = ShuffleConfig
@@ -54,10 +57,6 @@ class Shuffle(BaseTransform[ShuffleConfig]):
         shuffled = list(rows)
         random.Random(self.cfg.seed).shuffle(shuffled)
         return shuffled
-
-
-# Samples nest: with one seed, a smaller sample is part of a larger one, so that a curve over sizes adds rows only.
-# Every row draws a number from the seed and its position; the rows with the smallest numbers stay.
 
 
 class SampleConfig(TransformConfig):
@@ -80,7 +79,11 @@ class SampleConfig(TransformConfig):
 
 
 class Sample(BaseTransform[SampleConfig]):
-    """Keeps a random part of the rows: a number of them or a share."""
+    """Keeps a random part of the rows: a number of them or a share.
+
+    Samples nest: with one seed, a smaller sample is part of a larger one, so that a curve over sizes adds rows only.
+    Every row draws a number from the seed and its position; the rows with the smallest numbers stay.
+    """
 
     name: ClassVar[str] = "sample"
     Config = SampleConfig
@@ -107,10 +110,6 @@ class Sample(BaseTransform[SampleConfig]):
             )
         chosen.sort(key=lambda item: -item[1])
         yield from (row for _, _, row in chosen)
-
-
-# A split depends on a row's content alone, never on its position: {kind: split, params: {part: train, key: user_id}}.
-# Rows with the same key land in the same part, so that a user (or a question asked twice) cannot be in two.
 
 
 class SplitConfig(TransformConfig):
@@ -140,7 +139,12 @@ class SplitConfig(TransformConfig):
 
 
 class Split(RowTransform[SplitConfig]):
-    """Keeps one part of a train/val/test split that depends on content alone."""
+    """Keeps one part of a train/val/test split that depends on content alone.
+
+    - {kind: split, params: {part: train, key: user_id}}
+
+    Rows with the same key land in the same part, so that a user (or a question asked twice) cannot be in two.
+    """
 
     name: ClassVar[str] = "split"
     Config = SplitConfig
@@ -148,7 +152,7 @@ class Split(RowTransform[SplitConfig]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         cfg = self.cfg
-        self._read = required(cfg.key) if cfg.key is not None else _whole_row
+        self._read = require(cfg.key) if cfg.key is not None else _whole_row
         self._salt = digest(cfg.salt) if cfg.salt else b""
         edges = {"train": (0.0, cfg.train), "val": (cfg.train, cfg.train + cfg.val), "test": (cfg.train + cfg.val, 1.0)}
         self._low, self._high = edges[cfg.part]
@@ -163,8 +167,6 @@ class Split(RowTransform[SplitConfig]):
 def _whole_row(row: Mapping[str, Any]) -> Any:
     return row
 
-
-# Of each row seen, `dedupe` keeps a fingerprint (about 100 bytes), not the row: {kind: dedupe, params: {key: query}}.
 
 _NOT_WORDS = re.compile(r"[^\w\s]|_")
 
@@ -181,7 +183,12 @@ class DedupeConfig(TransformConfig):
 
 
 class Dedupe(RowTransform[DedupeConfig]):
-    """Drops rows that equal an earlier one, as a whole or in some fields."""
+    """Drops rows that equal an earlier one, as a whole or in some fields.
+
+    Of each row seen it keeps a fingerprint (about 100 bytes), not the row.
+
+    - {kind: dedupe, params: {key: query}}
+    """
 
     name: ClassVar[str] = "dedupe"
     Config = DedupeConfig
@@ -202,7 +209,7 @@ class Dedupe(RowTransform[DedupeConfig]):
         """What stands for a row when rows are compared."""
         key = self.cfg.key
         names = [key] if isinstance(key, str) else key or []
-        readers = [required(name) for name in names]
+        readers = [require(name) for name in names]
 
         def read(row: Row) -> Any:
             return [read_one(row) for read_one in readers] if readers else row
@@ -210,17 +217,17 @@ class Dedupe(RowTransform[DedupeConfig]):
         exact = readers[0] if len(readers) == 1 else read
         if self.cfg.mode == "exact":
             return exact
-        return lambda row: _normalized(exact(row), without_punctuation=self.cfg.ignore_punctuation)
+        return lambda row: _normalize(exact(row), without_punctuation=self.cfg.ignore_punctuation)
 
 
-def _normalized(value: Any, *, without_punctuation: bool) -> Any:
+def _normalize(value: Any, *, without_punctuation: bool) -> Any:
     if isinstance(value, str):
         text = unicodedata.normalize("NFKC", value).casefold()
         if without_punctuation:
             text = _NOT_WORDS.sub(" ", text)
         return " ".join(text.split())
     if is_object(value):
-        return {key: _normalized(part, without_punctuation=without_punctuation) for key, part in value.items()}
+        return {key: _normalize(part, without_punctuation=without_punctuation) for key, part in value.items()}
     if is_list(value):
-        return [_normalized(part, without_punctuation=without_punctuation) for part in value]
+        return [_normalize(part, without_punctuation=without_punctuation) for part in value]
     return value

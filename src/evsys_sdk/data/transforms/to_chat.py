@@ -1,11 +1,4 @@
-"""Raw rows -> conversations: `jsonl_to_chat` by templates, `openai_chat` and `sharegpt_to_chat` from files of others.
-
-    - kind: jsonl_to_chat
-      params: {user_template: "Query: {query}", assistant_template: "<answer>{tool_slug}</answer>"}
-
-The row's other fields stay beside `messages`, where later transforms find them (`dedupe` by `query`), and end up in
-the typed row's metadata. What counts as a placeholder is said in `template.py`.
-"""
+"""Raw rows -> conversations: `jsonl_to_chat` by templates, `openai_chat` and `sharegpt_to_chat` from others' files."""
 
 from __future__ import annotations
 
@@ -17,7 +10,7 @@ from ...errors import DataError, closest, show
 from ...protocols import Row
 from ..chat import ANSWER_FIELDS, PROMPT_FIELDS, first_field, messages_of
 from ..fields import no_such_field
-from ..shapes import ROLES, checked_mapping, checked_messages, is_list, is_object
+from ..shapes import ROLES, check_mapping, check_messages, is_list, is_object
 from ..template import as_text, compile_template
 from ..transform import NoParams, RowFunction, RowTransform, TransformConfig
 from ..types import Message
@@ -37,7 +30,14 @@ class JsonlToChatConfig(TransformConfig):
 
 
 class JsonlToChat(RowTransform[JsonlToChatConfig]):
-    """Turns raw rows into conversations by templates, or by well-known field names."""
+    """Turns raw rows into conversations by templates, or by well-known field names.
+
+    - kind: jsonl_to_chat
+      params: {user_template: "Query: {query}", assistant_template: "<answer>{tool_slug}</answer>"}
+
+    The row's other fields stay beside `messages`, where later transforms find them (`dedupe` by `query`), and end up in
+    the typed row's metadata. What counts as a placeholder is said in `template.py`.
+    """
 
     name: ClassVar[str] = "jsonl_to_chat"
     Config = JsonlToChatConfig
@@ -115,20 +115,20 @@ def _begins_with_system(messages: list[Message]) -> bool:
     return bool(messages) and messages[0].get("role") in ("system", "developer")
 
 
-# Fine-tuning files in OpenAI's format: tool definitions go to `metadata.tools`. The older `function_call` and
-# `role: function` become tool calls and tool results; `weight` stays on its message.
-
-
 class OpenAIChat(RowTransform[NoParams]):
-    """Reads OpenAI fine-tuning rows, with tools, older function calls and weights."""
+    """Reads OpenAI fine-tuning rows, with tools, older function calls and weights.
+
+    Tool definitions go to `metadata.tools`. The older `function_call` and `role: function` become tool calls and tool
+    results; `weight` stays on its message.
+    """
 
     name: ClassVar[str] = "openai_chat"
     Config = NoParams
 
     def row(self, row: Row) -> Row:
         """The row as a conversation."""
-        messages = checked_messages(_modern(messages_of(row)))
-        metadata = checked_mapping(row.get("metadata"), "metadata")
+        messages = check_messages(_modern(messages_of(row)))
+        metadata = check_mapping(row.get("metadata"), "metadata")
         tools = _tools(row)
         if tools:
             metadata = {**metadata, "tools": tools}

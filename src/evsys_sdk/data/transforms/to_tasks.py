@@ -1,11 +1,4 @@
-"""Conversations and other rows -> tasks: `chat_to_harbor_task` with a verifier, `to_prompt_example` with an answer.
-
-    - {kind: chat_to_harbor_task, params: {fn_name: exact_match, expected_pattern: "<answer>(.*?)</answer>"}}
-    - {kind: to_prompt_example, params: {inputs: [question, context], expected_field: answer}}
-
-The last user message is the instruction of a task. What stands before it (system message, earlier turns) goes to
-`metadata.context_messages`, which rollouts put in front of the instruction.
-"""
+"""Conversations and other rows -> tasks: `chat_to_harbor_task` with a verifier, `to_prompt_example` with an answer."""
 
 from __future__ import annotations
 
@@ -18,8 +11,8 @@ from ...errors import DataError, show
 from ...protocols import Row
 from ..chat import ANSWER_FIELDS, PROMPT_FIELDS, answer_of, first_field, last_index, messages_of
 from ..digest import digest
-from ..fields import required
-from ..shapes import checked_mapping, is_object
+from ..fields import require
+from ..shapes import check_mapping, is_object
 from ..template import as_text
 from ..transform import RowFunction, RowTransform, TransformConfig
 
@@ -51,7 +44,13 @@ class ChatToHarborTaskConfig(TransformConfig):
 
 
 class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
-    """Turns conversations into tasks: the last user message to follow, the answer to verify."""
+    """Turns conversations into tasks: the last user message to follow, the answer to verify.
+
+    - {kind: chat_to_harbor_task, params: {fn_name: exact_match, expected_pattern: "<answer>(.*?)</answer>"}}
+
+    The last user message is the instruction. What stands before it (system message, earlier turns) goes to
+    `metadata.context_messages`, which rollouts put in front of the instruction.
+    """
 
     name: ClassVar[str] = "chat_to_harbor_task"
     Config = ChatToHarborTaskConfig
@@ -64,7 +63,7 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
             task = self._task(row)
             times[task["task_id"]] = count = times.get(task["task_id"], 0) + 1
             if count > 1:
-                if self._given_id(row) is not None:
+                if self._read_id(row) is not None:
                     raise DataError(f"the task id {show(task['task_id'])} was used by an earlier row. Make ids unique.")
                 task["task_id"] += f"-{count}"
             return task
@@ -77,19 +76,19 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
         if index is None:
             raise DataError("the conversation has no user message that could be the instruction.")
         instruction = messages[index].get("content")
-        expected = self._expected(row)
-        metadata = checked_mapping(row.get("metadata"), "metadata")
+        expected = self._find_expected(row)
+        metadata = check_mapping(row.get("metadata"), "metadata")
         if index:
             metadata = {**metadata, "context_messages": messages[:index]}
-        task_id = self._given_id(row) or f"task-{digest([messages[: index + 1], expected]).hex()[:12]}"
+        task_id = self._read_id(row) or f"task-{digest([messages[: index + 1], expected]).hex()[:12]}"
         verifier = {"kind": "in_process", "fn_name": self.cfg.fn_name, "expected": expected, "params": self.cfg.params}
         task = {"task_id": task_id, "instruction": instruction, "verifier": verifier, "metadata": metadata}
         replaced = {*task, "messages", "target_assistant"}
         return {**task, **{key: value for key, value in row.items() if key not in replaced}}
 
-    def _expected(self, row: Row) -> Any:
+    def _find_expected(self, row: Row) -> Any:
         field = self.cfg.expected_field
-        answer = answer_of(row) if field is None else required(field)(row)
+        answer = answer_of(row) if field is None else require(field)(row)
         if answer is None:
             if self.cfg.require_expected:
                 raise DataError("the row has no answer to expect. Set expected_field, or require_expected to false.")
@@ -104,15 +103,13 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
             )
         return found[1] if found.re.groups else found[0]
 
-    def _given_id(self, row: Row) -> str | None:
+    def _read_id(self, row: Row) -> str | None:
         field = self.cfg.task_id_field
         if field is not None:
-            return as_text(required(field)(row), field)
+            return as_text(require(field)(row), field)
         given = row.get("task_id")
         return None if given is None else as_text(given, "task_id")
 
-
-# Prompt examples are for prompt tuning and self-distillation.
 
 _TYPED_KEYS = ("messages", "target_assistant", "instruction", "verifier", "inputs", "expected", "metadata")
 
@@ -127,7 +124,10 @@ class ToPromptExampleConfig(TransformConfig):
 
 
 class ToPromptExample(RowTransform[ToPromptExampleConfig]):
-    """Turns rows into prompt examples: named inputs and an expected output."""
+    """Turns rows into prompt examples: named inputs and an expected output.
+
+    - {kind: to_prompt_example, params: {inputs: [question, context], expected_field: answer}}
+    """
 
     name: ClassVar[str] = "to_prompt_example"
     Config = ToPromptExampleConfig
@@ -136,11 +136,11 @@ class ToPromptExample(RowTransform[ToPromptExampleConfig]):
         super().__init__(**params)
         chosen = self.cfg.inputs or []
         named = chosen if isinstance(chosen, dict) else {field: field for field in chosen}
-        self._inputs = {name: required(field) for name, field in named.items()}
+        self._inputs = {name: require(field) for name, field in named.items()}
 
     def row(self, row: Row) -> Row:
         """The row with `inputs` and `expected`."""
-        metadata = checked_mapping(row.get("metadata"), "metadata")
+        metadata = check_mapping(row.get("metadata"), "metadata")
         if self._inputs:
             inputs = {name: read(row) for name, read in self._inputs.items()}
         else:
@@ -148,7 +148,7 @@ class ToPromptExample(RowTransform[ToPromptExampleConfig]):
             inputs = {"prompt": prompt}
             metadata = {**metadata, "context_messages": context} if context else metadata
         field = self.cfg.expected_field
-        expected = required(field)(row) if field is not None else _answer_of(row)
+        expected = require(field)(row) if field is not None else _answer_of(row)
         others = {key: value for key, value in row.items() if key not in _TYPED_KEYS}
         return {"inputs": inputs, "expected": expected, "metadata": metadata, **others}
 

@@ -80,12 +80,6 @@ class KeepLastTurns(RowTransform[KeepLastTurnsConfig]):
         return {**row, "messages": [*system, *messages[first:]]}
 
 
-# `strip_thinking` makes one arm of the ablation "with or without thinking traces".
-#
-# A closing tag without an opening one ends reasoning that began in the prompt; an opening tag without a closing one
-# begins reasoning that was cut off. In both cases only what is surely the answer stays.
-
-
 class StripThinkingConfig(TransformConfig):
     """What counts as reasoning."""
 
@@ -98,7 +92,13 @@ class StripThinkingConfig(TransformConfig):
 
 
 class StripThinking(RowTransform[StripThinkingConfig]):
-    """Removes reasoning from the assistant's turns."""
+    """Removes reasoning from the assistant's turns.
+
+    One arm of the ablation "with or without thinking traces".
+
+    A closing tag without an opening one ends reasoning that began in the prompt; an opening tag without a closing one
+    begins reasoning that was cut off. In both cases only what is surely the answer stays.
+    """
 
     name: ClassVar[str] = "strip_thinking"
     Config = StripThinkingConfig
@@ -154,9 +154,6 @@ def _is_thinking_block(block: Any) -> bool:
 
 def _is_empty(message: Message) -> bool:
     return message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls")
-
-
-# The limit is in characters: tokens are the training loop's business.
 
 
 class TruncateCharsConfig(TransformConfig):

@@ -92,7 +92,7 @@ def choose[T: Named](kind: Kind, wanted: Reference, items: Sequence[T]) -> T:
     """The one item `wanted` means: the latest version unless it names one, and never a guess between two."""
     named = [item for item in items if item.name == wanted.name]
     if not named:
-        raise UnknownDataError(_unknown_name(kind, wanted.name, {item.name for item in items}))
+        raise UnknownDataError(_explain_unknown_name(kind, wanted.name, {item.name for item in items}))
     split = wanted.split or (default_split(kind) if kind == "dataset" else None)
     if split is None and len({item.split for item in named}) > 1:
         raise WorkspaceError(
@@ -130,7 +130,7 @@ def unknown_id(kind: Kind, id: str, known: Sequence[str]) -> UnknownDataError:
     )
 
 
-def _unknown_name(kind: Kind, name: str, known: set[str]) -> str:
+def _explain_unknown_name(kind: Kind, name: str, known: set[str]) -> str:
     guess = closest(name, known)
     return (
         f"{kind} '{name}' is not known"

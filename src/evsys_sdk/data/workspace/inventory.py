@@ -73,8 +73,8 @@ def list_rows(cache: RowCache, source: DatasetSource, *, derived: bool) -> list[
             )
             continue
         cached.pop(entry.id, None)
-        listings.append(_listed_entry(entry, source, cache))
-    listings += [_listed(manifest, cache) for manifest in cached.values() if derived or not manifest.is_derived]
+        listings.append(_list_entry(entry, source, cache))
+    listings += [_list_cached(manifest, cache) for manifest in cached.values() if derived or not manifest.is_derived]
     return sorted(listings, key=lambda one: (one.name, one.version, one.split, one.id or ""))
 
 
@@ -83,15 +83,17 @@ def show_rows(cache: RowCache, source: DatasetSource, found: str | SourceEntry, 
     id = found if isinstance(found, str) else found.id
     seen = cache.look(id)
     if isinstance(seen, CachedRows):
-        return Shown(_listed(seen.manifest, cache), str(seen.path), seen.manifest, tuple(islice(seen.rows(), rows)))
+        return Shown(
+            _list_cached(seen.manifest, cache), str(seen.path), seen.manifest, tuple(islice(seen.rows(), rows))
+        )
     if isinstance(found, SourceEntry):
-        lines = islice(_parsed(source.rows(found), found.location), rows)
-        return Shown(_listed_entry(found, source, cache), found.location, None, tuple(lines))
+        lines = islice(_parse(source.rows(found), found.location), rows)
+        return Shown(_list_entry(found, source, cache), found.location, None, tuple(lines))
     problem = seen.reason if isinstance(seen, Damage) else "it is gone"
     manifest = seen.manifest if isinstance(seen, Damage) else None
     if manifest is None:
         raise WorkspaceError(f"{cache.kind} '{id}' in {cache.folder} cannot be shown: {problem}.")
-    return Shown(_listed(manifest, cache, problem), str(cache.data_path(id)), manifest, ())
+    return Shown(_list_cached(manifest, cache, problem), str(cache.data_path(id)), manifest, ())
 
 
 def verify_rows(cache: RowCache, ref: str | None) -> list[Verdict]:
@@ -133,7 +135,7 @@ def _matches(wanted: Reference, manifest: Manifest) -> bool:
     )
 
 
-def _listed(manifest: Manifest, cache: RowCache, problem: str | None = None) -> Listing:
+def _list_cached(manifest: Manifest, cache: RowCache, problem: str | None = None) -> Listing:
     seen = None if problem else cache.look(manifest.id)
     return Listing(
         *(manifest.name, manifest.version, manifest.split, manifest.id),
@@ -143,7 +145,7 @@ def _listed(manifest: Manifest, cache: RowCache, problem: str | None = None) -> 
     )
 
 
-def _listed_entry(entry: SourceEntry, source: DatasetSource, cache: RowCache) -> Listing:
+def _list_entry(entry: SourceEntry, source: DatasetSource, cache: RowCache) -> Listing:
     seen = cache.look(entry.id)
     return Listing(
         *(entry.name, entry.version, entry.split, entry.id),
@@ -153,7 +155,7 @@ def _listed_entry(entry: SourceEntry, source: DatasetSource, cache: RowCache) ->
     )
 
 
-def _parsed(rows: Iterable[bytes | Row], where: str) -> Iterator[Row]:
+def _parse(rows: Iterable[bytes | Row], where: str) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, bytes):
             yield row

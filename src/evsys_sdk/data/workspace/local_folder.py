@@ -110,7 +110,7 @@ class LocalFolder:
                 if name is not None and name not in (path.name, path.stem):
                     continue
                 try:
-                    found += list(_named_files(kind, path, split, self.root))
+                    found += list(_find_named_files(kind, path, split, self.root))
                 except EvsysError as error:  # one bad folder must not hide the others
                     get_logger(__name__).warning("%s is left out. %s", path, error)
         return found
@@ -152,7 +152,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise cannot_read(path, error, after_line=number) from error
 
 
-def _named_files(kind: Kind, path: Path, split: str, root: Path) -> Iterator[LocalFile]:
+def _find_named_files(kind: Kind, path: Path, split: str, root: Path) -> Iterator[LocalFile]:
     is_bundle = path.is_dir()
     if not is_bundle and path.suffix != ".jsonl":
         return
@@ -169,7 +169,7 @@ def _bundle(kind: Kind, folder: Path, name: str, split: str, root: Path) -> Iter
     for number, place in [(None, folder), *sorted(numbered)]:
         metadata_path = place / _METADATA
         for path in _row_files(kind, place):
-            version = _unnumbered_version(metadata_path) if number is None else number
+            version = _read_version(metadata_path) if number is None else number
             file_split = split if kind == "benchmark" else path.stem
             yield LocalFile(kind, name, version, file_split, _location(path, root), path, metadata_path)
 
@@ -197,7 +197,7 @@ def _entries(folder: Path) -> list[Path]:
         raise cannot_read(folder, error) from error
 
 
-def _unnumbered_version(metadata_path: Path) -> int:
+def _read_version(metadata_path: Path) -> int:
     version = read_metadata(metadata_path).get("version", 1)
     text = str(version).removeprefix("v")
     if not text.isdecimal():

@@ -22,7 +22,7 @@ from ...log import get_logger
 from ...protocols import Row
 from ...record.jsonable import dump_line
 from ...record.lock import exclusive
-from ..jsonl import cannot_read, numbered_rows, read_jsonl
+from ..jsonl import cannot_read, iter_numbered_rows, read_jsonl
 from ..rows import detect_format, parse_rows
 from ..types import TargetFormat
 from .manifest import SUFFIX, Lineage, Manifest
@@ -36,7 +36,7 @@ _ROW_PREFIX = "task: row 1: "
 def write_lines(file: IO[bytes], rows: Iterable[bytes | Row], where: str) -> str:
     """Write rows, lines as they are and objects as JSON; returns the sha256 of what was written."""
     digest = hashlib.sha256()
-    for number, row in enumerate(_shielded(rows), 1):
+    for number, row in enumerate(_shield(rows), 1):
         line = row if isinstance(row, bytes) else dump_line(row, f"{where}:{number}")
         file.write(line)
         digest.update(line)
@@ -49,7 +49,7 @@ def check_rows(path: Path, kind: Kind, where: str) -> Counter[str]:
     formats: Counter[str] = Counter()
     task_lines: dict[str, int] = {}
     try:
-        for number, row in numbered_rows(path):
+        for number, row in iter_numbered_rows(path):
             if kind == "benchmark":
                 _check_task(row, number, task_lines, f"{path}:{number}")
             formats[detect_format(row)] += 1
@@ -81,7 +81,7 @@ def make_read_only(file: IO[Any]) -> None:
 
 
 @contextlib.contextmanager
-def explained_failures(folder: Path) -> Generator[None]:
+def explain_failures(folder: Path) -> Generator[None]:
     """Turn failures to write below `folder` into a message with a remedy."""
     try:
         yield
@@ -100,7 +100,7 @@ class _RowsFailed(Exception):
     """Carries an operating-system error of whoever makes the rows past the handler for those of writing them."""
 
 
-def _shielded(rows: Iterable[bytes | Row]) -> Iterator[bytes | Row]:
+def _shield(rows: Iterable[bytes | Row]) -> Iterator[bytes | Row]:
     try:
         yield from rows
     except OSError as error:
@@ -234,7 +234,7 @@ class RowCache:
         found = self.look(draft.id)
         if isinstance(found, CachedRows):
             return found
-        with explained_failures(self.folder), exclusive(self.folder / f".{draft.id}.lock", draft.id):
+        with explain_failures(self.folder), exclusive(self.folder / f".{draft.id}.lock", draft.id):
             found = self.look(draft.id)  # another process may have written it while this one waited
             if isinstance(found, CachedRows):
                 return found

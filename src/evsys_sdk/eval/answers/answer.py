@@ -42,10 +42,10 @@ class AnswerParams(Strict):
             return None
         return (text if tagged is None else tagged).strip()
 
-    def expected_in(self, expected: Any) -> list[str]:
+    def read_expected(self, expected: Any) -> list[str]:
         """The answers that are right, with everything left out of them that is left out of a completion."""
         free = self.model_copy(update={"require_answer_tag": False})
-        return [free.answer_in(text) or "" for text in expected_texts(expected)]
+        return [free.answer_in(text) or "" for text in texts_of_expected(expected)]
 
 
 def extract_answer(text: str, tag: str = ANSWER_TAG) -> str:
@@ -110,7 +110,7 @@ def _block(opened: re.Match[str], inside: str, languages: tuple[str, ...]) -> li
     return [inside] if not languages or opened["language"].lower() in languages else []
 
 
-def expected_texts(expected: Any) -> list[str]:
+def texts_of_expected(expected: Any) -> list[str]:
     """The answers that are right, as texts; a list means any of them."""
     answers: list[Any] = expected if isinstance(expected, list) else [expected]  # pyright: ignore[reportUnknownVariableType]
     if not answers or None in answers:

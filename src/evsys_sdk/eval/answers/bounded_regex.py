@@ -52,7 +52,7 @@ async def match_within(
     return reply["groups"]
 
 
-def checked_pattern(pattern: str) -> str:
+def check_pattern(pattern: str) -> str:
     """`pattern` itself, if it is one; for the validators of params."""
     try:
         re.compile(pattern)
@@ -64,7 +64,7 @@ def checked_pattern(pattern: str) -> str:
 def _ask(request: bytes, timeout_s: float) -> dict[str, Any] | None:
     """The reply of a waiting process; None when it ran out of time, and with that ended."""
     with _AT_ONCE:
-        worker = _waiting() or _start()
+        worker = _find_worker() or _start()
         assert worker.stdin is not None
         assert worker.stdout is not None
         began = time.monotonic()
@@ -82,7 +82,7 @@ def _ask(request: bytes, timeout_s: float) -> dict[str, Any] | None:
     return None
 
 
-def _waiting() -> subprocess.Popen[bytes] | None:
+def _find_worker() -> subprocess.Popen[bytes] | None:
     """A process that waits for work, if there is one that is still alive."""
     with contextlib.suppress(IndexError):  # another thread may take the last one
         while True:

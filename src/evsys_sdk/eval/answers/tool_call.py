@@ -79,14 +79,14 @@ def read_call(value: Any) -> ToolCall:
     return ToolCall(call["name"], {} if arguments is None else arguments)
 
 
-def expected_calls(expected: Any) -> list[ToolCall]:
+def read_expected_calls(expected: Any) -> list[ToolCall]:
     """The calls a task expects: one or a list of names or `{name, arguments}`; without arguments, any will do."""
     if expected is None:
         raise EvalError("there are no expected calls. Add 'expected' to the task's verifier; [] means no call at all.")
-    return [_expected_call(one) for one in (expected if is_list(expected) else [expected])]
+    return [_read_expected_call(one) for one in (expected if is_list(expected) else [expected])]
 
 
-def _expected_call(value: Any) -> ToolCall:
+def _read_expected_call(value: Any) -> ToolCall:
     if isinstance(value, str) and value:
         return ToolCall(value, MISSING)
     call = read_call(value)

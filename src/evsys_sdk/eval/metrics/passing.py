@@ -68,9 +68,9 @@ class PassMetric:
                 f"k is {self.k}, but {short} of {len(task_rewards)} tasks have fewer samples, one of them {fewest}. "
                 f"Draw at least {self.k} samples of each task, or report a smaller k."
             )
-        return statistics.fmean(self.chance(len(rewards), self._passed(rewards)) for rewards in task_rewards)
+        return statistics.fmean(self.chance(len(rewards), self._count_passes(rewards)) for rewards in task_rewards)
 
-    def _passed(self, rewards: Sequence[float]) -> int:
+    def _count_passes(self, rewards: Sequence[float]) -> int:
         return sum(reward >= self.cfg.threshold for reward in rewards)
 
 

@@ -1,6 +1,7 @@
 """The solution as the tests see it: functions that can be called, objects that stay where they are, and plain data."""
 
-# pyright: basic
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # It handles values of any type, on the Python of any sandbox.
 
 from __future__ import annotations

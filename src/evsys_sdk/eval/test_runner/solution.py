@@ -3,7 +3,8 @@
 Whatever the code does to this process, the only thing that leaves it are answers, and an answer is data.
 """
 
-# pyright: basic
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # It handles values of any type, on the Python of any sandbox.
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Its only argument is a folder with `job.json` and the program of the solution. T
 runs, no other process can look into this one, and what it reports goes to a pipe that only it holds.
 """
 
-# pyright: basic
 # It handles values of any type, on the Python of any sandbox.
 
 from __future__ import annotations

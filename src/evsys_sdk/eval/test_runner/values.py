@@ -4,7 +4,8 @@
 side decides what it lets the other refer to.
 """
 
-# pyright: basic
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # It handles values of any type, on the Python of any sandbox, and is started for each scoring: what is slow to import
 # is imported where it is needed.
 

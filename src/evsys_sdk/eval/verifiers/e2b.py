@@ -74,7 +74,7 @@ class E2B(BaseVerifier[E2BParams]):
             raise EvsysAuthError(f"verifier 'e2b' needs the environment variable {_KEY}. Set it to a key of E2B.")
         e2b: Any = import_module("e2b")
         try:
-            template = await _built(e2b, self.cfg.dockerfile)
+            template = await _build_template(e2b, self.cfg.dockerfile)
             sandbox: Any = await e2b.AsyncSandbox.create(
                 template=template,
                 timeout=self.cfg.timeout_s + _SPARE_S,
@@ -121,17 +121,17 @@ def _info(done: Any) -> dict[str, Any]:
     return {"exit_code": done.exit_code, "timed_out": done.exit_code == _TIMED_OUT, **tails}
 
 
-async def _built(e2b: Any, dockerfile: str) -> str:
+async def _build_template(e2b: Any, dockerfile: str) -> str:
     """The name of the template for a Dockerfile; equal ones are built once, however many rollouts ask at once."""
     name = f"evsys-{hashlib.sha256(dockerfile.encode('utf-8')).hexdigest()[:24]}"
     builds = _builds.setdefault(asyncio.get_running_loop(), {})
-    if name not in builds or _failed(builds[name]):
+    if name not in builds or _has_failed(builds[name]):
         builds[name] = asyncio.create_task(_build(e2b, name, dockerfile))
     await asyncio.shield(builds[name])  # one rollout that is cancelled must not cancel the build for the others
     return name
 
 
-def _failed(build: asyncio.Task[None]) -> bool:
+def _has_failed(build: asyncio.Task[None]) -> bool:
     return build.done() and (build.cancelled() or build.exception() is not None)
 
 

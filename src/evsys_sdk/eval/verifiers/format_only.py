@@ -22,7 +22,7 @@ from ...data.shapes import is_list, is_object
 from ...errors import MISSING, closest, show
 from ...protocols import VerificationResult
 from ..answers.answer import ANSWER_TAG, extract_answer
-from ..answers.bounded_regex import checked_pattern, match_within
+from ..answers.bounded_regex import check_pattern, match_within
 from ..answers.compare import Comparison
 from ..answers.json_text import find_json
 from ..verifier import BaseVerifier
@@ -45,7 +45,7 @@ class FormatOnlyParams(Strict):
     @field_validator("pattern")
     @classmethod
     def _is_a_pattern(cls, value: str | None) -> str | None:
-        return None if value is None else checked_pattern(value)
+        return None if value is None else check_pattern(value)
 
     @field_validator("json_schema")
     @classmethod

@@ -55,13 +55,13 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
             ignore_order=self.cfg.ignore_order,
             ignore_case=self.cfg.ignore_case,
         )
-        return VerificationResult(float(compare.same(found, self._expected_value(target))), {"found_json": True})
+        return VerificationResult(float(compare.same(found, self._read_expected_json(target))), {"found_json": True})
 
-    def _expected_value(self, target: Any) -> Any:
+    def _read_expected_json(self, target: Any) -> Any:
         """Datasets keep JSON as text as often as not."""
         if not isinstance(target, str):
             return target
-        [text] = self.cfg.expected_in(target)
+        [text] = self.cfg.read_expected(target)
         try:
             return strict_loads(text)
         except ValueError:

@@ -235,7 +235,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
             self.cfg.template or TEMPLATE,
             rubric=self.cfg.rubric,
             prompt=prompt,
-            completion=self._shown(completion, messages),
+            completion=self._describe_work(completion, messages),
             expected=target,
             lowest=self.cfg.lowest,
             highest=self.cfg.highest,
@@ -262,7 +262,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
             lambda: client.complete(messages, max_tokens=self.cfg.max_tokens, temperature=self.cfg.temperature, n=n)
         )
 
-    def _shown(self, completion: str, messages: list[Message]) -> str:
+    def _describe_work(self, completion: str, messages: list[Message]) -> str:
         """What the judge reads of the policy's work."""
         clean = without_thinking if self.cfg.ignore_thinking else str
         if not self.cfg.conversation or not messages:

@@ -55,7 +55,7 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Read the number and compare it with each that would be right."""
-        right = [value for text in self.cfg.expected_in(target) for value in self._expected(text)]
+        right = [value for text in self.cfg.read_expected(target) for value in self._read_expected_numbers(text)]
         answer = self.cfg.answer_in(completion)
         found = None if answer is None else self._read(answer)
         if found is None:
@@ -64,7 +64,7 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
         equal = any(close(value, wanted, **tolerance) for value in self._values(found) for wanted in right)
         return VerificationResult(float(equal), {"number": str(found.value)})
 
-    def _expected(self, text: str) -> list[Decimal]:
+    def _read_expected_numbers(self, text: str) -> list[Decimal]:
         found = self._read(text)
         if found is None:
             raise EvalError(f"there is no number in the expected answer {show(text)}. Correct the task.")

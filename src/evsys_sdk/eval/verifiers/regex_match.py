@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from ...errors import EvalError, show
 from ...protocols import VerificationResult
 from ..answers.answer import AnswerParams
-from ..answers.bounded_regex import How, RegexTimeoutError, checked_pattern, match_within
+from ..answers.bounded_regex import How, RegexTimeoutError, check_pattern, match_within
 from ..verifier import BaseVerifier
 
 
@@ -42,7 +42,7 @@ class RegexMatchParams(AnswerParams):
     @field_validator("pattern")
     @classmethod
     def _is_a_pattern(cls, value: str | None) -> str | None:
-        return None if value is None else checked_pattern(value)
+        return None if value is None else check_pattern(value)
 
     @property
     def flags(self) -> int:
@@ -59,8 +59,8 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
 
     async def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Match the answer, in another process that can be ended."""
-        pattern = self.cfg.pattern or self._expected_pattern(target)
-        right = self.cfg.expected_in(target) if self.cfg.pattern and target is not None else None
+        pattern = self.cfg.pattern or self._read_pattern(target)
+        right = self.cfg.read_expected(target) if self.cfg.pattern and target is not None else None
         answer = self._answer_in(completion, pattern)
         if answer is None:
             return VerificationResult(0.0, {"match": None})
@@ -80,10 +80,10 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
             return self.cfg.answer_in(completion)
         return self.cfg.model_copy(update={"answer_tag": None, "require_answer_tag": False}).answer_in(completion)
 
-    def _expected_pattern(self, target: Any) -> str:
+    def _read_pattern(self, target: Any) -> str:
         if not isinstance(target, str) or not target:
             raise EvalError(f"there is no pattern: expected is {show(target)}. Give 'expected' or the param 'pattern'.")
         try:
-            return checked_pattern(target)
+            return check_pattern(target)
         except ValueError as error:
             raise EvalError(f"the expected pattern {error}") from error

@@ -1,10 +1,4 @@
-"""`exact_match`: the answer is the expected text. `contains`: the expected text occurs in it.
-
-In a task:
-
-    verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
-    verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
-"""
+"""`exact_match`: the answer is the expected text. `contains`: the expected text occurs in it."""
 
 from __future__ import annotations
 
@@ -28,7 +22,7 @@ class ExactMatchParams(AnswerParams):
     collapse_whitespace: bool = False
     """Whether runs of white space are the same as one space."""
 
-    def normalised(self, text: str) -> str:
+    def normalise_text(self, text: str) -> str:
         """The text without the differences that do not count."""
         text = unicodedata.normalize("NFC", text)  # the same letter can be written in two ways
         if self.ignore_case:
@@ -39,16 +33,21 @@ class ExactMatchParams(AnswerParams):
 
 
 class ExactMatch(BaseVerifier[ExactMatchParams]):
-    """1 if the answer is the expected text, or one of several."""
+    """1 if the answer is the expected text, or one of several.
+
+    In a task:
+
+        verifier: {kind: in_process, fn_name: exact_match, expected: "Paris", params: {ignore_case: true}}
+    """
 
     name: ClassVar[str] = "exact_match"
     Config = ExactMatchParams
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Compare the answer with each text that would be right."""
-        right = [self.cfg.normalised(text) for text in self.cfg.expected_in(target)]
+        right = [self.cfg.normalise_text(text) for text in self.cfg.read_expected(target)]
         answer = self.cfg.answer_in(completion)
-        found = answer is not None and self.cfg.normalised(answer) in right
+        found = answer is not None and self.cfg.normalise_text(answer) in right
         return VerificationResult(float(found), {"answer": answer})
 
 
@@ -64,23 +63,28 @@ class ContainsParams(AnswerParams):
 
 
 class Contains(BaseVerifier[ContainsParams]):
-    """1 if the expected text occurs in the answer; of several, all or any."""
+    """1 if the expected text occurs in the answer; of several, all or any.
+
+    In a task:
+
+        verifier: {kind: in_process, fn_name: contains, expected: ["Marie", "Pierre"], params: {match: all}}
+    """
 
     name: ClassVar[str] = "contains"
     Config = ContainsParams
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Look for each expected text."""
-        wanted = self.cfg.expected_in(target)
+        wanted = self.cfg.read_expected(target)
         if not all(text.strip() for text in wanted):
             raise EvalError("an expected text is empty, and every answer contains that. Give it a text.")
         answer = self.cfg.answer_in(completion)
-        text = self._normalised(answer or "")
-        missing = [one for one in wanted if not self._occurs(self._normalised(one), text)]
+        text = self._normalise(answer or "")
+        missing = [one for one in wanted if not self._occurs(self._normalise(one), text)]
         found = not missing if self.cfg.match == "all" else len(missing) < len(wanted)
         return VerificationResult(float(found and answer is not None), {"missing": missing})
 
-    def _normalised(self, text: str) -> str:
+    def _normalise(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text)
         return text.casefold() if self.cfg.ignore_case else text
 

@@ -17,7 +17,7 @@ from ...data.types import HarborTask, Message
 from ...errors import MISSING
 from ...protocols import VerificationResult
 from ..answers.compare import Comparison, longest_common, most_pairs
-from ..answers.tool_call import UNREADABLE, ToolCall, calls_in, calls_in_text, expected_calls
+from ..answers.tool_call import UNREADABLE, ToolCall, calls_in, calls_in_text, read_expected_calls
 from ..verifier import BaseVerifier
 
 
@@ -52,8 +52,8 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
         self, *, completion: str, target: Any, messages: list[Message], task: HarborTask | None
     ) -> VerificationResult:
         """Compare the calls that were made with those that were expected."""
-        wanted = expected_calls(target)
-        found = self._found(completion, _answers(messages, task))
+        wanted = read_expected_calls(target)
+        found = self._find_calls(completion, _answers(messages, task))
         pair = most_pairs if self.cfg.any_order else longest_common
         matched = pair(found, wanted, self._fits)
         whole = len(wanted) if self.cfg.extra_calls else max(len(wanted), len(found))
@@ -65,7 +65,7 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
         }
         return VerificationResult(share if self.cfg.partial_credit else float(share == 1.0), info)
 
-    def _found(self, completion: str, answers: list[Message]) -> list[ToolCall]:
+    def _find_calls(self, completion: str, answers: list[Message]) -> list[ToolCall]:
         if answers:
             return calls_in(answers[-1:] if self.cfg.turns == "last" else answers, tag=self.cfg.tag)
         return [] if self.cfg.tag is None else calls_in_text(completion, tag=self.cfg.tag)

@@ -41,7 +41,7 @@ class Arm:
 
 def expand_arms(config: ExperimentConfig) -> list[Arm]:
     """All arms in the order they are trained; repeats of a run differ only in seed and name."""
-    return [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(_repeats(run, config))]
+    return [repeat_run(run, repeat, config) for run in config.all_runs() for repeat in range(_repeats(run, config))]
 
 
 def first_arms(config: ExperimentConfig) -> list[Arm]:
@@ -58,7 +58,7 @@ def _repeats(run: RunConfig, config: ExperimentConfig) -> int:
     return config.n_repeats
 
 
-def repeated(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
+def repeat_run(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
     """A run with the seed of one of its repeats."""
     seed = (run.seed if config.base_seed is None else config.base_seed) + repeat
     name = run.name if config.n_repeats == 1 and repeat == 0 else f"{run.name}__seed{seed}"

@@ -53,7 +53,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
         if interrupt.tell is not None:
             interrupt.tell(INTERRUPTED)
 
-    with _answering_at_once(before, handled):
+    with _answer_at_once(before, handled):
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:  # whoever started this in the background wants it to go on
                 signal.signal(number, handle)
@@ -65,7 +65,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
 
 
 @contextmanager
-def _answering_at_once(before: Mapping[signal.Signals, Any], handled: Mapping[int, int]) -> Generator[None]:
+def _answer_at_once(before: Mapping[signal.Signals, Any], handled: Mapping[int, int]) -> Generator[None]:
     """Say that a request was heard, even while the main thread computes and can run no handler for a while.
 
     Python writes the number of each signal to a descriptor when it arrives, and a thread waits at the other end. Two

@@ -76,16 +76,16 @@ class ObservedLogStore:
 
 def fill_log_dir(spec: LogStoreSpec, run_dir: Path) -> dict[str, Any]:
     """Params of a log store with `log_dir` below the run's folder where none was given, children included."""
-    return _filled(spec.kind, spec.params, RunFiles(run_dir).logs.folder)
+    return _fill_params(spec.kind, spec.params, RunFiles(run_dir).logs.folder)
 
 
-def _filled(kind: str, params: Mapping[str, Any], log_dir: Path) -> dict[str, Any]:
+def _fill_params(kind: str, params: Mapping[str, Any], log_dir: Path) -> dict[str, Any]:
     found = dict(params)
     if kind in ("jsonl", "tensorboard"):
         found.setdefault("log_dir", str(log_dir if kind == "jsonl" else log_dir / kind))
     if "children" in found:
         found["children"] = [
-            {**child, "params": _filled(child["kind"], child.get("params", {}), log_dir / child["kind"])}
+            {**child, "params": _fill_params(child["kind"], child.get("params", {}), log_dir / child["kind"])}
             for child in found["children"]
         ]
     return found

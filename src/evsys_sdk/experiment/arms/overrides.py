@@ -45,7 +45,7 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
         for kind in _without_steps(run):
             get_logger(__name__).warning("'%s' has no max_steps, so run '%s' is rehearsed in full", kind, run.name)
 
-    def rehearsed(run: RunConfig) -> dict[str, Any]:
+    def rehearse_run(run: RunConfig) -> dict[str, Any]:
         rows = min(run.eval.n_samples or _REHEARSED_ROWS, _REHEARSED_ROWS)
         return {
             **_with_params(run, {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}),
@@ -58,21 +58,21 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
         "output_dir": str(Path(config.output_dir) / "dry"),
         "search": None,  # a few steps are over before anything could be compared
         "log_store": LogStoreSpec(),
-        "callbacks": [_kept_at_home(spec) for spec in config.callbacks],
+        "callbacks": [_keep_at_home(spec) for spec in config.callbacks],
         "metadata": config.metadata.model_copy(
-            update={"benchmark": [_rehearsed_entry(entry) for entry in config.metadata.benchmark]}
+            update={"benchmark": [_rehearse_entry(entry) for entry in config.metadata.benchmark]}
         ),
     }
-    return _each_run(config, rehearsed).model_copy(update=home)
+    return _each_run(config, rehearse_run).model_copy(update=home)
 
 
-def _rehearsed_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
+def _rehearse_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
     """A few tasks, and of the baselines only the one that is at hand."""
     tasks = min(entry.n_tasks or _REHEARSED_ROWS, _REHEARSED_ROWS)
     return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
 
 
-def _kept_at_home(spec: CallbackSpec) -> CallbackSpec:
+def _keep_at_home(spec: CallbackSpec) -> CallbackSpec:
     return spec.model_copy(update={"params": {**spec.params, **_KEPT_AT_HOME.get(spec.kind, {})}})
 
 
@@ -82,21 +82,22 @@ def _with_params(run: RunConfig, changes: Params) -> dict[str, Any]:
     params = dict(algorithm.params)
     if _has_phases(algorithm.kind):
         params["phases"] = [
-            {**phase, "params": phase.get("params", {}) | _known(phase["kind"], changes)} for phase in params["phases"]
+            {**phase, "params": phase.get("params", {}) | _keep_known(phase["kind"], changes)}
+            for phase in params["phases"]
         ]
     else:
-        params |= _known(algorithm.kind, changes)
+        params |= _keep_known(algorithm.kind, changes)
     changed: dict[str, Any] = {"algorithm": algorithm.model_copy(update={"params": params})}
     if run.continual is not None:
         stages = [
-            stage.model_copy(update={"params": {**stage.params, **_known(algorithm.kind, changes)}})
+            stage.model_copy(update={"params": {**stage.params, **_keep_known(algorithm.kind, changes)}})
             for stage in run.continual.stages
         ]
         changed["continual"] = run.continual.model_copy(update={"stages": stages})
     return changed
 
 
-def _known(kind: str, changes: Mapping[str, Any]) -> Params:
+def _keep_known(kind: str, changes: Mapping[str, Any]) -> Params:
     """Those of the changes that the algorithm has a param for."""
     model = config_model(get_algorithm(kind))
     return {name: value for name, value in changes.items() if model is not None and name in model.model_fields}
@@ -106,7 +107,7 @@ def _without_steps(run: RunConfig) -> list[str]:
     """The kinds among the run's recipes that take no `max_steps`."""
     kind = run.algorithm.kind
     kinds = [phase["kind"] for phase in run.algorithm.params["phases"]] if _has_phases(kind) else [kind]
-    return [kind for kind in kinds if not _known(kind, {"max_steps": 1})]
+    return [kind for kind in kinds if not _keep_known(kind, {"max_steps": 1})]
 
 
 def _has_phases(kind: str) -> bool:

@@ -80,7 +80,7 @@ def runs_own_code(config: ExperimentConfig) -> bool:
     )
 
 
-def registered_later(config: ExperimentConfig) -> list[str]:
+def find_registered_later(config: ExperimentConfig) -> list[str]:
     """Extensions it uses that are here because of what was called, not of what was imported; no other process has them.
 
     Those it does not use are no reason to give up a process of its own.

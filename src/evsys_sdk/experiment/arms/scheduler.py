@@ -120,7 +120,7 @@ class ArmScheduler:
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self.slots and self.stop_reason() is None:
             request, attempt = self._waiting.popleft()
-            recorded = self._recorded(request) if attempt == 1 else None
+            recorded = self._find_recorded(request) if attempt == 1 else None
             if recorded is not None:
                 self.journal.append(Kind.ARM_RECALLED, arm=request.arm.name, status=recorded.status)
                 self._settle(request, recorded)
@@ -175,7 +175,7 @@ class ArmScheduler:
             loss = error if recorded is None else None
             result = recorded or self._failure(request, error)
             retries = max(retries, getattr(error, "retries", 0))
-        result = _timed_out(result)
+        result = _fail_by_time(result)
         lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
         may_retry = lost_by_accident or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
@@ -207,7 +207,7 @@ class ArmScheduler:
         self.outcomes[request.key] = Outcome(request, ArmResult(request.arm, result))
         self._ask_allocation()
 
-    def _recorded(self, request: ArmRequest) -> RunResult | None:
+    def _find_recorded(self, request: ArmRequest) -> RunResult | None:
         """The result an arm ended with when the experiment was run before, if it need not be trained again."""
         return self._on_disk(request) if self.folder.resumed else None
 
@@ -234,7 +234,7 @@ def _which(note: dict[str, Any]) -> tuple[Any, ...]:
     return note.get("rung"), note.get("race"), note.get("look")
 
 
-def _timed_out(result: RunResult) -> RunResult:
+def _fail_by_time(result: RunResult) -> RunResult:
     """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
     if result.status == "cancelled" and (result.notes.stop_reason or "").startswith(TIMEOUT):
         remedy = "It has a checkpoint: raise arm_timeout_s and go on with --resume."

@@ -160,14 +160,14 @@ class _Auditor:
         ]
         ended = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
         found += [f"{name} ended, and its folder is gone" for name in sorted(ended) if not (self.path / name).is_dir()]
-        found += [f"{name} was announced, and never started" for name in sorted(self._announced() - started)]
+        found += [f"{name} was announced, and never started" for name in sorted(self._find_announced() - started)]
         for name, event in ended.items():
             result = there[name].result if name in there else None
             if result is not None and self.is_chained and not _same_metrics(event.part("metrics"), result):
                 found.append(f"{name}: run_result.json has other metrics than the journal took when it ended")
         return _judge("arms", found, said=f"{len(there)} arms")
 
-    def _announced(self) -> set[str]:
+    def _find_announced(self) -> set[str]:
         """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
         completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in self.events)
         if not completed or self.record.search_decisions:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,9 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
         "benchmarks": {
             f"{one.split}/{one.label}": {
                 "content": one.benchmark.content,
-                "verifiers": _verifiers({name for task in one.benchmark.tasks for name in _named(task.verifier)}),
+                "verifiers": _verifiers(
+                    {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
+                ),
                 "harness": hash_value(one.settings.harness.description),
             }
             for one in planned
@@ -55,7 +56,7 @@ def _transforms(run: RunConfig) -> list[Any]:
     return list(run.data.transforms) if run.data is not None else []
 
 
-def _named(verifier: Any) -> list[str]:
+def _verifier_names(verifier: Any) -> list[str]:
     return [verifier.fn_name] if isinstance(verifier, InProcessVerifier) else []
 
 
@@ -121,6 +122,8 @@ def _name_weights(reference: str) -> str:
 
 
 def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and a resumed run may need none
+
     found: dict[str, str] = {}
     for name in _PACKAGES:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalised
+from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
 from ..statistics.noise import noise_floor
 from ..statistics.student_t import t_quantile
 from ..statistics.two_level import RunScores, SeedNoise, are_paired, run_mean, seed_noise
@@ -83,7 +83,7 @@ def _about(evidence: Evidence, claim: Claim | None) -> dict[str, Any]:
     sha256 = hypothesis_sha256(evidence.metadata)
     return {
         "experiment": evidence.experiment,
-        "hypothesis": normalised(evidence.metadata),
+        "hypothesis": normalise_hypothesis(evidence.metadata),
         "hypothesis_sha256": sha256,
         "registered": evidence.registered and evidence.registered_sha256 == sha256,
         "attempt": evidence.attempt,

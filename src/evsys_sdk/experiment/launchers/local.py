@@ -29,9 +29,9 @@ from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
 from ...training.callback import RunControl
-from ..arms.project_code import ProjectCode, registered_later, runs_own_code
+from ..arms.project_code import ProjectCode, find_registered_later, runs_own_code
 from ..launcher import ArmJob, Launch, cpu_count, execute, kill_after_s, timeout_reason, visible_gpus
-from .worker import WorkerProcess, briefing_for
+from .worker import WorkerProcess, write_briefing
 
 type Where = Literal["auto", "threads", "processes"]
 _REMOTE_ARMS = 8
@@ -128,14 +128,14 @@ class LocalLauncher:
         if self.cfg.arms_in == "threads":
             return _Plan("threads")
         if self.cfg.arms_in == "processes":
-            return _Plan("processes", briefing_for(launch, fork=fork))
+            return _Plan("processes", write_briefing(launch, fork=fork))
         inside = "here" if slots == 1 else "threads"
         needs_process = fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)
         if not needs_process or os.name == "nt":  # where a worker cannot be given a connection
             return _Plan(inside)
         if (obstacle := _obstacle(launch.config)) is None:
             try:
-                return _Plan("processes", briefing_for(launch, fork=fork))
+                return _Plan("processes", write_briefing(launch, fork=fork))
             except ConfigError as error:
                 if slots > 1:
                     raise
@@ -257,7 +257,7 @@ def _obstacle(config: ExperimentConfig) -> str | None:
     """Why no other process could execute the arms; None if one could."""
     if scripts := ProjectCode.for_workers(config).unreachable:
         return f"another process cannot import extensions registered in {', '.join(scripts)}. Move them to a module."
-    if later := registered_later(config):
+    if later := find_registered_later(config):
         return f"another process does not have {', '.join(later)}. Register them where their module is imported."
     return None
 

@@ -67,7 +67,7 @@ def run_task(shared: bytes, job_bytes: bytes, token: str, folder: str, board: An
         # Under the same name, so that the paths it records are right where the files come back to.
         launch = replace(launch, callbacks=[*launch.callbacks, partial(SendBack, job.arm.name, job.run_dir, board)])
     control = RunControl()
-    with _listening(control, job.arm.name, board):
+    with _listen(control, job.arm.name, board):
         result = execute(job, launch, control)
     return pickle.dumps((portable(result), b"" if same_disk else pack(job.run_dir)))
 
@@ -111,7 +111,7 @@ def _enter(folder: Path) -> None:
 
 
 @contextmanager
-def _listening(control: RunControl, arm: str, board: Any) -> Generator[None]:
+def _listen(control: RunControl, arm: str, board: Any) -> Generator[None]:
     """Hear of requests to stop while the block runs."""
     import ray
 

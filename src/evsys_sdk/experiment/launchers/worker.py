@@ -62,7 +62,7 @@ class WorkerProcess:
 
     @classmethod
     def start(cls, briefing: bytes, environment: dict[str, str]) -> WorkerProcess:
-        """Start a process and tell it what all arms share, as `briefing_for` puts it."""
+        """Start a process and tell it what all arms share, as `write_briefing` puts it."""
         try:
             ours, theirs = socket.socketpair()
             with ours, theirs:
@@ -190,7 +190,7 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
     )
 
 
-def briefing_for(launch: Launch, *, fork: bool) -> bytes:
+def write_briefing(launch: Launch, *, fork: bool) -> bytes:
     """What a worker is told; what cannot travel is refused with its name. With `fork`, each arm gets a process."""
     code = ProjectCode.for_workers(launch.config)
     if code.unreachable:

@@ -29,7 +29,7 @@ from ...record.reader import ExperimentRecord, experiment_id
 from ..parents import latest_attempt
 from ..preflight import PulledRows, check_config
 from .space import IdleChanges, MutableField, mutation_space, run_paths
-from .yaml_edit import edited
+from .yaml_edit import edit
 
 # One field: from a value to a neighbouring one, near enough that what worked may still work.
 #
@@ -73,12 +73,12 @@ def _float(field: MutableField, rng: Random) -> float:
     may_be_nothing = field.allows(0.0)
     if value == 0.0 and (field.log or field.high is None):
         low, high = _FROM_NOTHING
-        return _rounded(math.exp(rng.uniform(math.log(low), math.log(high))))
+        return _round(math.exp(rng.uniform(math.log(low), math.log(high))))
     if field.log or field.high is None or field.low is None:
         if field.log and may_be_nothing and rng.random() < _BACK_TO_NOTHING:
             return 0.0
-        return _rounded(value * _factor(rng))
-    return _rounded(value + rng.choice((-1, 1)) * rng.uniform(0.1, 1.0) * _SHARE_OF_RANGE * _width(field))
+        return _round(value * _factor(rng))
+    return _round(value + rng.choice((-1, 1)) * rng.uniform(0.1, 1.0) * _SHARE_OF_RANGE * _width(field))
 
 
 def _factor(rng: Random) -> float:
@@ -90,7 +90,7 @@ def _width(field: MutableField) -> float:
     return (field.high or 0.0) - (field.low or 0.0)
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Two digits: enough for a search, and readable in a file."""
     return float(f"{value:.2g}")
 
@@ -155,7 +155,7 @@ def propose(
     spaces = [(run, space) for run in run_paths(data) if (space := _space(data, run, only, freeze))]
     if not spaces:
         message = "--freeze leaves no field that may change" if freeze else "nothing in this config may change"
-        raise ConfigError(Problem(message, file=file, hint=_known_fields(data)))
+        raise ConfigError(Problem(message, file=file, hint=_list_fields(data)))
     folder = latest_attempt(config)
     if parent is None and folder is not None:
         _refuse_invalid(folder, file)
@@ -217,7 +217,7 @@ class _Maker:
         noted = {field.name: [field.value, new] for field, new in moved.items()}
         changes: dict[Path, Any] = {field.path: new for field, new in moved.items()}
         changes |= {("name",): name, ("parent_experiment_id",): self.parent, ("metadata", "mutation"): noted}
-        text = edited(self.text, changes)
+        text = edit(self.text, changes)
         try:
             config = _runnable(text, f"{name}.yaml", self.pulled)
         except ConfigError:
@@ -240,13 +240,13 @@ def _changes(space: Sequence[MutableField], rng: Random) -> dict[MutableField, A
 
 
 def _space(data: dict[str, Any], run: Path, only: Sequence[str], freeze: Sequence[str]) -> list[MutableField]:
-    fields = mutation_space(data, run, opened=_opened(run, only))
+    fields = mutation_space(data, run, opened=_open_blocks(run, only))
     if only:
         fields = [field for field in fields if any(_covers(path, field.path, run) for path in only)]
     return [field for field in fields if not any(_covers(path, field.path, run) for path in freeze)]
 
 
-def _opened(run: Path, only: Sequence[str]) -> list[str]:
+def _open_blocks(run: Path, only: Sequence[str]) -> list[str]:
     """Blocks beside the recipe that were named."""
     named = [split_dotted(path) for path in only]
     return [dotted(path[len(run) :] if path[: len(run)] == run else path) for path in named]
@@ -267,11 +267,11 @@ def _refuse_unknown(data: dict[str, Any], only: Sequence[str], freeze: Sequence[
             if not any(_covers(name, path, run) for path, run in fields):
                 known = [dotted(path[len(run) :]) for path, run in fields] + [dotted(path) for path, _ in fields]
                 guess = closest(name, known, cutoff=0.8)
-                hint = f"Did you mean '{guess}'?" if guess else _known_fields(data)
+                hint = f"Did you mean '{guess}'?" if guess else _list_fields(data)
                 raise ConfigError(Problem(f"{option} {name} names no field that may change", hint=hint))
 
 
-def _known_fields(data: dict[str, Any]) -> str:
+def _list_fields(data: dict[str, Any]) -> str:
     names = [dotted(field.path[len(run) :]) for run in run_paths(data) for field in mutation_space(data, run)]
     if not names:
         return "Its recipe has no schema that says what is legal: give it a Config with bounds, choices or booleans."

@@ -73,13 +73,13 @@ def mutation_space(data: Mapping[str, Any], run: Path, *, opened: Sequence[str] 
     node = value_at(data, run)
     taken = {split_dotted(axis) for axis in _axes(data)}
     found = [field for block in _blocks(node, opened) for field in _block_fields(node, block)]
-    ignored = _ignored_params(node)
+    ignored = _find_ignored_params(node)
     found = [field for field in found if not (field.path[0] == "algorithm" and field.path[-1] in ignored)]
-    fields = [_moved(field, run) for field in found if not _is_set_by(field.path, taken)]
+    fields = [_move(field, run) for field in found if not _is_set_by(field.path, taken)]
     return list({field.path: field for field in fields}.values())
 
 
-def _ignored_params(run: Any) -> frozenset[str]:
+def _find_ignored_params(run: Any) -> frozenset[str]:
     """What the backend of a run records of a recipe without acting on it."""
     try:
         recipe = get_algorithm(str(child(child(run, "algorithm"), "kind")))
@@ -229,7 +229,7 @@ def _field(path: Path, schema: dict[str, Any], value: Any) -> MutableField | Non
     )  # fmt: skip
 
 
-def _moved(field: MutableField, below: Path) -> MutableField:
+def _move(field: MutableField, below: Path) -> MutableField:
     return replace(field, path=(*below, *field.path))
 
 

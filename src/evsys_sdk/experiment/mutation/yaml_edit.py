@@ -17,7 +17,7 @@ from ...config.yaml_text import read_yaml, write_yaml
 from ...errors import EvsysError
 
 
-def edited(text: str, changes: Mapping[Path, Any]) -> str:
+def edit(text: str, changes: Mapping[Path, Any]) -> str:
     """The file with some values set; keys that are not there yet are added."""
     wanted = read_yaml(text).data
     for path, value in changes.items():
@@ -53,7 +53,7 @@ def _set(node: Any, path: Path, value: Any) -> Any:
 
 def _edit(text: str, path: Path, value: Any) -> str:
     root = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    shared = _shared(root)
+    shared = _find_shared(root)
     node: Any = root
     for depth, part in enumerate(path):
         if id(node) in shared:
@@ -105,7 +105,7 @@ def _child(node: Any, part: str | int) -> Any:
     raise _NotEditableError
 
 
-def _shared(root: Any) -> set[int]:
+def _find_shared(root: Any) -> set[int]:
     """Nodes that stand in several places, through an anchor and its aliases."""
     seen: set[int] = set()
     twice: set[int] = set()

@@ -20,7 +20,7 @@ from ...config.prices import backend_of
 from ...errors import EvsysError, Problem, closest, problems_of
 from ...inference.renderer import Renderer, get_renderer
 from ...inference.renderers.chat_template import CHAT_TEMPLATE
-from ...inference.renderers.cookbook import cookbook_renderers, known_names
+from ...inference.renderers.cookbook import cookbook_renderers, list_names
 from ...paths import in_project
 from ...protocols import Algorithm, traits_of
 from ...registry import get_backend
@@ -168,10 +168,10 @@ def _checkpoint_problems(model: ModelConfig, kind: str, place: str) -> Iterator[
             yield from problems_of(error, f"{place}.{key}")
             continue
         if kind in _ON_DISK:
-            yield from _stored_problems(Path(found).expanduser(), kind, f"{place}.{key}", reference)
+            yield from _find_stored_problems(Path(found).expanduser(), kind, f"{place}.{key}", reference)
 
 
-def _stored_problems(folder: Path, kind: str, place: str, reference: str) -> Iterator[Problem]:
+def _find_stored_problems(folder: Path, kind: str, place: str, reference: str) -> Iterator[Problem]:
     if not folder.is_dir():
         yield Problem("there is no such checkpoint", place, reference, _nearest(folder))
         return
@@ -197,7 +197,7 @@ def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
         return
     known: tuple[str, ...] = (CHAT_TEMPLATE, *_RENDERERS)
     if find_spec("tinker_cookbook") is not None:
-        known = (*known, *_registered_renderers())
+        known = (*known, *_list_renderers())
         if name in known:
             return
     guess = closest(name, known)
@@ -206,6 +206,6 @@ def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
 
 
 @cache
-def _registered_renderers() -> tuple[str, ...]:
+def _list_renderers() -> tuple[str, ...]:
     package = cookbook_renderers()
-    return () if package is None else tuple(known_names(package))
+    return () if package is None else tuple(list_names(package))

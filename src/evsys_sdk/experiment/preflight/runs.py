@@ -124,7 +124,7 @@ class RunChecks:
         )
 
     def _check_evaluation(self, run: RunConfig, place: str, store: DataStore) -> None:
-        for data, at in _evaluated(run, place) if run.eval.enabled and run.eval.metrics else ():
+        for data, at in _iter_evaluated(run, place) if run.eval.enabled and run.eval.metrics else ():
             pulled = self._pull(data, at, store)
             if pulled is not None and pulled.rows and self._is_new("eval", f"{id(pulled)} {run.eval.n_samples}"):
                 self.report.add(_evaluation_problems(pulled, run.eval.n_samples, at))
@@ -136,7 +136,7 @@ class RunChecks:
                 self._left_out += 1
                 return None
             self.pulled[key] = pull_rows(data, store)
-        self.report.add(_placed(self.pulled[key].problems, place))
+        self.report.add(_place(self.pulled[key].problems, place))
         return self.pulled[key]
 
 
@@ -155,7 +155,7 @@ def stages_of(run: RunConfig, algorithm: Algorithm, place: str) -> Iterator[Stag
         yield Stage(algorithm, run.data, f"{place}.algorithm", f"{place}.data")
 
 
-def _evaluated(run: RunConfig, place: str) -> Iterator[tuple[DataConfig, str]]:
+def _iter_evaluated(run: RunConfig, place: str) -> Iterator[tuple[DataConfig, str]]:
     """What `run.eval` scores: held-out rows, or those of training where there are none."""
     if run.continual is not None:
         for index, stage in enumerate(run.continual.stages):
@@ -181,5 +181,5 @@ def _make_tasks(rows: list[Row]) -> EvsysError | None:
     return None
 
 
-def _placed(problems: list[Problem], place: str) -> list[Problem]:
+def _place(problems: list[Problem], place: str) -> list[Problem]:
     return [replace(problem, path=f"{place}.{problem.path}") for problem in problems]

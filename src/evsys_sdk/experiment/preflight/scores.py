@@ -15,7 +15,7 @@ from ...errors import EvsysError, Problem, closest
 from ...eval.benchmark import ScoreSettings
 from ...protocols import Algorithm
 from ...training.callback import EvalRecord
-from ..benchmark_plan import reported_metrics
+from ..benchmark_plan import list_reported_metrics
 
 _RESULTS = (
     "final_loss",
@@ -65,7 +65,7 @@ def collect_reported(config: ExperimentConfig, algorithms: list[Algorithm]) -> R
     """Everything that the runs of a config will report, as far as that is known beforehand."""
     found = Reported(set(_RESULTS), set(), any(_is_own(algorithm) for algorithm in algorithms))
     for entry in config.metadata.benchmark:
-        metrics = reported_metrics(entry, config.metadata)
+        metrics = list_reported_metrics(entry, config.metadata)
         found.plain |= set(metrics)
         found.names |= set(
             EvalRecord(entry.label or "", entry.role or "eval", 0, dict.fromkeys(metrics, 0.0)).named_metrics
@@ -148,14 +148,14 @@ def _selection_problems(config: ExperimentConfig, reported: Reported) -> Iterato
         name: Any = run.algorithm.params.get("selection_metric")
         if isinstance(name, str) and name not in seen:
             seen.add(name)
-            yield from _unscored(name, f"{place}.algorithm.params.selection_metric", reported)
+            yield from _find_unscored(name, f"{place}.algorithm.params.selection_metric", reported)
     for index, spec in enumerate(config.callbacks):
         name = spec.params.get("metric") if spec.kind == "early_stopping" else None
         if isinstance(name, str):
-            yield from _unscored(name, f"callbacks[{index}].params.metric", reported)
+            yield from _find_unscored(name, f"callbacks[{index}].params.metric", reported)
 
 
-def _unscored(name: str, place: str, reported: Reported) -> Iterator[Problem]:
+def _find_unscored(name: str, place: str, reported: Reported) -> Iterator[Problem]:
     if name.startswith("test/"):
         hint = "Use a score on val: a test set only reports."
         yield Problem("a score on a test set must not choose", place, name, hint)

@@ -68,7 +68,7 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
     except Exception as error:  # code of the user's own
-        pulled.problems = _problems(data, DataError(f"{_said(error)}. Correct it, or the rows it is given."))
+        pulled.problems = _problems(data, DataError(f"{_describe(error)}. Correct it, or the rows it is given."))
     return pulled
 
 
@@ -188,6 +188,6 @@ def _field(data: DataConfig) -> str:
     return {"in_memory": "rows", "hf_dataset": "hf_dataset"}.get(data.source_kind, "path")
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     place = place_in_user_code(error)
     return f"{type(error).__name__}: {error}".rstrip(": .") + (f" (at {place})" if place else "")

@@ -4,8 +4,7 @@ decided     seeds look by look, until the claim is decided
 random      every arm in full, of those that were drawn when the config was expanded; a grid is `EveryArm`
 halving     all arms a little, the best ones longer, the best of those to the end
 racing      more seeds for the leaders, until their order is clear
-objective   what arms are compared by, and where the record has it
-steps       how long a run will be, which is known before it starts or not at all
+objective   what arms are compared by, where the record has it, and how long a run will be
 stopped     the mark in the record of an arm that a search did not train to its end
 
     allocation = allocation_for(config, arms, folder)
@@ -20,24 +19,24 @@ from ...config import ExperimentConfig
 from ...config.search import SearchSpec
 from ...errors import Problem
 from ..allocation import Allocation, EveryArm
-from ..arms.arm import Arm, folder_problems, repeated
+from ..arms.arm import Arm, folder_problems, repeat_run
 from .decided import UntilDecided, judge_look
-from .halving import Halving, rungs_of, trained_shares
+from .halving import Halving, compute_shares, rungs_of
 from .objective import (
     Objective,
     final_scores,
     objective_of,
     pause_every,
-    planned_steps,
-    recorded_curve,
-    recorded_progress,
+    plan_steps,
+    read_curve,
+    read_progress,
     step_problems,
 )
 from .racing import Racing, RacingRules
 from .random import DrawnArms
 from .stopped import mark_stopped
 
-__all__ = ["allocation_for", "expected_shares", "mark_stopped", "search_problems"]
+__all__ = ["allocation_for", "expect_shares", "mark_stopped", "search_problems"]
 
 
 def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir: Path) -> Allocation:
@@ -52,7 +51,7 @@ def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir
         return found
     objective = objective_of(config)
     if search.kind == "halving":
-        found = _halving(config, arms, objective, experiment_dir)
+        found = _make_halving(config, arms, objective, experiment_dir)
     if search.race is None:
         return found
     runs = {run.name: run for run in config.all_runs()}
@@ -60,7 +59,7 @@ def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir
         found,
         RacingRules.of(search.race, config),
         objective,
-        seeded=lambda run, repeat: repeated(runs[run], repeat, config),
+        seeded=lambda run, repeat: repeat_run(runs[run], repeat, config),
         scores=lambda arm: final_scores(experiment_dir / arm.name, objective),
     )
 
@@ -73,27 +72,27 @@ def search_problems(config: ExperimentConfig) -> list[Problem]:
     problems = step_problems(config, objective_of(config)) if search.kind == "halving" else []
     if search.race is not None:
         seeds = max(search.race.max_seeds, config.n_repeats)
-        racing = [repeated(run, repeat, config) for run in config.all_runs() for repeat in range(seeds)]
+        racing = [repeat_run(run, repeat, config) for run in config.all_runs() for repeat in range(seeds)]
         problems += folder_problems(racing)
     return problems
 
 
-def expected_shares(config: ExperimentConfig, n_arms: int) -> list[float]:
+def expect_shares(config: ExperimentConfig, n_arms: int) -> list[float]:
     """Which share of its steps each arm will take, those first that a search stops first."""
     search = config.search
     if search is None or search.kind != "halving":
         return [1.0] * n_arms
-    return trained_shares(n_arms, eta=search.eta, keep=_finalists(search), shares=search.rungs)
+    return compute_shares(n_arms, eta=search.eta, keep=_finalists(search), shares=search.rungs)
 
 
 def _finalists(search: SearchSpec) -> int:
     return max(search.finalists, search.race.top if search.race is not None else 1)
 
 
-def _halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective, experiment_dir: Path) -> Halving:
+def _make_halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective, experiment_dir: Path) -> Halving:
     search = config.search
     assert search is not None
-    lengths = planned_steps(config)
+    lengths = plan_steps(config)
     keep = _finalists(search)
     rungs = rungs_of(
         {arm.name: lengths[arm.of_run] for arm in arms},
@@ -106,8 +105,8 @@ def _halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective
         arms,
         rungs,
         objective,
-        lambda arm: recorded_curve(experiment_dir / arm.name, objective),
+        lambda arm: read_curve(experiment_dir / arm.name, objective),
         search.eta,
         keep,
-        lambda arm, step: recorded_progress(experiment_dir / arm.name, step),
+        lambda arm, step: read_progress(experiment_dir / arm.name, step),
     )

@@ -64,7 +64,7 @@ def rungs_of(
     return {name: steps[len(steps) - count :] for name, steps in found.items()}
 
 
-def trained_shares(n: int, *, eta: float, keep: int = 1, shares: Sequence[float] | None = None) -> list[float]:
+def compute_shares(n: int, *, eta: float, keep: int = 1, shares: Sequence[float] | None = None) -> list[float]:
     """Which share of its length each of `n` runs will be trained, those first that are stopped first."""
     wanted = _usual_shares(n, eta, keep) if shares is None else shares
     found: list[float] = []
@@ -123,12 +123,12 @@ class Halving:
         self._last = Decision([])
 
     def decide(self, outcomes: Sequence[Outcome]) -> Decision:
-        found = self._decided({outcome.request.key: outcome.result for outcome in outcomes})
+        found = self._decide({outcome.request.key: outcome.result for outcome in outcomes})
         if (len(found.requests), len(found.notes)) != (len(self._last.requests), len(self._last.notes)):
             self._last = found
         return self._last
 
-    def _decided(self, ended: Mapping[tuple[str, int | None], ArmResult]) -> Decision:
+    def _decide(self, ended: Mapping[tuple[str, int | None], ArmResult]) -> Decision:
         requests: list[ArmRequest] = []
         notes: list[dict[str, Any]] = []
         candidates, finished = self._arms, dict[str, ArmResult]()
@@ -142,8 +142,8 @@ class Halving:
                 return Decision(requests, notes)
             finished |= {name: result for name, result in results.items() if result and result.status == "completed"}
             alive = [arm for arm in candidates if arm.name in finished or _may_go_on(results.get(arm.name))]
-            standings = [self._standing(arm, level, arm.name in finished) for arm in alive]
-            candidates, note = self._chosen(standings, level, target, lost=[a for a in candidates if a not in alive])
+            standings = [self._find_standing(arm, level, arm.name in finished) for arm in alive]
+            candidates, note = self._choose(standings, level, target, lost=[a for a in candidates if a not in alive])
             notes.append(note)
         requests += [ArmRequest(arm) for arm in candidates if arm.name not in finished]
         return Decision(requests, notes)
@@ -151,14 +151,14 @@ class Halving:
     def _request(self, arm: Arm, level: int) -> ArmRequest:
         return ArmRequest(arm, self._rungs[arm.name][level])
 
-    def _standing(self, arm: Arm, level: int, finished: bool) -> _Standing:
+    def _find_standing(self, arm: Arm, level: int, finished: bool) -> _Standing:
         step = self._rungs[arm.name][level]
         if (arm.name, step) not in self._standings:  # what was scored at a step stays what it was
             seen = {at: score for at, score in self._curve(arm).items() if at <= step}
-            self._standings[arm.name, step] = self._judged(arm, step, seen, finished)
+            self._standings[arm.name, step] = self._judge(arm, step, seen, finished)
         return self._standings[arm.name, step]
 
-    def _judged(self, arm: Arm, step: int, seen: Curve, finished: bool) -> _Standing:
+    def _judge(self, arm: Arm, step: int, seen: Curve, finished: bool) -> _Standing:
         # One that stopped early, because it had nothing more to learn, is as good as it was then.
         score = seen[max(seen)] if finished and seen else seen.get(step)
         if score is None:
@@ -167,7 +167,7 @@ class Halving:
         rank = (sign * fmean(scores[-3:]), sign * fmean(scores), self._progress(arm, step))
         return _Standing(arm, step, score, rank)
 
-    def _chosen(
+    def _choose(
         self, standings: Sequence[_Standing], level: int, target: int, lost: Sequence[Arm]
     ) -> tuple[list[Arm], dict[str, Any]]:
         """The arms that go on, best first, and the note about it."""

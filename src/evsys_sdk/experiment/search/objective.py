@@ -61,7 +61,9 @@ def objective_of(config: ExperimentConfig) -> Objective:
     search, success = config.search, success_of(config.metadata)
     assert search is not None
     halving = search.kind == "halving"
-    candidates = [(entry, _known(name, entry.metrics)) for entry, name in val_metrics(config.metadata, in_loop=halving)]
+    candidates = [
+        (entry, _check_known(name, entry.metrics)) for entry, name in val_metrics(config.metadata, in_loop=halving)
+    ]
     wanted = search.metric or (success.name if success else None)
     entry, metric = next(
         ((entry, name) for entry, name in candidates if wanted in full_names(entry, name)), candidates[0]
@@ -70,12 +72,12 @@ def objective_of(config: ExperimentConfig) -> Objective:
     return Objective(metric, entry.label or "", search.mode or default, entry.run_every or 1)
 
 
-def _known(name: str, listed: list[str]) -> str:
+def _check_known(name: str, listed: list[str]) -> str:
     """An entry that lists no metrics is scored by the success metric only if that can be computed."""
     return name if listed or name in list_metrics() else "pass@1"
 
 
-def recorded_curve(run_dir: Path, objective: Objective) -> Curve:
+def read_curve(run_dir: Path, objective: Objective) -> Curve:
     """Every complete score that a run has on disk."""
     found = CheckpointLog.in_dir(run_dir).scores()
     return {
@@ -85,7 +87,7 @@ def recorded_curve(run_dir: Path, objective: Objective) -> Curve:
     }
 
 
-def recorded_progress(run_dir: Path, step: int) -> float:
+def read_progress(run_dir: Path, step: int) -> float:
     """Minus the mean reward of the batch where a recipe has one, else its loss."""
     nothing: dict[str, float] = {}
     metrics = next((one.metrics for one in CheckpointLog.in_dir(run_dir).read() if one.next_step == step), nothing)
@@ -110,7 +112,7 @@ def _by_task(line: Mapping[str, Any], metric: str) -> dict[str, float]:
 # How many steps a run will take, told before it starts: on the way to an unknown end nothing can be compared.
 
 
-def planned_steps(config: ExperimentConfig) -> dict[str, int]:
+def plan_steps(config: ExperimentConfig) -> dict[str, int]:
     """The length of each run by name; runs whose length nobody knows are left out."""
     return {name: steps for name, steps in _lengths(config).items() if isinstance(steps, int)}
 

@@ -91,12 +91,12 @@ class Racing:
         first = self._before.decide(outcomes)
         if not all_settled(outcomes, [request.key for request in first.requests]):
             return first
-        found = self._raced(first, outcomes)
+        found = self._race(first, outcomes)
         if (len(found.requests), len(found.notes)) != (len(self._last.requests), len(self._last.notes)):
             self._last = found
         return self._last
 
-    def _raced(self, first: Decision, outcomes: Sequence[Outcome]) -> Decision:
+    def _race(self, first: Decision, outcomes: Sequence[Outcome]) -> Decision:
         finished = {outcome.request.arm.name: outcome.request.arm for outcome in outcomes if outcome.result.is_scored}
         requested = {request.arm.name for request in first.requests}
         requests, notes = list(first.requests), list(first.notes)
@@ -129,16 +129,16 @@ class Racing:
         for arm in sorted(arms, key=lambda arm: arm.repeat):
             if scores := self._scores(arm):
                 by_run.setdefault(arm.of_run, []).append(fmean(scores.values()))
-        return self._ranked({run: fmean(found) for run, found in by_run.items()})[: self._rules.top]
+        return self._rank({run: fmean(found) for run, found in by_run.items()})[: self._rules.top]
 
-    def _ranked(self, means: Mapping[str, float]) -> list[str]:
+    def _rank(self, means: Mapping[str, float]) -> list[str]:
         return sorted(means, key=lambda run: (-self._objective.sign * means[run], self._places[run]))
 
     def _standings(self, arms: Mapping[str, Sequence[Arm]]) -> tuple[list[str], dict[str, Gap]]:
         """Who is still in the race, the leader first, and how far each other one lies behind it."""
         values = {run: [scores for arm in each if (scores := self._scores(arm))] for run, each in arms.items()}
         means = {run: fmean(fmean(one.values()) for one in found) for run, found in values.items() if found}
-        ranked = self._ranked(means)
+        ranked = self._rank(means)
         if len(ranked) < 2:
             return ranked, {}
         gaps = gaps_behind(values[ranked[0]], {run: values[run] for run in ranked[1:]}, self._rules.confidence)

@@ -34,7 +34,7 @@ def mark_stopped(results: Sequence[ArmResult], folder: ExperimentDir) -> list[Ar
     reasons: dict[str, tuple[str, str]] = {}
     for decision in ExperimentRecord(folder.path).search_decisions:
         reasons |= {arm: _reason(arm, decision) for arm in decision.get("stopped", ())}
-    return [_marked(result, reasons.get(result.name), folder) for result in results]
+    return [_mark(result, reasons.get(result.name), folder) for result in results]
 
 
 def _reason(arm: str, decision: dict[str, Any]) -> tuple[str, str]:
@@ -48,7 +48,7 @@ def _reason(arm: str, decision: dict[str, Any]) -> tuple[str, str]:
     return STOPPED_BY_SEARCH, f"after step {step} its {metric} of {score:.4g} was not among the best {others}"
 
 
-def _marked(result: ArmResult, reason: tuple[str, str] | None, folder: ExperimentDir) -> ArmResult:
+def _mark(result: ArmResult, reason: tuple[str, str] | None, folder: ExperimentDir) -> ArmResult:
     if result.paused_after is None or reason is None:
         return result
     key, text = reason

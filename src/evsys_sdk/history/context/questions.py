@@ -1,20 +1,20 @@
 """The questions that experiments were about: one model, one metric, one set of tasks. Nothing is averaged across them.
 
-Each has what was tried, its best runs, what each change did, and what has not been tried although it is cheap.
+Each has what was tried, its best runs, what each change did, and what has not been tried although it is cheap. Below
+them, what experiments tell beside their scores: what became of each claim, and which failures are the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..effects import Effect
-from ..filters import Filters
-from ..index import HistoryIndex
-from ..outcome import is_score
-from ..summary import ExperimentSummary, RunResult
+from ..index import Filters, HistoryIndex
+from ..summary import ExperimentSummary, RunResult, is_score
 
 _KEY = ("model", "metric", "mode", "tasks")
 _EFFECT_SUMS = (
@@ -22,6 +22,12 @@ _EFFECT_SUMS = (
     "sum(weight * difference * difference)", "sum(CASE WHEN weight THEN df END)", "max(low)", "max(high)",
     "count(weight)", "min(seeds)", "sum(low > 0)", "sum(high < 0)",
 )  # fmt: skip
+type State = Literal["contradicted", "settled", "open"]
+_DECIDED = ("supported", "refuted")
+_UNDECIDED = ("promising_unconfirmed", "inconclusive")
+_WORDS = {"promising_unconfirmed": "promising"}
+_PARTICULARS = r"'[^']*'|\"[^\"]*\"|\S*/\S+|0x[0-9a-fA-F]+|\d[\d.,:eE+\-_]*"
+"""What differs between two cases of the same failure: quoted values, paths, addresses, numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +265,97 @@ def _within(filters: Filters, condition: str = "", *values: Any) -> tuple[str, l
     if chosen:
         parts.append(f"folder IN (SELECT folder FROM experiments WHERE {chosen})")
     return " AND ".join(parts), [*values, *given]
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """The experiments that gave a claim the same verdict on the same question."""
+
+    question: str
+    verdict: str
+    count: int = 0
+    id: str = ""
+    """The latest of them, and its folder."""
+    folder: str = ""
+    started: float = 0.0
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claim and all verdicts on it."""
+
+    text: str
+    verdicts: list[Verdicts] = field(default_factory=list[Verdicts])
+
+    def on(self, verdict: str) -> list[Verdicts]:
+        return [one for one in self.verdicts if one.verdict == verdict]
+
+    @property
+    def state(self) -> State:
+        supported, refuted = ({one.question for one in self.on(verdict)} for verdict in _DECIDED)
+        if supported & refuted:
+            return "contradicted"
+        return "settled" if supported or refuted else "open"
+
+    @property
+    def latest(self) -> Verdicts:
+        """The latest experiment of the verdict that says most."""
+        for verdict in (*_DECIDED, *_UNDECIDED):
+            if found := self.on(verdict):
+                return max(found, key=lambda one: (one.started, one.id))
+        return self.verdicts[0]
+
+    @property
+    def count(self) -> int:
+        return sum(one.count for one in self.verdicts)
+
+    def tell(self, name: Callable[[str], str]) -> str:
+        """The verdicts in words: by whom, and about which question where that matters."""
+        questions = {one.question for one in self.verdicts}
+        parts: list[str] = []
+        for verdict in (*_DECIDED, *_UNDECIDED):
+            for one in self.on(verdict):
+                again = f" and {one.count - 1} more" if one.count > 1 else ""
+                about = f" on {one.question}" if len(questions) > 1 else ""
+                parts.append(f"{_WORDS.get(verdict, verdict)} by {name(one.id)}{again}{about}")
+        return ", ".join(parts)
+
+
+def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, str, str], str]) -> list[Claim]:
+    """(claim, models, metric, tasks, verdict, count, started, id, folder) -> claims, the latest first.
+
+    `questions` says what to call (model, metric, tasks).
+    """
+    claims: dict[str, Claim] = {}
+    merged: dict[tuple[str, str, str], Verdicts] = {}
+    for text, models, metric, tasks, verdict, count, started, name, folder in rows:
+        key = " ".join(text.casefold().split()).rstrip(".")
+        model = models.strip("|").replace("|", "+")
+        question = questions.get((model, metric, tasks)) or ", ".join(filter(None, (model, metric, tasks)))
+        if (key, question, verdict) not in merged:
+            merged[key, question, verdict] = Verdicts(question, verdict)
+            claims.setdefault(key, Claim(text)).verdicts.append(merged[key, question, verdict])
+        one = merged[key, question, verdict]
+        one.count += count
+        if not one.id or (started or 0.0, name) > (one.started, one.id):
+            one.started, one.id, one.folder = started or 0.0, name, folder
+    return sorted(claims.values(), key=lambda claim: (-claim.latest.started, claim.text))
+
+
+@dataclass(slots=True)
+class ReasonGroup:
+    """One reason and how often it was the one."""
+
+    example: str
+    experiment: str
+    count: int = 0
+
+
+def grouped_reasons(told: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
+    """The different reasons among (experiment, reason), the most frequent first; examples are the first told."""
+    particulars = re.compile(_PARTICULARS)  # here, because most histories fail in few ways, or none
+    groups: dict[str, ReasonGroup] = {}
+    for experiment, reason in told:
+        key = particulars.sub("#", reason.split("\n", 1)[0])[:160]
+        groups.setdefault(key, ReasonGroup(reason, experiment)).count += 1
+    return sorted(groups.values(), key=lambda group: (-group.count, group.example))

@@ -16,15 +16,22 @@ from ...record.layout import ExperimentFiles
 from ...record.scorings import read_scorings
 from ...record.values import Object, number, part, text
 from ..effects import Effect, in_order
-from ..filters import ORDERS, Filters
-from ..index import HistoryIndex
-from ..roots import shortest
+from ..find import shortest
+from ..index import ORDERS, Filters, HistoryIndex
 from ..summary import ExperimentSummary, RunResult
 from ..text import clip, count_text, duration_text, interval_text, score_text, usd_text
-from .claims import Claim, State, gather_claims
 from .digest import Digest, Item, Section
-from .questions import Question, Untried, best_runs, find_untried, list_questions
-from .reasons import grouped_reasons
+from .questions import (
+    Claim,
+    Question,
+    State,
+    Untried,
+    best_runs,
+    find_untried,
+    gather_claims,
+    grouped_reasons,
+    list_questions,
+)
 
 _MOST_ITEMS = 12
 """Of each section; budgets have no room for more, and whole summaries are read for no more."""

@@ -147,7 +147,7 @@ def _blocks(turn: ChatTurn) -> list[Block]:
         return [{"type": "tool_result", "tool_use_id": turn.call_id, "content": parts}]
     thoughts = turn.message.get("thinking_blocks")
     uses = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.parsed_arguments()} for call in turn.calls
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.parse_arguments()} for call in turn.calls
     ]
     return [*(thoughts if is_list(thoughts) and turn.role == "assistant" else []), *parts, *uses]
 

@@ -160,7 +160,7 @@ def _parts(turn: ChatTurn) -> list[dict[str, Any]]:
     if turn.role == "assistant" and parts and "text" in parts[-1]:
         parts[-1] |= _signature_of(turn.message)
     calls = [
-        {"functionCall": {"name": call.name, "args": call.parsed_arguments(), **_id(call.id)}}
+        {"functionCall": {"name": call.name, "args": call.parse_arguments(), **_id(call.id)}}
         | _signature_of(call.extra)
         for call in turn.calls
     ]

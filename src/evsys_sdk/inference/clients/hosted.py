@@ -264,7 +264,7 @@ class HostedClient(ChatClient):
             _log.warning(said, self.name, self.config.model, field, reason)
 
     async def _attempt(self, call: Call) -> tuple[Parsed, float | None]:
-        session, body = self._here(), merged(self._body(call), self.config.extra)
+        session, body = self._here(), merge_fields(self._body(call), self.config.extra)
         try:
             slot = await session.limiter.slot(call.estimated_tokens)
             self.totals.count_request()
@@ -350,7 +350,7 @@ def count(usage: Any, *path: str) -> int | None:
     return usage if isinstance(usage, int) and usage >= 0 else None
 
 
-def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def merge_fields(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """`body` with more fields, objects merged into objects; a null removes a field."""
     found = dict(body)
     for key, value in extra.items():
@@ -358,5 +358,5 @@ def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             found.pop(key, None)
         else:
-            found[key] = merged(inner, value) if is_object(inner) and is_object(value) else value
+            found[key] = merge_fields(inner, value) if is_object(inner) and is_object(value) else value
     return found

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ..renderer import get_renderer
-from .sampled import SampledChatClient, SampledParams, required_model
+from .sampled import SampledChatClient, SampledParams, require_model
 
 
 class LocalClient(SampledChatClient):
@@ -52,7 +52,7 @@ class LocalClient(SampledChatClient):
 
         super().__init__()
         self.config = config = self.Config(**params)
-        self.model: str = required_model("local", config.model)
+        self.model: str = require_model("local", config.model)
         backend = LocalBackend(
             device=config.device,
             dtype=config.dtype,

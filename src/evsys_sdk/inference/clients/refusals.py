@@ -54,7 +54,7 @@ def error_of(answer: Answer, complaint: Complaint, key_variable: str, url: str) 
     status = answer.status
     if status < 300 and complaint.code.isdecimal():
         status = int(complaint.code)  # some gateways say 200 and mean what is inside
-    words = _shortened(complaint.message) or "no reason given"
+    words = _shorten(complaint.message) or "no reason given"
     code = f", {complaint.code}" if complaint.code and complaint.code not in words else ""
     request = f", request {answer.request_id}" if answer.request_id else ""
     head = f"{place(url)} answered {status}{code}{request}: {words.rstrip('.')}."
@@ -95,6 +95,6 @@ def _key_remedy(variable: str) -> str:
     return f"The key came from {variable}: check that it is valid and may use this model."
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_WORDS else f"{line[:_LONGEST_WORDS]}… ({len(line)} characters)"

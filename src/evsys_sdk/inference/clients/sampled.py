@@ -32,7 +32,7 @@ class SampledParams(Strict):
     """Of the sampling in `run.eval`, by default 0; others say it themselves."""
 
 
-def required_model(kind: str, model: str | None) -> str:
+def require_model(kind: str, model: str | None) -> str:
     """The model of a client that stands by itself; only `run.eval` has one to fall back on, the one just trained."""
     if model is None:
         message = f"inference client '{kind}' needs a model to ask"

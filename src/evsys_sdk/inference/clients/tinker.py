@@ -16,7 +16,7 @@ from ...backends.tinker.config import TinkerConfig
 from ...config.prices import Prices
 from ...record.checkpoints import stored_at
 from ..renderer import get_renderer
-from .sampled import SampledChatClient, SampledParams, required_model
+from .sampled import SampledChatClient, SampledParams, require_model
 
 
 class TinkerClient(SampledChatClient):
@@ -43,7 +43,7 @@ class TinkerClient(SampledChatClient):
 
         super().__init__()
         self.config = config = self.Config(**params)
-        self.model: str = required_model("tinker", config.model)
+        self.model: str = require_model("tinker", config.model)
         backend = TinkerBackend(**config.server.model_dump(exclude_unset=True))
         checkpoint = stored_at(config.checkpoint, sampler=True) if config.checkpoint else None
         self._sampler, self._close = backend.open_sampler(self.model, checkpoint)

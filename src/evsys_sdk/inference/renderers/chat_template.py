@@ -18,7 +18,7 @@ from ...data.types import Message
 from ...errors import DataError
 from ...log import get_logger
 from ..control_tokens import ControlTokens, cut
-from ..conversation import Supervise, split_thinking, supervised_turns, text_messages, without_empty_thinking
+from ..conversation import Supervise, find_supervised_turns, split_thinking, text_messages, without_empty_thinking
 from ..renderer import Rendered, Tokenizer, decode
 
 # What a tokenizer's chat template writes around an assistant turn, found by asking the template itself.
@@ -188,7 +188,7 @@ class ChatTemplateRenderer:
 
     def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
         conversation = self._guard(messages)
-        wanted = supervised_turns(conversation, supervise)
+        wanted = find_supervised_turns(conversation, supervise)
         turns = self._turns(conversation[: wanted[-1] + 1])
         last = turns[-1]
         supervised = [turn for turn in turns if turn.index in wanted]
@@ -200,7 +200,7 @@ class ChatTemplateRenderer:
         conversation = self._guard(messages)
         text = self._before(conversation)
         pieces = self._pieces(text, self._turns(conversation))
-        return [token for encoded in self._encoded(piece for piece, _ in pieces) for token in encoded]
+        return [token for encoded in self._encode_pieces(piece for piece, _ in pieces) for token in encoded]
 
     def parse(self, tokens: Sequence[int]) -> Message:
         marks = self._format
@@ -218,7 +218,7 @@ class ChatTemplateRenderer:
         weights: list[float] = []
         earlier = [turn for turn in turns if turn.index < last.index]
         pieces = [*self._pieces(last.before, earlier), (last.said, last)]
-        for (_, turn), encoded in zip(pieces, self._encoded(piece for piece, _ in pieces), strict=True):
+        for (_, turn), encoded in zip(pieces, self._encode_pieces(piece for piece, _ in pieces), strict=True):
             tokens += encoded
             weights += [float(turn is not None and turn.index in supervised)] * len(encoded)
         if last.add_eos and self._template.eos is not None:
@@ -260,17 +260,17 @@ class ChatTemplateRenderer:
         except DataError:
             if index:
                 raise
-            before = self._opening(messages, index, through)  # many templates want at least one message
+            before = self._cut_opening(messages, index, through)  # many templates want at least one message
         if through.startswith(before):
-            return _Turn(index, before, *self._said(through[len(before) :]))
+            return _Turn(index, before, *self._sampled_part(through[len(before) :]))
         # The template writes a turn otherwise than it asks for one. What is sampled follows the generation prompt.
-        written = through[len(self._opening(messages, index, through)) :]
+        written = through[len(self._cut_opening(messages, index, through)) :]
         if self._format.prefill:
             thinking, written = split_thinking(written)
             message = messages[index]
             thinking = thinking or message.get("reasoning_content") or split_thinking(message["content"])[0]
             written = f"{thinking}\n</think>\n\n{written}"
-        return _Turn(index, before, *self._said(written))
+        return _Turn(index, before, *self._sampled_part(written))
 
     def _refuse_lost_calls(self, messages: Sequence[Message], index: int, through: str) -> None:
         without = {key: value for key, value in messages[index].items() if key != "tool_calls"}
@@ -283,13 +283,13 @@ class ChatTemplateRenderer:
     def _before(self, messages: Sequence[Message]) -> str:
         return self._template(messages, generate=True) + self._format.header
 
-    def _opening(self, messages: Sequence[Message], index: int, through: str) -> str:
+    def _cut_opening(self, messages: Sequence[Message], index: int, through: str) -> str:
         """`through` up to where the content of its last turn starts."""
         # Two answers with nothing in common: at least one of them differs from the real one from its first character.
         others = [self._template([*messages[:index], {"role": "assistant", "content": other}]) for other in ("A", "B")]
         return _common_start([through, *others])
 
-    def _said(self, completion: str) -> tuple[str, bool]:
+    def _sampled_part(self, completion: str) -> tuple[str, bool]:
         """What is sampled of a completion as the template writes it, and whether it needs an end-of-text token."""
         marks = self._format
         if marks.close and completion.endswith(marks.close + marks.trailer):
@@ -300,7 +300,7 @@ class ChatTemplateRenderer:
             return said, False
         return said if marks.close else completion.removesuffix(marks.trailer), True
 
-    def _encoded(self, pieces: Iterable[str]) -> Iterator[list[int]]:
+    def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[list[int]]:
         """The tokens of each piece of one text."""
         behind = ""
         for piece in pieces:

@@ -24,9 +24,9 @@ from ...log import get_logger
 from ..control_tokens import ControlTokens, GuardedTokenizer
 from ..conversation import (
     Supervise,
+    find_supervised_turns,
     join_thinking,
     split_thinking,
-    supervised_turns,
     text_messages,
     without_empty_thinking,
 )
@@ -68,20 +68,20 @@ class CookbookRenderer:
 
     def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
         conversation = self._controls.guard(text_messages(messages))
-        wanted = supervised_turns(conversation, supervise)
+        wanted = find_supervised_turns(conversation, supervise)
         found: list[Rendered] = []
         with self._refusals():
-            converted = [self._converted(message) for message in conversation]
+            converted = [self._convert(message) for message in conversation]
             for index in wanted:
                 found.append(self._example(converted[: index + 1]))
                 if "tool_calls" in converted[index]:
                     self._refuse_lost_calls(converted[: index + 1], found[-1])
-        return merged(found)
+        return merge_examples(found)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         conversation = self._controls.guard(text_messages(messages))
         with self._refusals():
-            converted = [self._converted(message) for message in conversation]
+            converted = [self._convert(message) for message in conversation]
             return list(self._renderer.build_generation_prompt(converted).to_ints())
 
     def parse(self, tokens: Sequence[int]) -> Message:
@@ -93,7 +93,7 @@ class CookbookRenderer:
     def _example(self, converted: list[Message]) -> Rendered:
         """The conversation with loss on its last message."""
         last = self._package.TrainOnWhat.LAST_ASSISTANT_MESSAGE
-        return _rendered(*self._renderer.build_supervised_example(converted, train_on_what=last))
+        return _trim(*self._renderer.build_supervised_example(converted, train_on_what=last))
 
     def _refuse_lost_calls(self, converted: list[Message], example: Rendered) -> None:
         without = {key: value for key, value in converted[-1].items() if key != "tool_calls"}
@@ -103,7 +103,7 @@ class CookbookRenderer:
                 "Name a renderer that does, or write the calls into the content."
             )
 
-    def _converted(self, message: Message) -> Message:
+    def _convert(self, message: Message) -> Message:
         """A message as the package types it."""
         found = {key: message[key] for key in _PASSED_ON if message.get(key) is not None}
         found["content"] = message["content"]
@@ -119,7 +119,7 @@ class CookbookRenderer:
         thinking = message.get("reasoning_content") or thinking
         if not thinking or not self._knows_thinking:
             return join_thinking(thinking, answer)
-        return [_thinking_part(thinking), {"type": "text", "text": answer}]
+        return [_write_thinking(thinking), {"type": "text", "text": answer}]
 
     def _tool_call(self, call: Mapping[str, Any]) -> Any:
         function = call.get("function", call)
@@ -129,7 +129,7 @@ class CookbookRenderer:
         return self._package.ToolCall.model_validate({"id": call.get("id"), "function": body})
 
     def _accepts_thinking(self) -> bool:
-        turn = {"role": "assistant", "content": [_thinking_part("b"), {"type": "text", "text": "c"}]}
+        turn = {"role": "assistant", "content": [_write_thinking("b"), {"type": "text", "text": "c"}]}
         question = {"role": "user", "content": "a"}
         try:
             self._renderer.build_generation_prompt([question, turn, question])
@@ -151,7 +151,7 @@ class CookbookRenderer:
             ) from error
 
 
-def merged(examples: Sequence[Rendered]) -> list[Rendered]:
+def merge_examples(examples: Sequence[Rendered]) -> list[Rendered]:
     """One sequence for all, when each is how the next one starts; otherwise the examples as they are."""
     for example, following in pairwise(examples):
         if following.tokens[: len(example.tokens)] != example.tokens:
@@ -169,7 +169,7 @@ def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any,
         renderer = package.get_renderer(renderer_name, GuardedTokenizer(tokenizer), model_name=name)
         return renderer, list(renderer.get_stop_sequences())
     except Exception as error:  # an unknown name, or a tokenizer without the tokens the renderer relies on
-        known = known_names(package)
+        known = list_names(package)
         if renderer_name in known or not known:
             message = f"the renderer cannot be used with this tokenizer ({type(tokenizer).__name__}): {_reason(error)}"
             hint = "Name another one, or none to use the tokenizer's own chat template."
@@ -180,7 +180,7 @@ def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any,
         raise ConfigError(Problem(message, path="run.model.renderer_name", value=renderer_name, hint=hint)) from error
 
 
-def known_names(package: Any) -> list[str]:
+def list_names(package: Any) -> list[str]:
     """Names that `get_renderer` compares with, read from its source: the package keeps no list of them."""
     import inspect
 
@@ -191,7 +191,7 @@ def known_names(package: Any) -> list[str]:
     return sorted({*built_in, *package.get_registered_renderer_names()})
 
 
-def _rendered(model_input: Any, weights: Any) -> Rendered:
+def _trim(model_input: Any, weights: Any) -> Rendered:
     """Tokens and weights up to the last token that carries loss."""
     tokens, values = list(model_input.to_ints()), [float(weight) for weight in weights.tolist()]
     if not any(values):
@@ -214,7 +214,7 @@ def _plain_message(message: Mapping[str, Any]) -> Message:
     return found
 
 
-def _thinking_part(thinking: str) -> dict[str, str]:
+def _write_thinking(thinking: str) -> dict[str, str]:
     return {"type": "thinking", "thinking": thinking}
 
 

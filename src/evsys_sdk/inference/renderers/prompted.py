@@ -26,15 +26,15 @@ class PromptedRenderer:
         return self.inner.stop
 
     def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
-        return self.inner.render(self._prompted(messages), supervise)
+        return self.inner.render(self._add_prompt(messages), supervise)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self.inner.prompt(self._prompted(messages))
+        return self.inner.prompt(self._add_prompt(messages))
 
     def parse(self, tokens: Sequence[int]) -> Message:
         return self.inner.parse(tokens)
 
-    def _prompted(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def _add_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if not self.system_prompt or (messages and messages[0].get("role") == "system"):
             return list(messages)
         return [{"role": "system", "content": self.system_prompt}, *messages]

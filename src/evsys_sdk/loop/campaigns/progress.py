@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...history.filters import Filters, select
-from ...history.index import HistoryIndex
-from ...history.roots import experiment_roots
+from ...history.find import experiment_roots
+from ...history.index import Filters, HistoryIndex, select
 from ...history.summary import ExperimentSummary
 from .campaign import Admission, Campaign
 

@@ -28,7 +28,7 @@ from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
 from .personal import Pseudonyms
 from .reading import FORMATS, Counts, read_file
 from .rounds import read_rounds, rounds_file, taken_in
-from .store import LiveStore
+from .store import LiveStore, TraceStore
 from .trace import RewardRule, Trace
 
 _MOST_NAMES: Final = 20
@@ -127,9 +127,9 @@ def import_feedback(
     name: str, files: Sequence[Path], *, rules: Sequence[RewardRule] = (), keep_personal: bool = False
 ) -> FeedbackReport:
     """Add the feedback in files of JSONL, JSON or CSV to a store, each once."""
-    live = LiveStore(name, keep_personal=keep_personal)
-    if not live.store.file.is_file():
+    if not TraceStore(name).file.is_file():
         raise DataError(f"there are no traces in '{name}' that feedback could be about. Import them first.")
+    live = LiveStore(name, keep_personal=keep_personal)
     counts, given = Counts(), list[GivenFeedback]()
     for path in files:
         for number, record in read_file(path, counts.spoil):

@@ -78,7 +78,7 @@ class MlflowLogger(Callback):
         if self.cfg.mode == "disabled":
             return
         self._client = self._connect()
-        self._run_id = _stored_id(info.run_dir) if info.steps_done else ""
+        self._run_id = _read_id(info.run_dir) if info.steps_done else ""
         if self._run_id:
             self._post("runs/update", {"run_id": self._run_id, "status": "RUNNING"})
             return
@@ -201,7 +201,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_VALUE]
 
 
-def _stored_id(run_dir: Path) -> str:
+def _read_id(run_dir: Path) -> str:
     try:
         return str(json.loads((run_dir / _ID_FILE).read_text(encoding="utf-8"))["run_id"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -89,7 +89,7 @@ class PrintProgress(Callback):
     def on_run_end(self, result: RunResult) -> None:
         if self._display is not None:
             seconds = self._clock() - self._began
-            text = plain.closing(result, self._snapshot, seconds, self._control.stop_reason, self._display.arrow)
+            text = plain.describe_end(result, self._snapshot, seconds, self._control.stop_reason, self._display.arrow)
             self._display.end(result.status, text)
 
     def close(self) -> None:

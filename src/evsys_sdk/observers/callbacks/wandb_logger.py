@@ -127,7 +127,7 @@ class WandbLogger(Callback):
             tags=self.cfg.tags,
             notes=info.hypothesis,
             config=redact(jsonable(info.config)),
-            id=_stored_id(info.run_dir) or secrets.token_hex(4),
+            id=_read_id(info.run_dir) or secrets.token_hex(4),
             resume="allow" if self.cfg.mode == "online" else None,
             mode=self.cfg.mode,
             dir=str(info.run_dir),
@@ -151,7 +151,7 @@ def _project_name(experiment: str) -> str:
     return re.sub(r"[/\\#?%:]", "-", experiment)[:128]
 
 
-def _stored_id(run_dir: Path) -> str | None:
+def _read_id(run_dir: Path) -> str | None:
     """The W&B id that an earlier attempt at this run was logged under."""
     path = run_dir / _ID_FILE
     if not path.exists():

@@ -43,7 +43,7 @@ class MultiplexLogStore:
         self.cfg = MultiplexConfig(**params)
         self._children: dict[str, LogStore] = {}
         for spec in self.cfg.children:
-            label = _unused(spec.kind, self._children)
+            label = _choose_name(spec.kind, self._children)
             self._children[label] = _build(spec, self.cfg.log_dir, label)
         self.failures: dict[str, list[str]] = {label: [] for label in self._children}
         """What went wrong first, by child."""
@@ -104,7 +104,7 @@ def _build(spec: LogStoreSpec, log_dir: str | None, label: str) -> LogStore:
     return store(**params)
 
 
-def _unused(kind: str, taken: Mapping[str, object]) -> str:
+def _choose_name(kind: str, taken: Mapping[str, object]) -> str:
     """`jsonl`, and `jsonl-2` for a second child of the same kind."""
     names = [kind, *(f"{kind}-{number}" for number in range(2, len(taken) + 2))]
     return next(name for name in names if name not in taken)

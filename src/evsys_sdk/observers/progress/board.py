@@ -61,7 +61,7 @@ class Changes:
         for arm in status.arms:
             if arm.has_ended and arm.arm not in self._ended:
                 self._ended.add(arm.arm)
-                yield arm.state, arm.arm, _ending(arm)
+                yield arm.state, arm.arm, _outcome(arm)
             elif not arm.has_ended:
                 self._ended.discard(arm.arm)  # it is tried again
 
@@ -109,7 +109,7 @@ def arm_facts(arm: ArmStatus) -> list[str]:
     ]
 
 
-def _ending(arm: ArmStatus) -> str:
+def _outcome(arm: ArmStatus) -> str:
     steps = arm.step or 0
     facts = [f"{steps} step{'' if steps == 1 else 's'}", *arm_facts(arm)[2:]]
     if arm.error:
@@ -128,7 +128,7 @@ def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
             _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
         known = status.done
 
-    with _looking(path, look or StatusReader().read, show):
+    with _look_regularly(path, look or StatusReader().read, show):
         yield
 
 
@@ -161,7 +161,7 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
             live.update(Group(*lines), refresh=True)
 
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
-        with live, _looking(path, look or StatusReader().read, show):
+        with live, _look_regularly(path, look or StatusReader().read, show):
             yield
     if repeated.count:
         _write(f"({repeated.count} lines that several arms repeated word for word were shown once.)\n")
@@ -199,7 +199,7 @@ def _arm_line(arm: ArmStatus, label: int, width: int) -> Text:
 
 
 @contextmanager
-def _looking(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generator[None]:
+def _look_regularly(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generator[None]:
     """Look now and then, and once more at the end; a look that fails is made again."""
     over = threading.Event()
 

@@ -120,7 +120,7 @@ def eval_label(record: EvalRecord) -> str:
     return record.split if record.name == "" else f"{record.split}/{record.name}"
 
 
-def closing(result: RunResult, snapshot: Snapshot, seconds: float, stop_reason: str | None, arrow: str) -> str:
+def describe_end(result: RunResult, snapshot: Snapshot, seconds: float, stop_reason: str | None, arrow: str) -> str:
     """`200 steps in 0:35, loss 2.3100 -> 0.4120`, and why it ended if not by itself."""
     parts = [f"{snapshot.done} step{'' if snapshot.done == 1 else 's'} in {duration(seconds)}"]
     if math.isfinite(snapshot.first_value):

@@ -94,9 +94,9 @@ class ToolCall:
     @classmethod
     def of(cls, call: Any) -> ToolCall:
         """From OpenAI's form, where arguments are JSON text inside `function`, or from plain JSON."""
-        mapping = _mapping(call)
-        function = _mapping(mapping.get("function", mapping))
-        name, arguments = str(function.get("name", call)), _mapping(function.get("arguments", {}))
+        mapping = _read_mapping(call)
+        function = _read_mapping(mapping.get("function", mapping))
+        name, arguments = str(function.get("name", call)), _read_mapping(function.get("arguments", {}))
         return cls(name, arguments, mapping.get("id"))
 
 
@@ -122,7 +122,7 @@ def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _read_mapping(value: Any) -> dict[str, Any]:
     """A mapping, given as such or as JSON text; anything else is empty."""
     if isinstance(value, str):
         try:

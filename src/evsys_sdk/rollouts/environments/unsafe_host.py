@@ -121,7 +121,7 @@ class UnsafeHostEnvironment:
         self._stopped = True
         for running in tuple(self._running):
             running.kill()
-        while processes := _marked(self._mark):  # again, because one of them may just have started another
+        while processes := _find_marked(self._mark):  # again, because one of them may just have started another
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -149,7 +149,7 @@ class UnsafeHostEnvironment:
         return found
 
 
-def _marked(mark: str) -> list[int]:
+def _find_marked(mark: str) -> list[int]:
     """Processes that were started in this environment, also those that have left its process groups."""
     wanted = f"{_MARK}={mark}".encode()
     found: list[int] = []

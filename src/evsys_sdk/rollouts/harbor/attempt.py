@@ -74,7 +74,7 @@ _numbers = itertools.count()
 
 
 @contextlib.contextmanager
-def registered(attempt: Attempt) -> Generator[str]:
+def register_attempt(attempt: Attempt) -> Generator[str]:
     """Give an attempt a key for as long as its trial runs."""
     key = str(next(_numbers))
     _attempts[key] = attempt

@@ -23,7 +23,7 @@ from ...backends.future import Operation
 from ..engine import EngineLimits, LoopThread, RolloutRequest
 from ..policy import RecordingPolicy
 from ..rollout import Rollout
-from .attempt import Attempt, registered
+from .attempt import Attempt, register_attempt
 from .package import require_harbor
 from .task_folder import agent_limit, folder_of, has_own_tests, is_task_folder, refuse_containers
 
@@ -110,7 +110,7 @@ class HarborEngine:
                 agent_limit_s=min(self.limits.timeout_s, agent_limit(folder)),
                 tests_decide=has_own_tests(request.task),
             )
-            with registered(attempt) as key:
+            with register_attempt(attempt) as key:
                 result = await self._queue.submit(trial_config(attempt, key, name, self._root))
         except Exception as error:
             empty = Rollout(request.task.task_id, request.sample, "infra", None, list(recorder.turns))
@@ -161,7 +161,7 @@ def keep_artifacts(fetched: Path, request: RolloutRequest) -> dict[str, Any]:
         listed.append(entry)
     if len(files) > _MOST_FILES:
         listed.append({"path": f"and {len(files) - _MOST_FILES} more files", "problem": "too many to keep"})
-    listed += _missing(fetched / MANIFEST)
+    listed += _list_missing(fetched / MANIFEST)
     return {"artifacts": listed} if listed else {}
 
 
@@ -173,7 +173,7 @@ def _folder_for(request: RolloutRequest) -> Path | None:
     return request.artifacts_dir / f"{task}-{unique}" / str(request.sample)
 
 
-def _missing(manifest: Path) -> list[dict[str, Any]]:
+def _list_missing(manifest: Path) -> list[dict[str, Any]]:
     """Artifacts that the task declares and that could not be fetched: said, not left out."""
     try:
         entries: list[dict[str, Any]] = json.loads(manifest.read_text("utf-8"))

@@ -45,7 +45,7 @@ async def check_promises() -> list[Promise]:
     """Everything in the order in which it matters; what is missing says what to do."""
     if sys.platform != "linux":
         return [Promise("system", False, sys.platform, not_installed("bwrap"))]
-    return [_kernel(), _bwrap(), _user_namespaces(), _filter(), _yama(), _control_group(), *(await _tried_out())]
+    return [_kernel(), _bwrap(), _user_namespaces(), _filter(), _yama(), _control_group(), *(await _try_out())]
 
 
 def _kernel() -> Promise:
@@ -99,7 +99,7 @@ def _control_group() -> Promise:
     return Promise("control group", True if group else None, "can be made" if group else "cannot be made", meaning)
 
 
-async def _tried_out() -> list[Promise]:
+async def _try_out() -> list[Promise]:
     try:
         async with running(BwrapEnvironment(memory_mb=64, disk_mb=8)) as sandbox:
             await sandbox.exec("setsid -f sleep 3600")

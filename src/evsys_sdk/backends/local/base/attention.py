@@ -231,7 +231,7 @@ class VarlenIndex:
         assert keys is not None
         return VarlenIndex(queries, keys, self.longest_query, self.longest_key, *others)
 
-    def gathered(self, rows: Tensor) -> Tensor:
+    def gather_rows(self, rows: Tensor) -> Tensor:
         """Keys or values of all segments one after another."""
         if self.gather is None:
             return rows
@@ -246,7 +246,7 @@ def varlen_rows(query: Tensor, key: Tensor, value: Tensor, index: VarlenIndex, t
     """Attention of (tokens, heads, width) on a GPU."""
     varlen = _varlen()
     assert varlen is not None
-    return varlen(query, index.gathered(key), index.gathered(value), index, traits)
+    return varlen(query, index.gather_rows(key), index.gather_rows(value), index, traits)
 
 
 def has_varlen() -> bool:

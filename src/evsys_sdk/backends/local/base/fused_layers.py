@@ -21,7 +21,7 @@ from .lora import Change
 from .products import Product, can_pack
 
 
-def prepared_layers(base: Base, changes: Mapping[str, Change]) -> list[Layer]:
+def prepare_layers(base: Base, changes: Mapping[str, Change]) -> list[Layer]:
     """The weights of all layers in the form that a fused step wants."""
     size = sum(linear.weight.numel() * linear.weight.element_size() for linear in base.switch.layers.values())
     pack = can_pack(base.device, base.key.dtype, size)

@@ -55,7 +55,7 @@ class _Family:
 def pack(sequences: Sequence[Ints], *, budget: int, share: bool = True) -> list[MicroBatch]:
     """All sequences in rows of at most `budget` tokens; a longer sequence has a row of its own."""
     lengths = [len(sequence) for sequence in sequences]
-    families = [part for family in _families(sequences, share) for part in _fitting(family, lengths, budget)]
+    families = [part for family in _families(sequences, share) for part in _split_family(family, lengths, budget)]
     return [_row(sequences, families_of_row) for families_of_row in _bins(families, lengths, budget)]
 
 
@@ -99,7 +99,7 @@ def common_start(one: Ints, other: Ints) -> int:
     return int(differs.argmax()) if differs.any() else shorter
 
 
-def _fitting(family: _Family, lengths: Sequence[int], budget: int) -> list[_Family]:
+def _split_family(family: _Family, lengths: Sequence[int], budget: int) -> list[_Family]:
     """A family that is too large for a row, in several."""
     parts: list[_Family] = []
     members: list[int] = []

@@ -119,7 +119,7 @@ def _first_difference(base: Base) -> str | None:
         return "it computes nothing by attention, so sequences that are packed into one row would not be kept apart"
     if (reason := _wrong_window(base, seen)) is not None:
         return reason
-    return _packing_differs(base, texts, own) or _decoding_differs(base, texts, own)
+    return _compare_packing(base, texts, own) or _compare_decoding(base, texts, own)
 
 
 def _texts(base: Base) -> list[Tensor]:
@@ -130,7 +130,7 @@ def _texts(base: Base) -> list[Tensor]:
     return [(text % base.vocab_size).to(base.device) for text in (first, second, third)]
 
 
-def _packing_differs(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
+def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
     """Read all texts from one row, and once more behind another text than before."""
     one, two, other = texts
     prefix = min(_PREFIX, len(one) - 1)
@@ -161,7 +161,7 @@ def _laid_out(other: Tensor, one: Tensor, two: Tensor, prefix: int) -> list[Tens
     return [other, one[:prefix], one[prefix:], two[prefix:]]
 
 
-def _decoding_differs(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
+def _compare_decoding(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
     """Read most of each text as a prompt and the rest token by token."""
     from ..sampling.decoding import Decoder
 

@@ -61,6 +61,7 @@ def _draw(
     heat = tl.where(greedy, 1.0, heat)
     masses = tl.load(heated + here, mask=inside, other=0.0) * tl.exp((high - most) / heat)
     # Where the distribution function reaches the random number: first among the parts, then inside one.
+    # In float64: near 1, a running sum in float32 no longer changes by a token of small probability.
     ends = tl.cumsum(masses.to(tl.float64), 0)
     wanted = tl.load(uniform + row) * tl.max(ends, 0)
     part = tl.minimum(tl.sum((ends <= wanted).to(tl.int32), 0), parts - 1)

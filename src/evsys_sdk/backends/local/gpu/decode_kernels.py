@@ -24,6 +24,7 @@ _PROGRAMS = 128
 """How many programs a product is to be divided among, about one for each processor."""
 
 
+# Triton compiles again when an integer becomes 1 or a multiple of 16, and these two change while texts are sampled.
 @triton.jit(do_not_specialize=["M", "blocks"])
 def _product(
     x,
@@ -54,49 +55,70 @@ def _product(
     block, rows_at, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = rows_at * ROWS + tl.arange(0, ROWS)
     column = block * COLUMNS + tl.arange(0, COLUMNS)
-    here, there = (row < M)[:, None], (column < N)[:, None]
+    in_rows, in_columns = (row < M)[:, None], (column < N)[:, None]
     from_x = x + row[:, None] * K
-    from_weight = weight + column[:, None].to(tl.int64) * K
+    from_weight = weight + column[:, None].to(tl.int64) * K  # large matrices have more than 2^31 numbers
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     other = tl.zeros([ROWS, COLUMNS], tl.float32)
+    # RMS norm is a factor for each row, so it commutes with the product and is applied to the sums at the end.
     if NORM:
-        some = tl.zeros([ROWS], tl.float32)
+        squared = tl.zeros([ROWS], tl.float32)
         for start in range(0, blocks, 32):
             at = start + tl.arange(0, 32)[None, :]
-            some += tl.sum(tl.load(squares + at * M + row[:, None], mask=here & (at < blocks), other=0.0), 1)
-        factors = (1.0 / tl.sqrt(some / K + eps))[:, None]
+            squared += tl.sum(tl.load(squares + at * M + row[:, None], mask=in_rows & (at < blocks), other=0.0), 1)
+        factors = (1.0 / tl.sqrt(squared / K + eps))[:, None]
+    # Split-K: each piece is a whole number of steps, so that only the last one has to look where K ends.
     length = tl.cdiv(tl.cdiv(K, SPLIT), DEPTH) * DEPTH
     for start in range(piece * length, tl.minimum((piece + 1) * length, K), DEPTH):
         at = start + tl.arange(0, DEPTH)[None, :]
         inside = at < K
-        value = tl.load(from_x + at, mask=here & inside, other=0.0)
-        factor = tl.load(from_weight + at, mask=there & inside, other=0.0)
+        value = tl.load(from_x + at, mask=in_rows & inside, other=0.0)
+        factor = tl.load(from_weight + at, mask=in_columns & inside, other=0.0)
         total = tl.dot(value, tl.trans(factor), total)
         if GATE:
-            second = tl.load(from_weight + N * K + at, mask=there & inside, other=0.0)
+            second = tl.load(from_weight + N * K + at, mask=in_columns & inside, other=0.0)
             other = tl.dot(value, tl.trans(second), other)
     if NORM:
         total *= factors
         other *= factors
     if GATE:
         total = total * tl.sigmoid(total) * other
-    to = row[:, None] * N + column[None, :]
-    written = here & (column < N)[None, :]
+    target = row[:, None] * N + column[None, :]
+    written = in_rows & (column < N)[None, :]
     if SPLIT > 1:
-        tl.store(parts + piece * M * N + to, total, mask=written)
-        tl.debug_barrier()
+        tl.store(parts + piece * M * N + target, total, mask=written)
+        tl.debug_barrier()  # every thread of this program has stored its part before the program counts as arrived
         place = arrived + rows_at * tl.num_programs(0) + block
         before = tl.atomic_add(place, 1, sem="acq_rel")
+        # Whoever comes last adds all parts up from the first to the last: sums in the order of arrival would make the
+        # same step give other bits from run to run. The parts bypass L1 (.cg), which may hold what was there before.
         if before == SPLIT - 1:
             total = tl.zeros([ROWS, COLUMNS], tl.float32)
             for number in range(SPLIT):
-                total += tl.load(parts + number * M * N + to, mask=written, other=0.0, cache_modifier=".cg")
+                total += tl.load(parts + number * M * N + target, mask=written, other=0.0, cache_modifier=".cg")
             _finish(
-                total, bias, onto, found, gain, normed, new_squares, row, column, M, N, block, to, written, BIAS, ONTO
+                total,
+                bias,
+                onto,
+                found,
+                gain,
+                normed,
+                new_squares,
+                row,
+                column,
+                M,
+                N,
+                block,
+                target,
+                written,
+                BIAS,
+                ONTO,
             )
-            tl.store(place, 0)
+            tl.store(place, 0)  # for the next product: captured graphs never clear it
     else:
-        _finish(total, bias, onto, found, gain, normed, new_squares, row, column, M, N, block, to, written, BIAS, ONTO)
+        _finish(
+            total, bias, onto, found, gain, normed, new_squares, row, column, M, N, block, target, written, BIAS, ONTO
+        )
 
 
 @triton.jit
@@ -113,7 +135,7 @@ def _finish(
     M,
     N,
     block,
-    to,
+    target,
     written,
     BIAS: tl.constexpr,
     ONTO: tl.constexpr,
@@ -121,14 +143,15 @@ def _finish(
     if BIAS:
         total += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
     if ONTO:
-        total += tl.load(onto + to, mask=written, other=0.0).to(tl.float32)
+        total += tl.load(onto + target, mask=written, other=0.0).to(tl.float32)
+    # The sums of squares are those of what is stored, not of what was computed: the norm must see the rounded states.
     rounded = total.to(found.dtype.element_ty)
-    tl.store(found + to, rounded, mask=written)
+    tl.store(found + target, rounded, mask=written)
     if ONTO:
         # What the next norm wants of it: the sums of its squares, and its product with the weights of the norm.
         wide = tl.where(written, rounded.to(tl.float32), 0.0)
         factor = tl.load(gain + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
-        tl.store(normed + to, (wide * factor).to(normed.dtype.element_ty), mask=written)
+        tl.store(normed + target, (wide * factor).to(normed.dtype.element_ty), mask=written)
         tl.store(new_squares + block * M + row, tl.sum(wide * wide, 1), mask=row < M)
 
 

@@ -30,7 +30,7 @@ from .kernels import Gate, Norm
 
 
 @triton.jit
-def _turned(start, weight, cosine, sine, column, partner, mask, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
+def _norm_and_rotate(start, weight, cosine, sine, column, partner, mask, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
     """Some heads, normed and rotated; `sine` has the sign that goes with the other half."""
     value = tl.load(start + column, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(start + partner, mask=mask, other=0.0).to(tl.float32)
@@ -46,6 +46,7 @@ def _more(query, keys, values, block, seen, scale, most, total, mixed):
     """The running softmax after a block of keys."""
     key = tl.load(keys + block, mask=seen[:, None], other=0.0)
     score = tl.where(seen[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+    # Online softmax: what was summed so far is rescaled whenever a larger score comes, so nothing can overflow.
     highest = tl.maximum(most, tl.max(score, 1))
     weight = tl.exp(score - highest[:, None])
     kept = tl.exp(most - highest)
@@ -86,13 +87,16 @@ def _attend(
     partner = (column + half) % WIDTH
     cosine = tl.load(cos + slot * WIDTH + column).to(tl.float32)
     sine = tl.load(sin + slot * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
+    # All queries of one key head go through one program, so that its keys and values are read once for the whole group.
     token = qkv + slot * (GROUP + 2) * K * WIDTH
     own = (row < GROUP)[:, None]
     start = token + (head * GROUP + row)[:, None] * WIDTH
-    query = _turned(start, q_weight, cosine, sine, column, partner, own, eps, NORM, WIDTH).to(keys.dtype.element_ty)
+    query = _norm_and_rotate(start, q_weight, cosine, sine, column, partner, own, eps, NORM, WIDTH).to(
+        keys.dtype.element_ty
+    )
     one = tl.arange(0, 1)[:, None]
     start = token + (GROUP * K + head + one) * WIDTH
-    new_key = _turned(start, k_weight, cosine, sine, column, partner, one == 0, eps, NORM, WIDTH)
+    new_key = _norm_and_rotate(start, k_weight, cosine, sine, column, partner, one == 0, eps, NORM, WIDTH)
     new_key = new_key.to(keys.dtype.element_ty)
     new_value = tl.load(token + ((GROUP + 1) * K + head) * WIDTH + column)
     cache = slot * slot_stride + head * head_stride
@@ -147,13 +151,13 @@ def attend(
         found,
         width**-0.5 if traits.scale is None else traits.scale,
         0.0 if norms is None else norms[0].variance_epsilon,
-        traits.window or 1 << 30,
+        traits.window or 1 << 30,  # no window: longer than any text
         keys.stride(0),
         keys.stride(1),
         K,
         NORM=norms is not None,
         GROUP=group,
-        ROWS=max(16, triton.next_power_of_2(group)),
+        ROWS=max(16, triton.next_power_of_2(group)),  # `tl.dot` takes no fewer than 16
         WIDTH=width,
         BLOCK=keys_at_once,
         num_warps=warps,

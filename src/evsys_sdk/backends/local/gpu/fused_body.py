@@ -23,10 +23,10 @@ from ....log import get_logger
 from .. import memory
 from ..base.attention import PackedLayout, Segment, Traits, has_varlen
 from ..base.families import FUSED
-from ..base.fused_layers import Layer, prepared_layers
+from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change, LoRAPart
-from ..training.recompute import recomputing, run_again
+from ..training.recompute import recompute_layers, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
 """(layer, which of its products, rows, what the result is added to)"""
@@ -48,15 +48,15 @@ def hidden_of(
     """The last hidden state of each token of a row, with these changes of the base."""
     layers = gpu_layers(base) if _can_be_fused(changes) else None
     if layers is not None:
-        return run_body(base, layers, adapted(changes), tokens, positions, layout.attend_rows, recompute=recompute)
-    with base.switch.using(changes), recomputing(base, changes) if recompute else contextlib.nullcontext():
+        return run_body(base, layers, add_adapter(changes), tokens, positions, layout.attend_rows, recompute=recompute)
+    with base.switch.using(changes), recompute_layers(base, changes) if recompute else contextlib.nullcontext():
         return base.hidden(tokens, positions, layout)
 
 
 def gpu_layers(base: Base) -> Sequence[Layer] | None:
     """The layers as the fused body wants them; None where the model's own modules have to do."""
     if base.gpu_layers is None:
-        base.gpu_layers = _tried_out(base)
+        base.gpu_layers = _try_out(base)
     return base.gpu_layers or None
 
 
@@ -77,11 +77,11 @@ def run_body(
     x = body.embed_tokens(tokens)
     cos, sin = (part[0].contiguous() for part in body.rotary_emb(x[None], position_ids=positions[None]))
     for layer in layers:
-        x = (run_again if recompute else _called)(_run_layer, layer, linear, attend, x, cos, sin)
+        x = (run_again if recompute else _call)(_run_layer, layer, linear, attend, x, cos, sin)
     return Norm.apply(x, body.norm.weight, body.norm.variance_epsilon)[0]
 
 
-def _called(function: Callable[..., Tensor], *args: Any) -> Tensor:
+def _call(function: Callable[..., Tensor], *args: Any) -> Tensor:
     return function(*args)
 
 
@@ -109,7 +109,7 @@ def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
     return found if product.bias is None else found + product.bias
 
 
-def adapted(changes: Mapping[str, Change]) -> Linear:
+def add_adapter(changes: Mapping[str, Change]) -> Linear:
     """Products to which an adapter adds its part."""
 
     def linear(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
@@ -147,7 +147,7 @@ class _AddLoRAs(torch.autograd.Function):
         rows: Any,
         *matrices: Tensor,
     ) -> Tensor:
-        a, b = _joined(matrices, rows, len(weight), x.dtype)
+        a, b = _join(matrices, rows, len(weight), x.dtype)
         low = x @ a.T
         if onto is None:
             y = F.linear(x, weight, bias)
@@ -177,7 +177,7 @@ class _AddLoRAs(torch.autograd.Function):
         return grad_x, grad if ctx.has_onto else None, None, None, None, None, *found
 
 
-def _joined(matrices: Sequence[Tensor], rows: Any, height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _join(matrices: Sequence[Tensor], rows: Any, height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if len(rows) == 1 and rows[0] == (0, height):
         return matrices[0].to(dtype), matrices[1].to(dtype)
     a = torch.cat(matrices[0::2]).to(dtype)
@@ -192,7 +192,7 @@ def _can_be_fused(changes: Mapping[str, Change]) -> bool:
     return all(isinstance(change, LoRAPart) and not change.dropout for change in changes.values())
 
 
-def _tried_out(base: Base) -> Sequence[Layer] | bool:
+def _try_out(base: Base) -> Sequence[Layer] | bool:
     """The layers, if the fused body gives what the model's own modules give."""
     if base.device.type != "cuda" or base.key.dtype != torch.bfloat16 or type(base.model).__name__ not in FUSED:
         return False
@@ -202,7 +202,7 @@ def _tried_out(base: Base) -> Sequence[Layer] | bool:
         return False
     try:
         with torch.inference_mode(False):  # they are trained through
-            layers = prepared_layers(base, {})
+            layers = prepare_layers(base, {})
         gap = _gap(base, layers)
     except Exception as error:
         if memory.is_out_of_memory(error):

@@ -274,7 +274,7 @@ class GraphDecoder(Decoder):
         """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
         numbers = np.zeros((_INPUTS, len(tokens)))
         numbers[:2] = tokens, positions
-        graph = self._replayed(numbers)
+        graph = self._replay(numbers)
         return graph.logits[: len(tokens)].float()
 
     @torch.inference_mode()
@@ -283,18 +283,18 @@ class GraphDecoder(Decoder):
         ahead, self._ahead = self._ahead, None
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
-            self._prompts = _shared_prompts(lanes)
+            self._prompts = _find_shared_prompts(lanes)
         if any(is_truncated(lane.request.params) for lane in lanes):
-            graph = self._replayed(self._inputs_of(lanes, ahead=0))
+            graph = self._replay(self._inputs_of(lanes, ahead=0))
             advance(lanes, graph.logits[: len(lanes)].float())
             return
         count = _tokens_of(lanes)
         if ahead is not None and ahead[0] == count:
             now = ahead[1]
         else:
-            now = _Launched(self._replayed(self._inputs_of(lanes, ahead=0)))
+            now = _Launched(self._replay(self._inputs_of(lanes, ahead=0)))
         if self._quiet >= _QUIET_STEPS and all(lane.left > 1 for lane in lanes):
-            following = self._replayed(self._inputs_of(lanes, ahead=1), after=now.graph)
+            following = self._replay(self._inputs_of(lanes, ahead=1), after=now.graph)
             self._ahead = (count + len(lanes), _Launched(following))
         for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
@@ -306,7 +306,7 @@ class GraphDecoder(Decoder):
         self._space.clear()
 
     @torch.inference_mode()
-    def _replayed(self, numbers: Any, *, after: StepGraph | None = None) -> StepGraph:
+    def _replay(self, numbers: Any, *, after: StepGraph | None = None) -> StepGraph:
         """The graph after a step with these inputs; tokens are those that another step has just chosen, if given."""
         slots = _size_for(numbers.shape[1])
         inputs = np.zeros((_INPUTS, slots))
@@ -339,7 +339,7 @@ def _plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) ->
     return plain(layer, which, x, None) if onto is None else add_product(onto, x, getattr(layer, which))
 
 
-def _shared_prompts(lanes: Sequence[Lane]) -> Any:
+def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
     """(2, lanes): the first slot with the same prompt, and the length of that.
 
     A prompt that nobody shares is its own: attention is then divided in the same way, and rounds in the same way.

@@ -42,6 +42,7 @@ def _norm_backward(grad, straight, x, weight, scales, found, width, STRAIGHT: tl
     weighted = tl.load(grad + here, mask=inside, other=0.0).to(tl.float32)
     weighted *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.load(scales + row)
+    # y = x * s(x) with s = (mean x^2 + eps)^-1/2, so dx = g * s - x * (g . x) * s^3 / width.
     along = tl.sum(weighted * value, 0) * scale * scale * scale / width
     total = weighted * scale - value * along
     if STRAIGHT:
@@ -118,12 +119,14 @@ def _heads_backward(
     turn = token * width + column
     cos_1, cos_2 = tl.load(cos + turn).to(tl.float32), tl.load(cos + turn + HALF).to(tl.float32)
     sin_1, sin_2 = tl.load(sin + turn).to(tl.float32), tl.load(sin + turn + HALF).to(tl.float32)
+    # The transpose of the rotation; first the rotation is undone, then the norm.
     back_1 = grad_1 * cos_1 + grad_2 * sin_2
     back_2 = grad_2 * cos_2 - grad_1 * sin_1
     if NORM:
         turned = is_q | is_k
         first = tl.load(qkv + here, mask=turned, other=0.0).to(tl.float32)
         second = tl.load(qkv + here + HALF, mask=turned, other=0.0).to(tl.float32)
+        # Found again rather than kept: the heads are read here anyway.
         scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / width + eps)[:, None]
         back_1 *= tl.where(is_q, tl.load(q_weight + column), tl.load(k_weight + column)).to(tl.float32)
         back_2 *= tl.where(is_q, tl.load(q_weight + HALF + column), tl.load(k_weight + HALF + column)).to(tl.float32)
@@ -156,6 +159,7 @@ def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
     up = tl.load(both + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
     slope = tl.load(grad + row * width + at, mask=inside, other=0.0).to(tl.float32)
     open_ = tl.sigmoid(gate)
+    # d silu(g) / dg = sigmoid(g) * (1 + g * (1 - sigmoid(g)))
     to_gate = slope * up * open_ * (1.0 + gate * (1.0 - open_))
     tl.store(found + row * 2 * width + at, to_gate.to(found.dtype.element_ty), mask=inside)
     tl.store(found + row * 2 * width + width + at, (slope * gate * open_).to(found.dtype.element_ty), mask=inside)

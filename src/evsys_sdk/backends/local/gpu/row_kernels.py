@@ -23,6 +23,7 @@ def _sum_rows(grad, order, ends, found, width, BLOCK: tl.constexpr):
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     total = tl.zeros([BLOCK], tl.float32)
+    # No atomic additions: their order, and with it the last bits of the gradient, would change from run to run.
     for number in range(tl.load(ends + row), tl.load(ends + row + 1)):
         place = tl.load(order + number).to(tl.int64)
         total += tl.load(grad + place * width + at, mask=inside, other=0.0).to(tl.float32)
@@ -60,6 +61,7 @@ def _store(
 def _softmax(logits, totals, width, FOUND: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
+    # One running maximum per column of the block instead of one per row: no reduction inside the loop.
     most = tl.full([BLOCK], float("-inf"), tl.float32)
     mass = tl.zeros([BLOCK], tl.float32)
     for start in range(0, width, BLOCK):
@@ -95,6 +97,7 @@ def _merge(
         of_a = tl.load(
             a + at[:, None] * width + column[None, :], mask=(at < RANK)[:, None] & (column < width)[None, :], other=0.0
         )
+        # Not in TF32: merged weights are to be those that were trained.
         total = tl.dot(of_b, of_a, total, input_precision="ieee")
     inside = (row < height)[:, None] & (column < width)[None, :]
     here = row[:, None].to(tl.int64) * width + column[None, :]

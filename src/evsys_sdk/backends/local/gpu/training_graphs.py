@@ -22,7 +22,7 @@ from ..base.attention import Segment, Traits, VarlenIndex, varlen_rows
 from ..base.loading import Base
 from ..base.lora import Adapter
 from ..base.packing import MicroBatch
-from .fused_body import adapted, gpu_layers, run_body
+from .fused_body import add_adapter, gpu_layers, run_body
 
 _MOST_WORK = 1.2e13
 """Parameters times tokens; above, the GPU is busy anyway."""
@@ -159,7 +159,7 @@ class PassGraph:
         def attend(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> Tensor:
             return varlen_rows(q, k, v, index, traits)
 
-        return run_body(base, layers, adapted(adapter.parts()), tokens, positions, attend)
+        return run_body(base, layers, add_adapter(adapter.parts()), tokens, positions, attend)
 
 
 def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
@@ -170,16 +170,16 @@ def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
     positions[count:] = np.arange(shape.tokens - count)
     segments = [*batch.segments, Segment(count, shape.tokens - count)]
     index = VarlenIndex.of(segments, shape.tokens)
-    found = [tokens, positions, _filled(index.queries, shape.segments + 1)]
+    found = [tokens, positions, _fill(index.queries, shape.segments + 1)]
     if shape.keys:
         # What lies behind the last key is nobody's: neither read, nor part of any gradient.
         assert index.gather is not None
-        found += [_filled(index.keys, shape.segments + 1), _filled(index.gather, shape.keys, 0)]
-        found += [_filled(index.order, shape.keys, 0), index.ends]
+        found += [_fill(index.keys, shape.segments + 1), _fill(index.gather, shape.keys, 0)]
+        found += [_fill(index.order, shape.keys, 0), index.ends]
     return [np.asarray(part) for part in found]
 
 
-def _filled(numbers: Any, count: int, filling: int | None = None) -> Any:
+def _fill(numbers: Any, count: int, filling: int | None = None) -> Any:
     """As many numbers as wanted; further ones are like the last, or like the filling."""
     found = np.full(count, numbers[-1] if filling is None else filling, np.asarray(numbers).dtype)
     found[: len(numbers)] = numbers

@@ -141,7 +141,7 @@ class Batch:
             if count > 1 and count * longest > self._limits.cached_tokens:
                 break
             if prompt not in known and prompt not in self._after_prompt:
-                found = self._known_of(lane)
+                found = self._find_known(lane)
                 reading += len(prompt) - max(found.length, new.closest(text)[0])
                 if joining and reading > self._limits.tokens_at_once:
                     break
@@ -150,7 +150,7 @@ class Batch:
             joining.append(self.waiting.popleft())
         return known
 
-    def _known_of(self, lane: Lane) -> _Known:
+    def _find_known(self, lane: Lane) -> _Known:
         text = lane.request.text
         remembered = Found() if self._remembered is None else self._remembered.find(text)
         if self._remembered is not None and remembered.length == len(text):

@@ -54,7 +54,7 @@ class KeyValueCache:
         new_slots = slots if slots <= self.slots else max(slots, self.slots * 2)
         new_length = length + _GROWTH if length <= self.length else max(length + _GROWTH, self.length * 5 // 4)
         grown = {
-            number: (_grown(key, new_slots, new_length), _grown(value, new_slots, new_length))
+            number: (_grow(key, new_slots, new_length), _grow(value, new_slots, new_length))
             for number, (key, value) in self.layers.items()
         }
         self.layers, self.slots, self.length = grown, new_slots, new_length
@@ -100,7 +100,7 @@ class KeyValueCache:
         self.layers, self.slots, self.length = {}, 0, 0
 
 
-def _grown(tensor: Tensor, slots: int, length: int) -> Tensor:
+def _grow(tensor: Tensor, slots: int, length: int) -> Tensor:
     grown = tensor.new_zeros(slots, tensor.shape[1], length, tensor.shape[3])
     slots, length = min(slots, tensor.shape[0]), min(length, tensor.shape[2])
     grown[:slots, :, :length] = tensor[:slots, :, :length]

@@ -20,7 +20,7 @@ from ....log import get_logger
 from .. import memory
 from ..base.attention import PackedLayout
 from ..base.families import FUSED
-from ..base.fused_layers import Layer, prepared_layers
+from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change
 from ..gpu.graph_decoding import graph_decoder
@@ -39,7 +39,7 @@ def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
     if separate or not _can_fuse(base):
         return Decoder(base, changes)
     if snapshot.prepared is None:
-        snapshot.prepared = prepared_layers(base, changes)
+        snapshot.prepared = prepare_layers(base, changes)
     return FusedDecoder(base, changes, snapshot.prepared)
 
 
@@ -66,7 +66,7 @@ class FusedDecoder(Decoder):
             q, k, v = qkv.split(layer.sizes, dim=1)
             if hasattr(layer.attention, "q_norm"):
                 q, k = _norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)
-            q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
             found = layout.attend(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), layer.traits)
             x = x + layer.output(found.transpose(0, 1).reshape(len(x), -1))
             gate, up = layer.gate_up(_norm(x, layer.before_gate)).chunk(2, dim=-1)
@@ -78,7 +78,7 @@ def _norm(x: Tensor, module: Any) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
@@ -95,8 +95,8 @@ def _agrees(base: Base) -> bool:
     if not isinstance(base.body, nn.Module) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
     try:
-        plain, fused = Decoder(base, {}), FusedDecoder(base, {}, prepared_layers(base, {}))
-        gap = float((_tried(plain) - _tried(fused)).abs().max())
+        plain, fused = Decoder(base, {}), FusedDecoder(base, {}, prepare_layers(base, {}))
+        gap = float((_try(plain) - _try(fused)).abs().max())
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         if memory.is_out_of_memory(error):
             raise
@@ -110,7 +110,7 @@ def _agrees(base: Base) -> bool:
     return True
 
 
-def _tried(decoder: Decoder) -> Tensor:
+def _try(decoder: Decoder) -> Tensor:
     decoder.cache.reserve(2, 16)
     decoder.prefill([[1, 2, 3], [3, 2]], [0, 1])
     return decoder.step([4, 5], [3, 2]).log_softmax(dim=-1)

@@ -172,7 +172,7 @@ def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) 
     if bool(greedy.all()):
         return best
     below = logprobs - logprobs.amax(dim=1, keepdim=True)  # first: a tiny temperature would make all of them infinite
-    scaled = _truncated(below / torch.where(greedy, 1.0, temperature)[:, None], params)
+    scaled = _truncate(below / torch.where(greedy, 1.0, temperature)[:, None], params)
     return torch.where(greedy, best, _inverse(scaled.exp_(), uniform.to(scaled.device)))
 
 
@@ -204,7 +204,7 @@ def is_truncated(params: SamplingParams) -> bool:
     return params.top_k != -1 or params.top_p < 1
 
 
-def _truncated(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+def _truncate(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Minus infinity for the tokens that top_k and top_p leave out."""
     for row, p in enumerate(params):
         if not is_truncated(p):

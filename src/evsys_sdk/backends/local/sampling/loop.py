@@ -119,7 +119,7 @@ class _Serving:
         with queue.changed:
             if idle and not queue.sampling and not queue.scoring and not queue.closed:
                 queue.changed.wait()
-                queue.changed.wait(_GRACE_S)
+                queue.changed.wait(_GRACE_S)  # a group of samples arrives one by one, and should start as one batch
             return not queue.closed
 
     def _admit(self) -> None:

@@ -92,6 +92,7 @@ class PrefixCache:
                 return
             taken = cache.take(slot, known, len(text))
             parent, common = path[-1] if path else (self._root, 0)
+            # A text that leaves a stretch in its middle: the stretch ends there, and both ways on begin at its end.
             if common < len(parent.tokens):
                 before = path[-2][0] if len(path) > 1 else self._root
                 parent = before.children[int(parent.tokens[0])] = _split(parent, common, cache)

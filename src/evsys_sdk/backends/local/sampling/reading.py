@@ -138,13 +138,13 @@ class PromptLayout(PackedLayout):
         if not self._reading.knows:
             return super().attend_rows(query, key, value, traits)
         if self._seen is None:
-            self._seen = self._known_rows(len(key), key.device)
+            self._seen = self._lay_out_known(len(key), key.device)
         layout, slot, position = self._seen
         key = torch.cat([key, keys[slot, :, position]])
         value = torch.cat([value, values[slot, :, position]])
         return layout.attend_rows(query, key, value, traits)
 
-    def _known_rows(self, end: int, device: torch.device) -> tuple[PackedLayout, Tensor, Tensor]:
+    def _lay_out_known(self, end: int, device: torch.device) -> tuple[PackedLayout, Tensor, Tensor]:
         """A layout for a row behind which lies what each segment sees of its slot, and where that comes from."""
         segments: list[Segment] = []
         slots: list[Tensor] = []

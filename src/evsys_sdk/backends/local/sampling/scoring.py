@@ -35,7 +35,7 @@ class ScoreRequest:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def nothing(self) -> Any:
+    def empty_answer(self) -> Any:
         """The answer for a text of which nothing can be scored, and what is filled in for longer ones."""
         if not self.k:
             return np.full(len(self.tokens), np.nan, np.float32)
@@ -48,7 +48,7 @@ def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, t
     try:
         for request in requests:
             if len(request.tokens) < 2:
-                request.future.set_result(request.nothing())
+                request.future.set_result(request.empty_answer())
         left = [request for request in requests if len(request.tokens) > 1]
         sequences = [request.tokens[:-1] for request in left]
         rows = packing.pack(sequences, budget=tokens_at_once) if left else []
@@ -83,7 +83,7 @@ def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, reques
 
 
 def _answer(base: Base, request: ScoreRequest, hidden: torch.Tensor) -> Any:
-    answer = request.nothing()
+    answer = request.empty_answer()
     if request.k:
         tokens, logprobs = base.head.best(hidden, request.k)
         answer.tokens[1:], answer.logprobs[1:] = tokens.cpu().numpy(), logprobs.cpu().numpy()

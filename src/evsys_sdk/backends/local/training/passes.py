@@ -34,7 +34,7 @@ from ..base.turns import Clock
 from ..gpu.fused_body import hidden_of
 from ..gpu.training_graphs import PassGraph, TrainingGraphs
 from .optimizer import AdapterOptimizer
-from .recompute import repeated_layers
+from .recompute import find_layers
 
 _WORTH_CHECKING = 1 << 29
 _SURE = 0.8
@@ -134,7 +134,7 @@ class TrainingState:
     def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Add the gradient of a loss that is a sum over data; only targets that count are scored."""
         with self.clock:
-            run = _Run(self, data, [_counted(datum) for datum in data])
+            run = _Run(self, data, [_mask(datum) for datum in data])
             run.read(lambda members, logprobs: loss([data[member] for member in members], logprobs)[2])
             output = run.output(loss)
             run.commit()
@@ -198,7 +198,7 @@ class TrainingState:
         start = self.fitting.recompute_from
         if self.settings.recompute == "never" or (start is not None and start <= tokens):
             return False
-        if not repeated_layers(self.base.body):
+        if not find_layers(self.base.body):
             return False
         if start is None:
             get_logger(__name__).warning(
@@ -389,7 +389,7 @@ def _all(datum: Datum) -> Mask:
     return np.ones(datum.target_tokens.shape, bool)
 
 
-def _counted(datum: Datum) -> Mask:
+def _mask(datum: Datum) -> Mask:
     """Targets that a named loss looks at."""
     counted = datum.weights != 0
     return counted if datum.advantages is None else counted | (datum.advantages != 0)

@@ -40,12 +40,12 @@ def run_again(function: Callable[..., Any], *args: Any, again: Again = contextli
 
 
 @contextlib.contextmanager
-def recomputing(base: Base, changes: Mapping[str, Change]) -> Generator[None]:
+def recompute_layers(base: Base, changes: Mapping[str, Change]) -> Generator[None]:
     """Run the layers of a base in this way for the length of a block. The backward pass may come after it."""
-    layers = repeated_layers(base.body)
+    layers = find_layers(base.body)
     own = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
-        layer.forward = functools.partial(_recomputed, base.switch, changes, layer.forward)
+        layer.forward = functools.partial(_recompute, base.switch, changes, layer.forward)
     try:
         yield
     finally:
@@ -56,14 +56,14 @@ def recomputing(base: Base, changes: Mapping[str, Change]) -> Generator[None]:
                 layer.forward = forward
 
 
-def repeated_layers(body: nn.Module) -> list[nn.Module]:
+def find_layers(body: nn.Module) -> list[nn.Module]:
     """The layers that a model consists of for the most part, one after another; none where there is no such list."""
     lists = [module for module in body.modules() if isinstance(module, nn.ModuleList) and len(module)]
     largest = max(lists, key=_size, default=None)  # a list inside a layer, e.g. of experts, is never the largest
     return [] if largest is None else list(largest)
 
 
-def _recomputed(
+def _recompute(
     switch: Switch, changes: Mapping[str, Change], forward: Callable[..., Any], *args: Any, **options: Any
 ) -> Any:
     return run_again(functools.partial(forward, **options), *args, again=lambda: _as_before(switch, changes))
@@ -73,11 +73,11 @@ def _as_before(switch: Switch, changes: Mapping[str, Change]) -> contextlib.Abst
     """What makes the second run like the first, as things stand now."""
     generator = next((part.generator for part in changes.values() if isinstance(part, LoRAPart)), None)
     state = None if generator is None else generator.get_state()
-    return _restored(switch, changes, generator, state)
+    return _restore(switch, changes, generator, state)
 
 
 @contextlib.contextmanager
-def _restored(
+def _restore(
     switch: Switch, changes: Mapping[str, Change], generator: torch.Generator | None, state: Tensor | None
 ) -> Generator[None]:
     if generator is not None and state is not None:

@@ -193,7 +193,7 @@ class _Bwrap:
         while open_ends:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise LaunchError(f"bwrap was not ready after {timeout_s:g} s{self._said()}")
+                raise LaunchError(f"bwrap was not ready after {timeout_s:g} s{self._read_errors()}")
             for descriptor, _ in poll.poll(remaining * 1000):
                 data = os.read(descriptor, 65536)
                 self._heard[descriptor] += data
@@ -202,7 +202,7 @@ class _Bwrap:
                     open_ends.discard(descriptor)
             if self._heard[self._output].endswith(_READY):
                 return self._child_pid()
-        raise LaunchError(f"bwrap ended before the sandbox was ready{self._said()}")
+        raise LaunchError(f"bwrap ended before the sandbox was ready{self._read_errors()}")
 
     def kill(self) -> None:
         """End it and what it started."""
@@ -221,10 +221,10 @@ class _Bwrap:
         _, found, rest = self._heard[self._status].partition(b'"child-pid":')
         digits = rest.split(b",")[0].split(b"}")[0].strip()
         if not found or not digits.isdigit():
-            raise LaunchError(f"bwrap did not say which process it started{self._said()}")
+            raise LaunchError(f"bwrap did not say which process it started{self._read_errors()}")
         return int(digits)
 
-    def _said(self) -> str:
+    def _read_errors(self) -> str:
         text = self._heard[self._errors].decode("utf-8", "replace").strip()
         return f"; it said: {text}" if text else " and said nothing"
 

@@ -1,8 +1,8 @@
 """The processes of a sandbox, seen through its /proc, and the limit on their memory together.
 
-Each process has a hard limit of its own (`limits.py`). Their sum is looked at many times a second, with what the kernel
-holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the kernel would
-do in a container. This works without control groups, which an ordinary user often may not make.
+Each process has a hard limit of its own (`settings.py`). Their sum is looked at many times a second, with what the
+kernel holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the
+kernel would do in a container. This works without control groups, which an ordinary user often may not make.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryWatch:
 
     def enforce(self) -> str:
         """Kill the largest process if all together use too much; says so, and says nothing while all is well."""
-        segments = _shared_segments()
+        segments = _list_shared_segments()
         common = sum(segments.values()) + _sockets() * self._socket_buffer
         # What processes share is counted for each of them here, which is quick and never too low ...
         found = {pid: held for pid in processes() if (held := _Held(pid)).resident}
@@ -108,7 +108,7 @@ def _proportional(pid: int) -> int:
     return _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB
 
 
-def _shared_segments() -> dict[int, int]:
+def _list_shared_segments() -> dict[int, int]:
     """System V shared memory that no process has attached: identifier -> bytes in memory."""
     lines = _read("/proc/sysvipc/shm").splitlines()
     if len(lines) < 2:
