@@ -28,7 +28,7 @@ from .worlds import TENTHS, Design, Draws, draw, draw_estimates
 
 ERROR = 0.025
 """How often luck alone may pass, at most, where all runs are equally noisy."""
-_ERROR_IF_ERRATIC, _ERROR_WITH_TWO_SEEDS, _ERROR_OF_TWO_RUNS_WITH_TWO_SEEDS = 0.026, 0.021, 0.018
+_ERROR_IF_ERRATIC, _ERROR_WITH_TWO_SEEDS = 0.026, 0.019
 """How often it may pass where a run is erratic; two seeds hide that so well that less must be aimed at."""
 _ERROR_IF_BASELINE = 0.022
 """The same for the baseline among several runs: drawn worlds know its distance from the others only nearly."""
@@ -95,10 +95,9 @@ class Reference:
     def _tested(self, which: str, share: float) -> list[tuple[Draws, float]]:
         """What is drawn in each of the worlds, and how much of it may pass."""
         most, design = _ERROR_IF_ERRATIC, self.erratic or self.design
-        several = len(self.design.seeds) > 1
         if _HIDING_SEEDS in (self.design.baseline_seeds, self.design.seeds[-1]):
-            most = _ERROR_WITH_TWO_SEEDS if several else _ERROR_OF_TWO_RUNS_WITH_TWO_SEEDS
-        of_baseline = min(most, _ERROR_IF_BASELINE) if several else most
+            most = _ERROR_WITH_TWO_SEEDS
+        of_baseline = min(most, _ERROR_IF_BASELINE) if len(self.design.seeds) > 1 else most
         spent = self.error * share / ERROR
         worlds = [(_worlds(self.design), spent * ERROR), (_worlds(design, 1.0, _ERRATIC), spent * most)]
         if self.design.baseline_seeds:
