@@ -59,7 +59,7 @@ class TestVerdict:
     def test_a_clear_gain_on_two_seeds_is_supported(self) -> None:
         found = conclude_from(evidence(runs(seeds=2, a=0.2)))
         assert (found.verdict, found.judged, found.best_arm, found.baseline) == ("supported", "a", "a", "baseline")
-        assert found.summary == "Supported: `a` scores +0.189 [+0.120, +0.258] against `baseline` on val/suite/pass@1."
+        assert found.summary == "Supported: `a` scores +0.189 [+0.122, +0.256] against `baseline` on val/suite/pass@1."
         comparison = found.comparison("a")
         assert comparison is not None
         assert comparison.low is not None

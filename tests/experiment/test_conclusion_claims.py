@@ -338,7 +338,7 @@ class TestAttempts:
         assert conclude_from(replace(given, lent=[lent])) == conclude_from(given)
 
     def test_earlier_seeds_that_were_far_quieter_are_not_counted_and_that_is_said(self) -> None:
-        given = evidence(runs(seeds=3, tasks=30, a=0.05))
+        given = evidence(runs(seeds=3, tasks=30, a=0.05, b=0.0))
         quiet = LentNoise("sha-val", "pass@1", 120, SeedNoise(1e-6, 1e-7, 100), 4)
         found, alone = conclude_from(replace(given, lent=[quiet])), conclude_from(given)
         assert (found.comparisons, found.noise_floor) == (alone.comparisons, alone.noise_floor)

@@ -200,9 +200,9 @@ def level(*means: float) -> RunScores:
 class TestErraticRuns:
     others = (level(0.49, 0.50, 0.51), level(0.50, 0.51, 0.52), level(0.48, 0.49, 0.50), level(0.49, 0.50, 0.51))
 
-    def test_a_run_is_charged_little_for_looking_noisy_and_more_than_it_says_where_that_is_striking(self) -> None:
-        ratios = np.array([0.5, 1.0, 1.2, 2.0, 5.0])
-        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.04, 2.0, 17.0])
+    def test_a_run_is_charged_its_own_noise_only_where_that_is_striking(self) -> None:
+        ratios = np.array([0.5, 1.0, 1.7, 3.5])
+        assert charge_run(ratios) == pytest.approx([1.0, 1.0, 1.0, 3.5 * 2])
 
     def test_a_baseline_in_line_with_the_others_is_as_noisy_as_they_are(self) -> None:
         found = compare(level(0.49, 0.50, 0.51), [level(0.59, 0.60, 0.61), *self.others])
@@ -232,20 +232,10 @@ class TestErraticRuns:
         expected = 1.4 * math.sqrt((0.05**2 + found.noise.between) / 3)
         assert found.stderr == pytest.approx(np.full(4, expected))
 
-    def test_of_two_runs_alone_it_does_not_matter_which_one_is_erratic(self) -> None:
-        erratic, calm = (0.45, 0.50, 0.55), (0.59, 0.60, 0.61)
-        found, turned = compare(level(*erratic), [level(*calm)]), compare(level(*calm), [level(*erratic)])
+    def test_of_two_runs_alone_nobody_can_tell_which_one_is_erratic(self) -> None:
+        found = compare(level(0.45, 0.50, 0.55), [level(0.59, 0.60, 0.61)])
         assert found is not None
-        assert turned is not None
-        pooled = (0.05**2 + 0.01**2) / 2
-        charged = pooled * (0.05**2 / pooled) ** 1.75 + pooled
-        assert found.stderr[0] == turned.stderr[0] == pytest.approx(math.sqrt(charged / 3))
-
-    def test_two_seeds_of_two_runs_are_taken_at_their_word(self) -> None:
-        found = compare(level(0.45, 0.55), [level(0.59, 0.61)])
-        assert found is not None
-        of_baseline, of_run = 0.1**2 / 2, 0.02**2 / 2
-        assert found.stderr[0] == pytest.approx(math.sqrt((of_baseline + (of_baseline + of_run) / 2) / 2))
+        assert found.stderr[0] == pytest.approx(math.sqrt((0.05**2 + 0.01**2) / 3))
 
     def test_two_runs_that_are_equally_noisy_are_charged_nothing(self) -> None:
         found = compare(level(0.49, 0.50, 0.51), [level(0.59, 0.60, 0.61)])

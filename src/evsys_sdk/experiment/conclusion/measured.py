@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..statistics.two_level import FloatArray, IntArray, RunScores, is_noisier
+from ..statistics.two_level import FloatArray, IntArray, RunScores, SeedNoise, is_noisier
 from .evidence import ArmEvidence, Evidence, LentNoise, Score, Scoring, SetKey
 from .question import Question, base_model_keys
 
@@ -122,7 +122,7 @@ def _by_task(
         found,
         dropped_tasks=len(asked) - len(common),
         n_clusters=None if clusters is None else int(clusters.max()) + 1,
-        lent=[one for one in offered if not is_noisier(list(found.runs.values()), one.noise)],
+        lent=[one for one in offered if _may_lend(one.noise, list(found.runs.values()))],
         n_offered=len(offered),
         labels={} if clusters is not None else _labels(scorings.values(), common),
     )
@@ -162,6 +162,11 @@ def _labels(scorings: Iterable[Scoring], tasks: Sequence[str]) -> dict[str, IntA
 def _number(names: Sequence[str]) -> IntArray:
     at = {name: index for index, name in enumerate(dict.fromkeys(names))}
     return np.array([at[name] for name in names], dtype=np.intp)
+
+
+def _may_lend(noise: SeedNoise, runs: Sequence[RunScores]) -> bool:
+    """Whether noise of earlier runs may be counted; each of two runs alone is charged its own where some is lent."""
+    return len(runs) <= 2 or not is_noisier(runs, noise)
 
 
 def _lent(offered: Sequence[LentNoise], metric: str, scorings: Iterable[Scoring]) -> list[LentNoise]:

@@ -20,10 +20,12 @@ import numpy.typing as npt
 
 type Floats = npt.NDArray[np.floating]
 
-_PAIR, _PAIR_OF_TWO_SEEDS = 1.75, 1.0
-"""Power of its own noise, in that of all runs, which one of two runs is charged; two seeds are taken at their word."""
-_FORGIVEN = 5.0
-"""What is charged to the baseline is divided by this: its company tells on it, and it stays in every difference."""
+_STRIKING = 1.75
+"""From this ratio of its own seed variance to that of all runs together on, a run is taken to be erratic."""
+_OUT_OF_LINE = 3.0
+"""From this ratio of its variance, around the other runs, to theirs on, the baseline is."""
+_PAIR = 1.25
+"""Power of its own noise, in that of all runs, which one of two runs is charged where others have lent theirs."""
 _MARGINS = {1: 1.5, 2: 1.4, 3: 1.2}
 _LEAST_MARGIN = 1.07
 """By how much wider an interval gets where runs are judged by their own seeds; by seeds of the baseline, less one."""
@@ -51,6 +53,8 @@ class Spread:
     """What the seeds of each run divide by: one over their number."""
     base_share: float
     base_df: int
+    lent: bool
+    """Whether other experiments have lent their noise."""
 
 
 def standard_errors(spread: Spread) -> Floats:
@@ -77,26 +81,24 @@ def _training(spread: Spread, times: Floats) -> Floats:
 
 
 def charge_pair(ratio: Floats, spread: Spread) -> Floats:
-    """How many times the pooled variance each of two runs is charged, by the ratio of its own to the pooled one.
+    """How many times the pooled variance each of two runs is charged.
 
-    The two alone cannot tell which of them is erratic, so that how wide an interval must be is mostly left to the
-    reference; seeds of one that lie much further apart than those of the other, or than noise that was lent, tell.
+    The two alone cannot tell which of them is erratic: the variance of their difference is the same either way, and how
+    wide its interval must be is left to the reference. Noise that was lent tells.
     """
-    few = max(spread.base_share, float(np.max(spread.shares))) >= 1 / 2
-    return np.maximum(1.0, ratio) ** (_PAIR_OF_TWO_SEEDS if few else _PAIR)
+    return np.maximum(1.0, ratio) ** _PAIR if spread.lent else np.ones_like(ratio)
 
 
 def charge_run(ratio: Floats) -> Floats:
-    """The same for one of several compared runs.
+    """How many times the pooled variance a run is charged, by the ratio of its own to the pooled one.
 
-    Three seeds often lie somewhat further apart than usual by chance, which costs little; what is striking is taken at
-    more than its word. The square is near what the most powerful test does that errs as seldom with an erratic run.
+    Three seeds often lie somewhat further apart than usual by chance; what is striking is taken at more than its word.
     """
-    return 1.0 + np.maximum(0.0, ratio - 1.0) ** 2
+    return np.where(ratio > _STRIKING, ratio * (ratio / _STRIKING), ratio.dtype.type(1.0))
 
 
 def charge_in_company(spread: Spread, distance: Floats) -> Floats:
     """The same for the baseline, by how far its seeds lie from the other runs: each counts, and so does their mean."""
     own = (spread.of_baseline / np.maximum(spread.quiet, 1e-300))[..., None]
     ratio = (spread.base_df * own + distance) / (spread.base_df + 1)
-    return 1.0 + np.maximum(0.0, ratio - 1.0) ** 2 / _FORGIVEN
+    return np.maximum(1.0, ratio / _OUT_OF_LINE) ** 4

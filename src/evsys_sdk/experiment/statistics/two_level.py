@@ -248,6 +248,7 @@ def _spread(
         shares=np.array([_seed_share(run) for run in candidates]),
         base_share=_seed_share(baseline),
         base_df=0 if own[0] is None else baseline.n_seeds - 1,
+        lent=bool(lent),
     )
 
 

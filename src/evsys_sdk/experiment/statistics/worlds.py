@@ -80,6 +80,7 @@ def draw(design: Design, baseline_noise: float, run_noise: float) -> tuple[Draws
         shares=own,
         base_share=base,
         base_df=max(0, design.baseline_seeds - 1),
+        lent=design.lent_df > 0,
     )
     if len(design.seeds) > 1:
         spread = replace(spread, distance=_distances(design, draws, spread, difference, answers, suiting))
