@@ -177,12 +177,12 @@ def report(contenders: list[Contender]) -> None:
     title = f"forward_backward, {DATA} x {LENGTH}"
     print(f"\n{title:32s}{'median s':>10s}{'best s':>10s}{'first s':>10s}{'server CPU s':>14s}{'tokens/s':>10s}")
     for one in contenders:
-        times, first = one.settled("backward"), one.times["backward"][0]
+        times, first = one.wait_until_settled("backward"), one.times["backward"][0]
         middle, used = statistics.median(times), statistics.median(one.cpu[1:])
         print(f"{one.name:32s}{middle:10.3f}{min(times):10.3f}{first:10.2f}{used:14.2f}{DATA * LENGTH / middle:10,.0f}")
     print(f"\n{'optim_step without a gradient':32s}{'median ms':>10s}{'best ms':>10s}{'sent ahead, steps/s':>22s}")
     for one in contenders:
-        times, ahead = one.settled("step"), 20 / statistics.median(one.settled("20 steps"))
+        times, ahead = one.wait_until_settled("step"), 20 / statistics.median(one.wait_until_settled("20 steps"))
         print(f"{one.name:32s}{1e3 * statistics.median(times):10.1f}{1e3 * min(times):10.1f}{ahead:22.1f}")
 
 

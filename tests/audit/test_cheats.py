@@ -130,13 +130,13 @@ def edit_conclusion(project: Path) -> None:
 
 def edit_conclusion_and_rehash(project: Path) -> None:
     """The journal names the forged conclusion, and its chain holds; the scores still tell."""
-    from evsys_sdk.experiment.conclusion.write import stored_conclusion
+    from evsys_sdk.experiment.conclusion.write import read_stored_conclusion
 
     def refute(conclusion: dict[str, Any]) -> None:
         conclusion |= {"verdict": "refuted", "best_arm": "short", "summary": "Refuted."}
 
     edit_json(study(project) / "conclusion.json", refute)
-    forged = stored_conclusion(study(project))
+    forged = read_stored_conclusion(study(project))
     assert forged is not None
     told = {"sha256": forged.sha256, "verdict": "refuted", "best_arm": "short"}
     rehash(study(project) / "journal.jsonl", lambda event: event | told if event["kind"] == "concluded" else event)
@@ -144,13 +144,13 @@ def edit_conclusion_and_rehash(project: Path) -> None:
 
 def widen_an_effect_and_rehash(project: Path) -> None:
     """The verdict stays; only how much better it was grows."""
-    from evsys_sdk.experiment.conclusion.write import stored_conclusion
+    from evsys_sdk.experiment.conclusion.write import read_stored_conclusion
 
     def widen(conclusion: dict[str, Any]) -> None:
         conclusion["comparisons"][0]["low"] = 0.9
 
     edit_json(study(project) / "conclusion.json", widen)
-    forged = stored_conclusion(study(project))
+    forged = read_stored_conclusion(study(project))
     assert forged is not None
     rehash(
         study(project) / "journal.jsonl",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evsys_sdk import ConfigError, ExperimentConfig, dump_yaml, load_yaml
 from evsys_sdk.config import MatrixSpec
-from evsys_sdk.config.fields import dotted, resolve, split_dotted
+from evsys_sdk.config.fields import join_path, resolve, split_dotted
 from evsys_sdk.config.matrix import expand_matrix, slug
 
 BASE: dict[str, Any] = {
@@ -340,4 +340,4 @@ def test_a_dotted_path_is_found_again_in_data_whose_keys_hold_dots() -> None:
     assert resolve(data, "matrix.axes.a.b[7].x") == ("matrix", "axes", "a.b")
     assert resolve(data, "list[0][0].x") == ("list", 0, 0, "x")
     assert resolve(data, "nothing.here") == ()
-    assert dotted(("list", 0, 0, "x")) == "list[0][0].x"
+    assert join_path(("list", 0, 0, "x")) == "list[0][0].x"

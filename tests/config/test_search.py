@@ -10,7 +10,7 @@ import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig, dump_yaml, load_yaml, validate_yaml
 from evsys_sdk.config import SearchSpec
-from evsys_sdk.config.space import drawn, sample_space
+from evsys_sdk.config.space import draw, sample_space
 
 HEAD = """\
 name: e
@@ -101,7 +101,7 @@ def test_some_runs_of_a_matrix_are_drawn_in_their_own_order(tmp_path: Path) -> N
 
 
 def test_every_run_is_drawn_equally_often() -> None:
-    counts = Counter(item for seed in range(3000) for item in drawn(range(6), 2, seed))
+    counts = Counter(item for seed in range(3000) for item in draw(range(6), 2, seed))
     assert all(900 < counts[item] < 1100 for item in range(6))
 
 

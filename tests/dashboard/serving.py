@@ -22,7 +22,7 @@ from evsys_sdk.dashboard.connection import API_PREFIX
 from evsys_sdk.dashboard.server.app import server_app
 from evsys_sdk.dashboard.server.auth import make_key, make_project
 from evsys_sdk.dashboard.server.database import open_database
-from evsys_sdk.dashboard.server.run import allowed_hosts, listen
+from evsys_sdk.dashboard.server.run import list_hosts, listen
 
 
 class AppThread:
@@ -32,7 +32,7 @@ class AppThread:
         sock = listen("127.0.0.1", 0)
         self.port: int = sock.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        app = make_app(allowed_hosts("127.0.0.1", self.port))
+        app = make_app(list_hosts("127.0.0.1", self.port))
         self.app = app
         config = uvicorn.Config(app, log_level="error", lifespan="on", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)

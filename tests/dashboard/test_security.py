@@ -21,7 +21,7 @@ from evsys_sdk.dashboard.server import security  # noqa: E402
 from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
 from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
 from evsys_sdk.dashboard.server.page import Page  # noqa: E402
-from evsys_sdk.dashboard.server.routing import GuardedRouter, guarded_routes  # noqa: E402
+from evsys_sdk.dashboard.server.routing import GuardedRouter, list_routes  # noqa: E402
 
 from .serving import Api, AppThread, running_app  # noqa: E402
 from .test_api import experiment, run, step  # noqa: E402
@@ -45,7 +45,7 @@ def routes() -> list[tuple[str, str, str]]:
     app = server_app(connect("sqlite-never-opened.db"), ["x"])
     page = app.app.routes.pop()  # it has no scope: it is for everybody
     assert page.path == "/{path:path}"
-    return [one for one in guarded_routes(app.app) if one[2] != "none"]
+    return [one for one in list_routes(app.app) if one[2] != "none"]
 
 
 def ask(http: httpx.Client, method: str, path: str) -> httpx.Response:
@@ -300,7 +300,7 @@ def test_a_route_that_declares_no_scope_is_never_mounted() -> None:
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     GuardedRouter(app, "fine").add("GET", "/fine", "read")(lambda: None)
-    assert [scope for *_, scope in guarded_routes(app)] == ["read"]
+    assert [scope for *_, scope in list_routes(app)] == ["read"]
     app.add_api_route("/open", lambda: None)
     with pytest.raises(RuntimeError, match="/open does not say which scope"):
-        guarded_routes(app)
+        list_routes(app)

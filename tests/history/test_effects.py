@@ -12,7 +12,7 @@ import pytest
 
 from evsys_sdk.experiment.statistics.student_t import t_quantile
 from evsys_sdk.history.context.questions import Combination, Question, clear_winners, find_untried
-from evsys_sdk.history.effects import Contrast, Effect, changed_axis, settings_of
+from evsys_sdk.history.effects import Contrast, Effect, find_changed_axis, settings_of
 from evsys_sdk.history.summarize import summarize
 from evsys_sdk.record.reader import ExperimentRecord
 
@@ -27,7 +27,7 @@ def run(
 
 
 def axis(first: dict[str, Any], second: dict[str, Any]) -> str | None:
-    found = changed_axis(settings_of(first), settings_of(second))
+    found = find_changed_axis(settings_of(first), settings_of(second))
     return found[0] if found else None
 
 

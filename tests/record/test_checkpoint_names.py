@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.errors import EvsysError, TrainingError
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog, find_checkpoint, stored_at
+from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog, find_checkpoint, locate_weights
 from evsys_sdk.registry import get_inference
 
 ROWS = [
@@ -54,8 +54,8 @@ def test_a_name_means_the_same_however_often_the_run_was_interrupted(alias: str,
     found = find_checkpoint(log.files.folder / alias)
     assert found is not None
     assert found.name == name
-    assert stored_at(str(log.files.folder / alias)) == found.state
-    assert stored_at(str(log.files.folder / alias), sampler=True) == found.sampler
+    assert locate_weights(str(log.files.folder / alias)) == found.state
+    assert locate_weights(str(log.files.folder / alias), sampler=True) == found.sampler
 
 
 def test_a_step_that_was_not_saved_names_those_that_were(log: CheckpointLog) -> None:
@@ -66,7 +66,7 @@ def test_a_step_that_was_not_saved_names_those_that_were(log: CheckpointLog) -> 
 def test_other_references_are_left_as_they_are(tmp_path: Path, log: CheckpointLog) -> None:
     assert find_checkpoint(tmp_path / "elsewhere") is None
     for reference in ("tinker://run/weights/1", str(tmp_path / "elsewhere"), str(log.files.folder / "other")):
-        assert stored_at(reference) == reference
+        assert locate_weights(reference) == reference
 
 
 def test_the_best_of_an_unfinished_run_goes_by_its_validation_score(log: CheckpointLog) -> None:

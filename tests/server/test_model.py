@@ -57,7 +57,7 @@ async def test_a_start_that_fails_unexpectedly_is_a_result_too(delay_s: float) -
     model.submit(1, lambda: done(1))
     told = await answer(futures, request_id)
     assert told == {"error": "the server failed: OSError: the disk is full", "category": "server"}
-    await model.settled()
+    await model.wait_until_settled()
 
 
 async def test_with_a_service_time_one_operation_ends_before_the_next_begins() -> None:

@@ -28,7 +28,7 @@ def context(
     from ..history.context.sections import make_digest
     from ..history.find import experiment_roots
     from ..history.index import HistoryIndex
-    from ..history.listing import nothing_text
+    from ..history.listing import explain_nothing
     from ..history.text import printable, printable_json
 
     if as_json and as_markdown:
@@ -42,4 +42,4 @@ def context(
     if as_json:
         click.echo(printable_json(shown))
     else:
-        click.echo(printable(f"{shown}{nothing_text(0, folders)}" if empty else shown).rstrip("\n"))
+        click.echo(printable(f"{shown}{explain_nothing(0, folders)}" if empty else shown).rstrip("\n"))

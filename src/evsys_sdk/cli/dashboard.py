@@ -51,7 +51,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     _need_server()
     from ..dashboard.server.app import local_app
     from ..dashboard.server.auth import LocalGate
-    from ..dashboard.server.run import allowed_hosts, is_loopback, listen, serve
+    from ..dashboard.server.run import is_loopback, list_hosts, listen, serve
 
     if not is_loopback(host):
         hint = "Only this machine may see the record of a project. For others, run: evsys dashboard serve"
@@ -61,7 +61,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     gate = LocalGate()
     sock = listen(host, port)
     port = sock.getsockname()[1]
-    app = local_app(source, gate, allowed_hosts(host, port), name=project.name, loops=read_loops)
+    app = local_app(source, gate, list_hosts(host, port), name=project.name, loops=read_loops)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def announce() -> None:
@@ -81,17 +81,17 @@ def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], a
     """Keep what clients send, and show it to whoever has a key (`evsys dashboard key`)."""
     _need_server()
     from ..dashboard.server.app import server_app
-    from ..dashboard.server.database import open_database, shown
-    from ..dashboard.server.run import allowed_hosts, listen, serve
+    from ..dashboard.server.database import hide_password, open_database
+    from ..dashboard.server.run import list_hosts, listen, serve
 
     engine = open_database(database)
     sock = listen(host, port)
     port = sock.getsockname()[1]
-    app = server_app(engine, allowed_hosts(host, port, hosts))
+    app = server_app(engine, list_hosts(host, port, hosts))
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     try:
-        text = f"The dashboard of {shown(database)} is at {url}. Ctrl-C stops it."
-        serve(app, sock, lambda: _announce({"url": url, "database": shown(database)}, as_json, text))
+        text = f"The dashboard of {hide_password(database)} is at {url}. Ctrl-C stops it."
+        serve(app, sock, lambda: _announce({"url": url, "database": hide_password(database)}, as_json, text))
     finally:
         engine.dispose()
 
@@ -155,11 +155,11 @@ def key_command(
 def upgrade_command(database: str, as_json: bool) -> None:
     """Bring a database up to the schema of this version; a SQLite file is copied first."""
     _need_server()
-    from ..dashboard.server.database import open_database, shown
+    from ..dashboard.server.database import hide_password, open_database
 
     open_database(database, upgrade=True).dispose()
-    about = {"database": shown(database), "upgraded": True}
-    emit(about, as_json, lambda: click.echo(f"{shown(database)} is up to date."))
+    about = {"database": hide_password(database), "upgraded": True}
+    emit(about, as_json, lambda: click.echo(f"{hide_password(database)} is up to date."))
 
 
 @dashboard.command("backup")

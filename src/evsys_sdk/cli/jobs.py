@@ -102,10 +102,10 @@ def _find(reference: str, roots: tuple[str, ...]) -> Path:
 def _find_running(roots: tuple[str, ...]) -> list[Path]:
     """Every experiment that someone is running."""
     from ..history.find import experiment_roots
-    from ..record.lock import owned_folders
+    from ..record.lock import find_owned
 
     folders = [Path(root) for root in roots] or experiment_roots()
-    return [path for folder in folders for path in owned_folders(folder)]
+    return [path for folder in folders for path in find_owned(folder)]
 
 
 def _render(found: LiveStatus) -> None:

@@ -22,13 +22,13 @@ def trigger() -> None:
 def run(system: str, scaffold: bool, as_json: bool) -> None:
     """Judge the new traces of SYSTEM by its rules: how many, how many failed, how new, how rewards moved."""
     from ..loop.decider import decide
-    from ..loop.loop import Loop, refused_rounds
+    from ..loop.loop import Loop, find_refused_rounds
     from ..loop.system import load_system
 
     settings = load_system(system)
     running = Loop(settings)
     rounds = running.rounds()
-    decision = decide(settings, without=refused_rounds(rounds))
+    decision = decide(settings, without=find_refused_rounds(rounds))
     answer: dict[str, Any] = {**decision.to_dict(), "dataset": None, "experiment": None}
     if scaffold and decision.learn:
         number, path = running.scaffold_round()

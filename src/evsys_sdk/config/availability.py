@@ -24,14 +24,14 @@ def unavailable(config: ExperimentConfig) -> list[Problem]:
     found = [_no_price(path, f"'{model}' on the backend '{kind}'", model, trained) for model, kind in unpriced]
     hosted = {
         (place, model): None
-        for place, kind, model, listed in _hosted_models(config)
+        for place, kind, model, listed in _iter_hosted_models(config)
         if find_tariff(kind, model, budget.prices, list_prices(kind) if listed else {}) is None
     }
     asked = "{ input: ..., output: ... }"
     return found + [_no_price(at, f"'{model}', and the budget is in usd", model, asked) for at, model in hosted]
 
 
-def _hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, str, bool]]:
+def _iter_hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, str, bool]]:
     """Place, kind and name of every model that is asked by name, and whether it is asked where list prices hold."""
     for index, entry in enumerate(config.metadata.benchmark):
         for at, named in enumerate(entry.models):

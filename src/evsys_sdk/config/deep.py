@@ -21,7 +21,7 @@ from ..registry import config_model, registry
 from .availability import unavailable
 from .base import KindSpec
 from .experiment import ExperimentConfig
-from .fields import Path, dotted, item_models_in, models_in
+from .fields import Path, item_models_in, join_path, models_in
 from .problems import problems_in
 from .run import RunConfig
 from .specs import AlgorithmConfig
@@ -52,7 +52,7 @@ class KindCheck:
         unused = {(*path, "backend") for path, run in runs if _pins_another_backend(run)}
         for path, spec in _specs(model, node, ()):
             if path not in unused:
-                yield from _placed(self._check(spec), path)
+                yield from _place(self._check(spec), path)
         for path, run in runs:
             yield from self._stage_problems(path, run)
 
@@ -69,7 +69,7 @@ class KindCheck:
         model = config_model(registry(spec.registry).get(spec.kind))
         if isinstance(model, type) and issubclass(model, BaseModel):
             for path, inner in _specs(model, spec.params, ("params",)):
-                yield from (replace(found, path=f".{found.path}") for found in _placed(self._check(inner), path))
+                yield from (replace(found, path=f".{found.path}") for found in _place(self._check(inner), path))
 
     def _stage_problems(self, path: Path, run: Any) -> Iterator[Problem]:
         """Params of a continual stage, which are checked together with those of the algorithm they change."""
@@ -81,7 +81,7 @@ class KindCheck:
                 continue
             merged = algorithm.model_copy(update={"params": {**algorithm.params, **cast("dict[str, Any]", params)}})
             new = [problem for problem in self._check(merged) if problem not in self._check(algorithm)]
-            yield from _placed(new, (*path, "continual", "stages", index))
+            yield from _place(new, (*path, "continual", "stages", index))
 
 
 def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path, KindSpec]]:
@@ -89,7 +89,7 @@ def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path
     if issubclass(model, KindSpec) and (spec := _instance(model, node)) is not None:
         yield path, spec
     if isinstance(node, dict | model):
-        for name, field, inner_models, item_models in _nested(model):
+        for name, field, inner_models, item_models in _find_nested(model):
             value = _field(node, name, MISSING)
             if value is MISSING:
                 value = field.get_default(call_default_factory=True)
@@ -101,7 +101,7 @@ def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path
 
 
 @cache
-def _nested(model: type[BaseModel]) -> list[tuple[str, FieldInfo, list[type[BaseModel]], list[type[BaseModel]]]]:
+def _find_nested(model: type[BaseModel]) -> list[tuple[str, FieldInfo, list[type[BaseModel]], list[type[BaseModel]]]]:
     """The fields of a model that may hold other models, and which ones; of ten thousand arms all have the same."""
     found = [
         (name, field, models_in(field.annotation), item_models_in(field.annotation))
@@ -145,8 +145,8 @@ def _instance[S: KindSpec](model: type[S], node: Any) -> S | None:
         return None
 
 
-def _placed(problems: list[Problem], path: Path) -> Iterator[Problem]:
-    return (replace(problem, path=f"{dotted(path)}{problem.path}") for problem in problems)
+def _place(problems: list[Problem], path: Path) -> Iterator[Problem]:
+    return (replace(problem, path=f"{join_path(path)}{problem.path}") for problem in problems)
 
 
 def _lacks_its_extra(spec: KindSpec) -> bool:

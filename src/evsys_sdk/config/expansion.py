@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
-from .fields import dotted, split_dotted
+from .fields import join_path, split_dotted
 from .matrix import MatrixSpec, expand_matrix
 
 
@@ -35,7 +35,7 @@ class Expansion:
             where = "matrix.name_template" if self.spec.name_template else "matrix.axes"
             return replace(problem, path=where, hint="Choose other names with matrix.name_template.")
         for axis, index in zip(self.spec.axes, position, strict=True):
-            start = dotted(split_dotted(axis))
+            start = join_path(split_dotted(axis))
             if problem.path == start or problem.path.startswith((f"{start}.", f"{start}[")):
                 return replace(problem, path=f"matrix.axes.{axis}[{index}]{problem.path.removeprefix(start)}")
         return replace(problem, path=f"{self.template}.{problem.path}".rstrip("."))

@@ -13,7 +13,7 @@ from .metadata import Hypothesis, Metadata
 from .prices import Price
 from .run import RunConfig, refuse_repeated_names
 from .search import SearchSpec, search_problem, space_of
-from .space import drawn, sample_space
+from .space import draw, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
 
 _FEWEST_SEEDS, _MOST_LOOKS = 3, 5
@@ -195,7 +195,7 @@ class ExperimentConfig(Strict):
     def _only_drawn(self) -> ExperimentConfig:
         if self.search is None or self.search.n is None or self.runs is None:
             return self
-        runs = drawn(self.runs, self.search.n, self.search.seed)
+        runs = draw(self.runs, self.search.n, self.search.seed)
         return self if len(runs) == len(self.runs) else self.model_copy(update={"runs": runs})
 
     def all_runs(self) -> list[RunConfig]:

@@ -20,7 +20,7 @@ NOT_SEARCHED: dict[str, Any] = {"search": False}
 """`json_schema_extra` of a field that changes how a run is carried out or recorded, not what is learned."""
 
 
-def searched(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def search_hint(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`json_schema_extra` of a field, for whatever varies configs by their schema.
 
     `scale` log: twice as much is as far as half as much. `when`: the field has an effect only while these fields of the
@@ -29,7 +29,7 @@ def searched(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | N
     return ({"scale": scale} if scale else {}) | ({"applies_when": dict(when)} if when else {})
 
 
-def dotted(path: Path) -> str:
+def join_path(path: Path) -> str:
     """A path as people write it: `run.data.transforms[0].kind`."""
     text = ""
     for part in path:
@@ -94,7 +94,7 @@ def item_models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for inner in lists for model in models_in(get_args(inner)[0])]
 
 
-def unknown_part(root: type[BaseModel], path: Path) -> int | None:
+def find_unknown_part(root: type[BaseModel], path: Path) -> int | None:
     """Index of the first part of `path` that no config could have, or None if the path is possible."""
     candidates: list[Any] = [root]
     for index, part in enumerate(path):

@@ -16,7 +16,7 @@ from ..errors import ConfigError, Problem
 from .expansion import Expansion, expand_file
 from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
-from .problems import failed_check, problems_in
+from .problems import describe_failed_check, problems_in
 from .run import RunConfig
 from .space import SpaceExpansion, expand_space
 from .yaml_text import Document, read_yaml_file
@@ -65,10 +65,10 @@ def load_document(document: Document, *, deep: bool = False, rehearsed: bool = F
 
 def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
-    config = _validated(data, problems)
+    config = _validate(data, problems)
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
-        runs, found = _expanded_runs(expansion, check)
+        runs, found = _expand_runs(expansion, check)
         problems += found
         config = config and config.with_runs(runs)
     elif config is not None and not problems:
@@ -88,18 +88,18 @@ def _check_kinds(rehearsed: bool) -> KindCheck:
     return KindCheck(rehearsed=rehearsed)
 
 
-def _validated(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig | None:
+def _validate(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig | None:
     try:
         return ExperimentConfig.model_validate(data)
     except ValidationError as error:
         problems += problems_in(error, model=ExperimentConfig, data=data)
     misplaced = source_problem(data)  # pydantic looks at the whole only when every part of it is right
-    if misplaced and misplaced.path and (problem := failed_check(misplaced)) not in problems:
+    if misplaced and misplaced.path and (problem := describe_failed_check(misplaced)) not in problems:
         problems.append(problem)
     return None
 
 
-def _expanded_runs(
+def _expand_runs(
     expansion: Expansion | SpaceExpansion, check: KindCheck | None
 ) -> tuple[list[RunConfig], list[Problem]]:
     """The runs of a matrix or a space, and what is wrong with them: once, however many cells show it."""

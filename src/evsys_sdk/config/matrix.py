@@ -18,7 +18,7 @@ from pydantic import Field
 
 from ..errors import MISSING, ConfigError, Problem, closest, show
 from .base import Strict
-from .fields import Path, child, dotted, models_at, split_dotted, unknown_part
+from .fields import Path, child, find_unknown_part, join_path, models_at, split_dotted
 from .remedies import how_to_write
 from .run import RunConfig
 
@@ -88,7 +88,7 @@ def _axis_problems(matrix: MatrixSpec) -> list[Problem]:
             problems.append(
                 Problem("this axis has no values", path=where, value=values, hint="Give it at least one value.")
             )
-        elif repeated := _repeated(values):
+        elif repeated := _find_repeated(values):
             problems.append(
                 Problem("this axis lists a value twice", path=where, value=repeated[0], hint="Remove the repeat.")
             )
@@ -109,19 +109,19 @@ def _path_problems(axis: str, where: str) -> list[Problem]:
     path = split_dotted(axis)
     if path == ("name",):
         return [Problem("the name of a run cannot be an axis", path=where, hint="Use matrix.name_template.")]
-    index = unknown_part(RunConfig, path)
+    index = find_unknown_part(RunConfig, path)
     if index is None:
         return []
     known = sorted({field for model in models_at(RunConfig, path[:index]) for field in model.model_fields})
-    part, parent = str(path[index]), dotted(path[:index]) or "a run"
+    part, parent = str(path[index]), join_path(path[:index]) or "a run"
     if not known:
         return [Problem(f"'{parent}' has nothing below it called '{part}'", path=where, hint="Check the dotted path.")]
     guess = closest(part, known)
     hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(known)}."
     if part in known:
         hint = f"'{parent}' is a list: say which item, as in '{parent}[0].{part}'."
-    if path[0] in ("run", "base_run") and unknown_part(RunConfig, path[1:]) is None:
-        hint = f"Write '{dotted(path[1:])}': the path starts inside the run."
+    if path[0] in ("run", "base_run") and find_unknown_part(RunConfig, path[1:]) is None:
+        hint = f"Write '{join_path(path[1:])}': the path starts inside the run."
     return [Problem(f"'{part}' is not a field of {parent}", path=where, hint=hint)]
 
 
@@ -137,7 +137,7 @@ def _overlaps(axes: Collection[str]) -> list[Problem]:
     return problems
 
 
-def _repeated(values: list[Any]) -> list[Any]:
+def _find_repeated(values: list[Any]) -> list[Any]:
     seen: set[str] = set()
     keys = [json.dumps(value, sort_keys=True, default=repr) for value in values]
     return [value for value, key in zip(values, keys, strict=True) if key in seen or seen.add(key)]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import MISSING, Problem, closest
 from .base import NAME_PATTERN, field_docs
-from .fields import Path, child, dotted, models_at
+from .fields import Path, child, join_path, models_at
 from .remedies import how_to_write, where_the_key_belongs
 
 _EXPECTED = {
@@ -58,7 +58,7 @@ def problems_in(error: ValidationError, *, model: type[BaseModel], data: Any, at
 def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path) -> Problem:
     kind: str = detail["type"]
     loc = _real_path(detail["loc"], data, missing=kind == "missing")
-    where = dotted((*at, *loc))
+    where = join_path((*at, *loc))
     value: Any = detail["input"]
     if kind == "extra_forbidden":
         beside = functools.reduce(child, loc[:-1], data)
@@ -67,9 +67,9 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
             return Problem(f"unknown key '{loc[-1]}'", path=where, hint=hint)
         return Problem(f"unknown key '{loc[-1]}'", path=where, hint=where_the_key_belongs(model, loc, beside))
     if kind == "missing":
-        return _missing(model, loc, where)
+        return _describe_missing(model, loc, where)
     if kind == "value_error":
-        return failed_check(detail["ctx"]["error"], (*at, *loc), value)
+        return describe_failed_check(detail["ctx"]["error"], (*at, *loc), value)
     if kind == "literal_error":
         return _not_a_choice(detail["ctx"]["expected"], where, value)
     if kind in _EXPECTED:
@@ -82,7 +82,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
     return Problem(message, path=where, value=value, hint=hint)
 
 
-def _missing(model: type[BaseModel], loc: Path, where: str) -> Problem:
+def _describe_missing(model: type[BaseModel], loc: Path, where: str) -> Problem:
     name = str(loc[-1])
     owners = [owner for owner in models_at(model, loc[:-1]) if name in owner.model_fields]
     meanings = [owner.model_fields[name].description or field_docs(owner).get(name, "") for owner in owners]
@@ -90,11 +90,11 @@ def _missing(model: type[BaseModel], loc: Path, where: str) -> Problem:
     return Problem(f"the key '{name}' is missing", path=where, hint=hint)
 
 
-def failed_check(error: Exception, path: Path = (), value: Any = MISSING) -> Problem:
+def describe_failed_check(error: Exception, path: Path = (), value: Any = MISSING) -> Problem:
     """A model's own check: its message is a sentence with the fault and a sentence with the remedy."""
     message, _, hint = str(error).partition(". ")
     shown = value if isinstance(value, str | int | float) else MISSING
-    return Problem(message, path=dotted((*path, *getattr(error, "path", ()))), value=shown, hint=hint)
+    return Problem(message, path=join_path((*path, *getattr(error, "path", ()))), value=shown, hint=hint)
 
 
 def _not_a_choice(expected: str, where: str, value: Any) -> Problem:

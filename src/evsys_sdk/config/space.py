@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
-from .fields import dotted, split_dotted
+from .fields import join_path, split_dotted
 from .matrix import MatrixSpec, expand_matrix
 from .search import Interval, SearchSpec
 
@@ -25,7 +25,7 @@ _DIGITS = 4
 """Significant digits of a drawn number; more would only make names long."""
 
 
-def drawn[T](items: Sequence[T], n: int, seed: int) -> list[T]:
+def draw[T](items: Sequence[T], n: int, seed: int) -> list[T]:
     """`n` of the items in their own order; all of them where there are no more than that."""
     if n >= len(items):
         return list(items)
@@ -54,7 +54,7 @@ class SpaceExpansion:
         if problem.path == "name" and not self.names_itself:
             return replace(problem, path="name")
         for path, value in self.points[position[0]].items():
-            start = dotted(split_dotted(path))
+            start = join_path(split_dotted(path))
             if problem.path == start or problem.path.startswith((f"{start}.", f"{start}[")):
                 where = _place(path, self.search.space[path], value)
                 return replace(problem, path=where + problem.path.removeprefix(start))
@@ -78,7 +78,7 @@ def sample_space(search: SearchSpec, base_run: dict[str, Any], *, experiment: st
         hint = f"Set search.n to {len(points)}, or widen the space."
         message = f"the space has no more than {len(points)} different points, and {wanted} are to be drawn"
         raise ConfigError(Problem(message, path="search.n", value=wanted, hint=hint))
-    return SpaceExpansion(search, "name" in base_run, list(points.values()), _renamed(cells))
+    return SpaceExpansion(search, "name" in base_run, list(points.values()), _rename_twins(cells))
 
 
 def expand_space(data: dict[str, Any], problems: list[Problem]) -> SpaceExpansion | None:
@@ -134,7 +134,7 @@ def _of_space(problem: Problem) -> Problem:
     return replace(problem, path=path, message=message, hint=hint or "Remove it.")
 
 
-def _renamed(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rename_twins(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Values that look the same in a name are told apart by a number."""
     counts: dict[str, int] = {}
     named: list[dict[str, Any]] = []

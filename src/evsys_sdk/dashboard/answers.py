@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ..history.outcome import success_metric
-from ..history.summarize import scalars, varied_paths
+from ..history.summarize import find_varied_paths, scalars
 from ..history.summary import is_score
 from ..record.runs import SPEND, add_spend, config_runs
 from ..record.values import items, number, part, text
@@ -33,7 +33,7 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
     """Everything the experiment's page shows at once."""
     data = source.experiment(id)
     conclusion, experiment = data.conclusion, data.experiment
-    varied = varied_paths(config_runs(data.config))
+    varied = find_varied_paths(config_runs(data.config))
     metrics = {name: None for arm in data.arms for name in arm.metrics}
     return ExperimentDetail(
         experiment=experiment,

@@ -155,13 +155,15 @@ class Connection:
         except (ValueError, AttributeError):
             message, next_seq = "", None
         if status >= 500 or status in _TEMPORARY:
-            return Unreachable(f"the dashboard at {self.url} answered {status}. {self._shown(message)}".strip(), status)
+            return Unreachable(
+                f"the dashboard at {self.url} answered {status}. {self._redact(message)}".strip(), status
+            )
         if status == 409 and isinstance(next_seq, int):
             return Gap(next_seq)
-        said = self._shown(message) or "It gave no reason; check EVSYS_API_URL."
+        said = self._redact(message) or "It gave no reason; check EVSYS_API_URL."
         return DashboardClientError(f"the dashboard at {self.url} refused this ({status}). {said}", status)
 
-    def _shown(self, message: str) -> str:
+    def _redact(self, message: str) -> str:
         return hide(message[:500], self.api_key)
 
 

@@ -49,11 +49,11 @@ class ExperimentRun:
 
     @property
     def experiment_id(self) -> str:
-        return self._entered(self._experiment_id)
+        return self._enter(self._experiment_id)
 
     @property
     def run_id(self) -> str:
-        return self._entered(self._run_id)
+        return self._enter(self._run_id)
 
     @property
     def generation_id(self) -> str:
@@ -134,7 +134,7 @@ class ExperimentRun:
         id = self.client.record_benchmark(name, **metadata)
         yield BenchmarkRun(self, name, id)
 
-    def _entered(self, id: str) -> str:
+    def _enter(self, id: str) -> str:
         if not id:
             raise DataError("this ExperimentRun was not entered. Write: with ExperimentRun(client, ...) as run: ...")
         return id

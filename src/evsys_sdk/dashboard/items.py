@@ -38,7 +38,7 @@ def list_items(
 def compare(source: RecordSource, a: str, b: str) -> Comparison:
     """Two experiments, by their best runs."""
     first, second = source.experiment(a), source.experiment(b)
-    chosen = [_chosen_run(data) for data in (first, second)]
+    chosen = [_choose_run(data) for data in (first, second)]
     left = scores_of_run(first, source.scores(a), chosen[0])
     right = scores_of_run(second, source.scores(b), chosen[1])
     paired = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
@@ -75,7 +75,7 @@ def scores_of_run(data: ExperimentData, scores: Mapping[str, Sequence[Object]], 
     return found
 
 
-def _chosen_run(data: ExperimentData) -> str:
+def _choose_run(data: ExperimentData) -> str:
     return data.experiment.best_run or next((arm.run for arm in data.arms), "")
 
 

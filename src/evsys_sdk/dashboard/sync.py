@@ -57,7 +57,7 @@ def _send(connection: Connection, path: Path) -> Sent:
         header = read_header(path)
         if header.get("project") not in ("", connection.project):
             raise DataError(f"{path}: it is of project {header['project']!r}, and EVSYS_PROJECT_ID is another.")
-        before = _known(upload)
+        before = _count_known(upload)
         while upload.send_batch() is not None:
             pass
         upload.note()
@@ -72,7 +72,7 @@ def _send(connection: Connection, path: Path) -> Sent:
     return Sent(upload.reader.stream, str(path), upload.acknowledged, new, upload.rejected, problem)
 
 
-def _known(upload: StreamUpload) -> int:
+def _count_known(upload: StreamUpload) -> int:
     """How many records of a stream the server has; the upload goes on from there."""
     answer = upload.post(b"", 0)
     known = answer.get("next")

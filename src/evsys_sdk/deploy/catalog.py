@@ -35,7 +35,7 @@ class DeployedModels:
             if staged.is_shadow:
                 shadow = staged.deployment
             else:
-                found = known.staged_under(name)
+                found = known.find_staged(name)
         return _offer(found, shadow) if found is not None and found.kind == OpenAIServer.name else None
 
     def base_models(self, backend: str) -> list[str]:

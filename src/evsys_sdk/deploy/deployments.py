@@ -152,7 +152,7 @@ class Deployments:
         id = self.live.get(name)
         return next((one for one in self.all if one.id == id), None)
 
-    def staged_under(self, name: str) -> Deployment | None:
+    def find_staged(self, name: str) -> Deployment | None:
         """What answers a share of the requests to a name, or shadows it."""
         staged = self.staged.get(name)
         return next((one for one in self.all if staged and one.id == staged.deployment), None)

@@ -127,7 +127,7 @@ def take_step(name: str, policy: GatePolicy, scores: LiveScores) -> Step:
 
 def _find_staged(name: str) -> tuple[Staged, Deployment, Deployment]:
     known = Deployments.read()
-    staged, candidate, live = known.staged.get(name), known.staged_under(name), known.live_under(name)
+    staged, candidate, live = known.staged.get(name), known.find_staged(name), known.live_under(name)
     if staged is None or live is None or candidate is None:
         raise DataError(
             f"nothing answers a share of the requests to {show(name)} or shadows them. Begin with: evsys deploy "

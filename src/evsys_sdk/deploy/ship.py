@@ -109,7 +109,7 @@ def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bo
         live = known.live_under(name)
         if live is None:
             raise DataError(f"nothing is live under {show(name)}, so there is nothing to take back.")
-        if (staged := known.staged_under(name)) is not None and to is None:
+        if (staged := known.find_staged(name)) is not None and to is None:
             with PromotionLog.open() as log:
                 log.append(Kind.ROLLED_BACK, name=name, deployment=live.id, replaced=staged.id, reason=reason)
             return live

@@ -129,7 +129,7 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
     for run in config.all_runs():
         content = size_of_work(run)
         if content not in known:
-            known[content] = _looked_at(run, config, load=fit_minutes is not None)
+            known[content] = _look_at(run, config, load=fit_minutes is not None)
         estimate, speed = known[content]
         says_time = (
             speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
@@ -170,7 +170,7 @@ def _caveats(config: ExperimentConfig) -> list[str]:
     return found
 
 
-def _looked_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[Estimate, Speed | None]:
+def _look_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[Estimate, Speed | None]:
     estimate = estimate_run(run, config)
     each = estimate.tokens_trained / estimate.steps if estimate.steps else None
     lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
@@ -207,7 +207,7 @@ def _limits(budget: Budget | None, arms: Sequence[tuple[str, Needs]]) -> dict[st
     found: dict[str, LimitPlan] = {}
     for name in LIMITED:
         if (limit := getattr(budget, name)) is not None:
-            found[name] = _reached(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
+            found[name] = _check_limit(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
         if (own := _own_limit(budget.per_arm, name)) is not None:
             amounts = [(arm, getattr(needs, name)) for arm, needs in arms]
             most = None if any(used is None for _, used in amounts) else max((used for _, used in amounts), default=0)
@@ -220,7 +220,7 @@ def _own_limit(limits: Limits | None, name: str) -> float | None:
     return None if limits is None else getattr(limits, name)
 
 
-def _reached(limit: float, amounts: Sequence[tuple[str, float | None]]) -> LimitPlan:
+def _check_limit(limit: float, amounts: Sequence[tuple[str, float | None]]) -> LimitPlan:
     used: float | None = 0.0
     ends_at: str | None = None
     for arm, more in amounts:

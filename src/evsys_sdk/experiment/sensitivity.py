@@ -126,7 +126,7 @@ def _prospect(
     alone = sum("cluster" not in task.metadata for task in tasks)
     independent = len(named) + alone
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
-    earlier = recorded_seed_sd(in_project(config.output_dir), sha256)
+    earlier = read_seed_sd(in_project(config.output_dir), sha256)
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
         "the noise of seeds is assumed: no earlier experiment scored these tasks"
@@ -138,7 +138,7 @@ def _prospect(
     return prospect, basis, len(named) + alone if named else None
 
 
-def recorded_seed_sd(root: Path, sha256: str) -> tuple[float, str] | None:
+def read_seed_sd(root: Path, sha256: str) -> tuple[float, str] | None:
     """How far seeds lay apart in an earlier experiment on the same tasks, and which one that was; the latest counts."""
     found: list[tuple[float, float, str]] = []
     for moment, name, stored in conclusions_below(root):

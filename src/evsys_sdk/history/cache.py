@@ -155,7 +155,7 @@ class SummaryCache:
         except sqlite3.OperationalError:  # read-only, locked for too long, or the disk is full
             with contextlib.suppress(sqlite3.Error):
                 self._db.rollback()
-            self._db = self._copied_to_memory()
+            self._db = self._copy_to_memory()
             self._write(rows, names)
 
     @property
@@ -227,7 +227,7 @@ class SummaryCache:
             raise
         return db
 
-    def _copied_to_memory(self) -> sqlite3.Connection:
+    def _copy_to_memory(self) -> sqlite3.Connection:
         memory = _connect(":memory:")
         try:
             self._db.backup(memory)
@@ -245,7 +245,7 @@ def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSumm
     if summary is None:
         return row
     row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}
-    row |= {"text": _searched_text(summary), "summary": summary.to_json()}
+    row |= {"text": _collect_text(summary), "summary": summary.to_json()}
     runs = [{name: value(summary, run) for name, (_, value) in RUN_COLUMNS.items()} for run in summary.results]
     effects = [{name: value(summary, one) for name, (_, value) in EFFECT_COLUMNS.items()} for one in summary.contrasts]
     tables = {"runs": runs, "effects": effects}
@@ -273,7 +273,7 @@ def _between_bars(values: list[str]) -> str:
     return f"|{'|'.join(values)}|".casefold() if values else ""
 
 
-def _searched_text(one: ExperimentSummary) -> str:
+def _collect_text(one: ExperimentSummary) -> str:
     """Everything a free-text search looks at."""
     parts = [one.id, one.name, one.hypothesis, one.description, one.sentence, one.next, *(n.text for n in one.notes)]
     return "\n".join([*parts, one.invalidated, *one.tags]).casefold()

@@ -10,7 +10,7 @@ from typing import Any
 from ..record.runs import config_runs
 from ..record.values import Object
 from .answers import Flips, find_flips
-from .curves import Curve, draw, score_curve, training_curve
+from .curves import Curve, draw, read_training_curve, score_curve
 from .detail import Detail
 from .effects import flatten_config
 from .listing import verdict_text
@@ -74,7 +74,7 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
         arm = detail.best_arm
         if arm is not None:
             label = f"{letter} {detail.summary.id}"
-            loss += filter(None, [training_curve(arm, label)])
+            loss += filter(None, [read_training_curve(arm, label)])
             scores += filter(None, [score_curve(arm, detail.outcome.metric, label)])
     pairs = [paired_differences(details[0], other) for other in details[1:]]
     flips = [find_flips(details[0], other) for other in details[1:]]
@@ -127,13 +127,13 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
     headers, rows = _config_table(comparison)
     if rows:
         page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
-    page.add(*_left_out(comparison) if rows else ("no difference",))
+    page.add(*_list_left_out(comparison) if rows else ("no difference",))
     for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
         if pairs:
             page.table(_headers(letter), _pair_rows(pairs), (0, 6))
         else:
-            page.add(_nothing_in_common(comparison, letter))
+            page.add(_explain_nothing_in_common(comparison, letter))
         if flips is not None:
             _add_flips(page, flips, letter)
     for curves in filter(None, (comparison.loss, comparison.scores)):
@@ -157,7 +157,7 @@ def _config_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return headers, [[path, *(_value(value) for value in values)] for path, values in comparison.config[:_MOST_PATHS]]
 
 
-def _left_out(comparison: Comparison) -> list[str]:
+def _list_left_out(comparison: Comparison) -> list[str]:
     left = len(comparison.config) - _MOST_PATHS
     return [f"... {left} more in --json"] if left > 0 else []
 
@@ -200,7 +200,7 @@ def _add_flips(page: Page, flips: Flips, letter: str) -> None:
             page.add(f"- ... {left} more {what} in --json")
 
 
-def _nothing_in_common(comparison: Comparison, letter: str) -> str:
+def _explain_nothing_in_common(comparison: Comparison, letter: str) -> str:
     other = comparison.details[letters().index(letter)].summary.id
     return f"{other} has no scored metric in common with {comparison.details[0].summary.id}."
 

@@ -31,7 +31,7 @@ class Curve:
     points: Points
 
 
-def training_curve(arm: RunRecord, label: str) -> Curve | None:
+def read_training_curve(arm: RunRecord, label: str) -> Curve | None:
     """The loss of an arm, or what else it logged at every step if it has none."""
     names = [name for name, points in arm.logged.items() if not is_score(name) and len(points) > 1]
     wanted = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name)]

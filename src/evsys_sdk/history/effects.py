@@ -112,7 +112,7 @@ def find_contrasts(
         pairs = ((baseline, name) for name in names if baseline and name != baseline)
     slices: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
     for first, second in pairs:
-        if found := changed_axis(own[first], own[second]):
+        if found := find_changed_axis(own[first], own[second]):
             axis, paths = found
             rest = frozenset(pair for pair in own[first].items() if pair[0] not in paths)
             values = slices.setdefault((axis, rest), {})
@@ -161,7 +161,7 @@ def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
         found[path] = value
 
 
-def changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
+def find_changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
     """The one setting in which two runs differ, with its paths; None where there are none, several, or the model's."""
     paths = {path for path in {*first, *second} if first.get(path) != second.get(path)}
     if not paths or "model.name" in paths:
@@ -220,7 +220,7 @@ class _Measured:
     def contrast(self, axis: str, reference: str, name: str, values: Mapping[str, str]) -> list[Contrast]:
         runs = (self._scored[reference], self._scored[name])
         seeds = min(run.n_seeds for run in runs)
-        found = self._concluded(reference, name) or self._paired(*runs)
+        found = self._find_concluded(reference, name) or self._compare_pairs(*runs)
         if found is None:
             return []
         difference, low, high, stderr, df = found
@@ -230,7 +230,7 @@ class _Measured:
             low, high = (None, None) if low is None or high is None else (-high, -low)
         return [Contrast(reference, axis, before, after, difference, low, high, stderr, df, seeds)]
 
-    def _concluded(self, reference: str, name: str) -> _Found | None:
+    def _find_concluded(self, reference: str, name: str) -> _Found | None:
         row = self._compared.get(name, {}) if self._scored[reference].role == "baseline" else {}
         difference = number(row.get("difference"))
         if difference is None:
@@ -242,7 +242,7 @@ class _Measured:
         df = number(row.get("df"))
         return difference, low, high, (high - low) / 2 / _quantile(df), df
 
-    def _paired(self, first: RunScore, second: RunScore) -> _Found | None:
+    def _compare_pairs(self, first: RunScore, second: RunScore) -> _Found | None:
         """From the scores on record: the last ones of runs that ended, else those after the same step."""
         from .outcome import pair_scores
 

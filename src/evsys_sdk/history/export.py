@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import DataError, show
 from ..files import write_json, write_text
 from ..record.runs import RunRecord, config_runs
-from ..record.values import Object, matching, number, part, text
+from ..record.values import Object, find_row, number, part, text
 from .answers import choose_arm
 from .detail import Detail
 from .effects import data_source, settings_of
@@ -77,7 +77,7 @@ def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, chec
     return found
 
 
-def exported_checkpoint(reference: str) -> str:
+def read_exported(reference: str) -> str:
     """The checkpoint that an exported folder is a copy of; any other reference as it is."""
     try:
         origin: Any = json.loads((Path(reference) / ORIGIN).read_text(encoding="utf-8"))
@@ -166,7 +166,7 @@ def _find_files(detail: Detail, sampler: str) -> Path:
 
 
 def _describe(detail: Detail, run: RunRecord, line: Object, sampler: str, folder: Path, files: list[str]) -> Export:
-    summary, settings = detail.summary, settings_of(matching(config_runs(detail.config), "name", run.run))
+    summary, settings = detail.summary, settings_of(find_row(config_runs(detail.config), "name", run.run))
     scored = next((one for one in detail.outcome.runs if one.run == run.run), None)
     step, ended = _step(line), run.metrics if line.get("final") is True else {}
     warnings = [f"Invalidated: {summary.invalidated}"] if summary.invalidated else []

@@ -34,8 +34,8 @@ def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path
 
     searched = experiment_roots() if roots is None else list(roots)
     with HistoryIndex(searched) as index:
-        known = _listing(index)
-    if found := _named(reference, known):
+        known = _list_known(index)
+    if found := _find_named(reference, known):
         return found
     if found := _folder(Path(reference)):
         return found
@@ -50,7 +50,7 @@ class _Known:
     path: Path
 
 
-def _listing(index: HistoryIndex) -> list[_Known]:
+def _list_known(index: HistoryIndex) -> list[_Known]:
     return [
         _Known(row[0], row[1], row[2] or 0.0, root / row[3])
         for root, rows in index.rows_by_root(("id", "name", "started", "folder"))
@@ -58,7 +58,7 @@ def _listing(index: HistoryIndex) -> list[_Known]:
     ]
 
 
-def _named(reference: str, known: Sequence[_Known]) -> Path | None:
+def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
     same_id = [one.path for one in known if one.id == reference]
     if len(same_id) > 1 and not any(one.name == reference for one in known):
         paths = " and ".join(str(shortest(path)) for path in same_id[:3])

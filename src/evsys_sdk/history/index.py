@@ -85,11 +85,11 @@ class HistoryIndex:
         found: list[ExperimentSummary] = []
         for root, cache in self._caches:
             try:
-                found += _restored(root, cache, f"{_where(condition)} {tail}", values)
+                found += _restore(root, cache, f"{_where(condition)} {tail}", values)
             except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:  # somebody else wrote to it
                 cache.start_again(error)
                 _refresh(root, cache)
-                found += _restored(root, cache, f"{_where(condition)} {tail}", values)
+                found += _restore(root, cache, f"{_where(condition)} {tail}", values)
         return found
 
     @property
@@ -190,7 +190,7 @@ def _live_status(folder: Path) -> str:
     return ExperimentRecord(folder).status
 
 
-def _restored(root: Path, cache: SummaryCache, where: str, values: Sequence[Any]) -> list[ExperimentSummary]:
+def _restore(root: Path, cache: SummaryCache, where: str, values: Sequence[Any]) -> list[ExperimentSummary]:
     rows = cache.read(("folder", "status"), where, values)
     # A root may have been moved since, with its cache.
     return [

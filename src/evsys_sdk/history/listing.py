@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .find import looked_in
 from .summary import ExperimentSummary
-from .text import date_text, fitted_table, is_unicode, markdown_table, score_text, terminal_width
+from .text import date_text, fit_table, is_unicode, score_text, terminal_width, write_markdown_table
 
 HEADERS = ("id", "started", "status", "verdict", "score", "best run", "arms", "hypothesis")
 _WIDE_ENOUGH = 110
@@ -32,23 +32,23 @@ class TreeLine:
 def list_text(lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False) -> str:
     """The table for a terminal, and what it leaves out."""
     if not lines:
-        return nothing_text(total, roots)
+        return explain_nothing(total, roots)
     rows, width = [_cells(line, tree=tree) for line in lines], terminal_width()
     if width >= _WIDE_ENOUGH:
-        table = fitted_table(HEADERS, rows, width=width, flexible=(7, 5))
+        table = fit_table(HEADERS, rows, width=width, flexible=(7, 5))
     else:  # the claim would be a few letters; the id is what other commands take, so it stays whole if it can
         narrow = [[row[0], row[1][:10], *row[2:5], row[6].partition(" ")[0]] for row in rows]
-        table = fitted_table([*HEADERS[:5], HEADERS[6]], narrow, width=width, flexible=(0,))
+        table = fit_table([*HEADERS[:5], HEADERS[6]], narrow, width=width, flexible=(0,))
     return "\n".join([table, *_remarks(lines, total)])
 
 
 def list_markdown(lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False) -> str:
     """The same as a Markdown table; a tree is a nested list."""
     if not lines:
-        return nothing_text(total, roots)
+        return explain_nothing(total, roots)
     if not tree:
         return "\n".join(
-            [markdown_table(HEADERS, [_cells(line, tree=False) for line in lines]), *_remarks(lines, total)]
+            [write_markdown_table(HEADERS, [_cells(line, tree=False) for line in lines]), *_remarks(lines, total)]
         )
     shown = [
         f"{'  ' * min(line.depth, _DEEPEST)}- `{line.summary.id}` {_story(line.summary)}{_strangeness(line)}"
@@ -57,7 +57,7 @@ def list_markdown(lines: Sequence[TreeLine], total: int, roots: Sequence[Path], 
     return "\n".join([*shown, *_remarks(lines, total)])
 
 
-def nothing_text(total: int, roots: Sequence[Path]) -> str:
+def explain_nothing(total: int, roots: Sequence[Path]) -> str:
     """What to say when there is nothing to list."""
     if total:
         return "No experiment is shown. Raise --limit."

@@ -58,9 +58,9 @@ class Outcome:
 
 def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) -> Outcome:
     """The conclusion, completed from the scores on record where it says nothing: of arms that were interrupted, too."""
-    own_metric, own_mode = deciding_metric(config, arms)
+    own_metric, own_mode = find_deciding_metric(config, arms)
     metric, mode = text(conclusion.get("metric")) or own_metric, text(conclusion.get("mode")) or own_mode
-    concluded = {run.run: run for run in _concluded_runs(conclusion)}
+    concluded = {run.run: run for run in _read_concluded_runs(conclusion)}
     score = number(conclusion.get("best_score"))
     if metric != own_metric and own_metric and not is_score(metric):  # a loss says little about a recipe with a reward
         metric, mode, concluded, score = own_metric, own_mode, {}, None
@@ -99,12 +99,12 @@ def _best_run(conclusion: Object, runs: Sequence[RunScore], unsaid: set[str], mo
     return best_of(scored, mode) or said if not conclusion or any(run.run in unsaid for run in scored) else said
 
 
-def deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str]:
+def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str]:
     """Full name and direction of the metric that ranks runs, also where none of them came to its end.
 
     Without a benchmark that is the measure by which the recipe itself chooses its best checkpoint.
     """
-    metric, mode = success_metric(config, arms, scored=_unfinished_scores(arms))
+    metric, mode = success_metric(config, arms, scored=_find_unfinished_scores(arms))
     return (metric, mode) if metric else _own_measure(arms)
 
 
@@ -122,7 +122,7 @@ def success_metric(config: Object, arms: Iterable[RunRecord], *, scored: Iterabl
     return (scores[0] if scores else ""), mode
 
 
-def _unfinished_scores(arms: Sequence[RunRecord]) -> dict[str, None]:
+def _find_unfinished_scores(arms: Sequence[RunRecord]) -> dict[str, None]:
     """The metrics that arms without an end were scored by."""
     return {metric: None for arm in arms if arm.status != "completed" for metric, _, _, _ in arm.scores}
 
@@ -185,7 +185,7 @@ def _plain_score(run: str, arms: Sequence[RunRecord], metric: str) -> RunScore:
     return RunScore(run, mean, n_seeds=len(good), n_tasks=n_tasks, failures=bad, step=step)
 
 
-def _concluded_runs(conclusion: Object) -> list[RunScore]:
+def _read_concluded_runs(conclusion: Object) -> list[RunScore]:
     rows = [part(raw) for raw in items(conclusion.get("runs"))]
     repeated = any((number(row.get("n_seeds")) or 0) > 1 for row in rows)  # runs lend each other their seed noise
     return [

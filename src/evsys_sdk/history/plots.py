@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import DataError
 from ..lazy import import_extra
 from .compare import Comparison, letters
-from .curves import Curve, score_curve, training_curve
+from .curves import Curve, read_training_curve, score_curve
 from .detail import Detail
 from .outcome import RunScore
 from .summary import ExperimentSummary
@@ -28,8 +28,8 @@ _FEW_POINTS = 12
 def plot_experiment(detail: Detail, path: str) -> None:
     """Curves of every arm, and the score of each run with its interval; seeds share the colour of their run."""
     arms = detail.arms[:_MOST_SERIES]
-    losses = _known([training_curve(arm, arm.run) for arm in arms])
-    scores = _known([score_curve(arm, detail.outcome.metric, arm.run) for arm in arms])
+    losses = _keep_known([read_training_curve(arm, arm.run) for arm in arms])
+    scores = _keep_known([score_curve(arm, detail.outcome.metric, arm.run) for arm in arms])
     _draw(path, _Picture(detail.summary.id, losses, scores, detail.outcome.runs, detail.outcome.metric))
 
 
@@ -129,7 +129,7 @@ def _plain(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _known(curves: Sequence[Curve | None]) -> list[Curve]:
+def _keep_known(curves: Sequence[Curve | None]) -> list[Curve]:
     """Those that are there and about the same metric as the first."""
     found = [curve for curve in curves if curve is not None]
     return [curve for curve in found if curve.metric == found[0].metric]

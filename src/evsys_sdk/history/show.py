@@ -15,9 +15,9 @@ from typing import Any
 from ..errors import DataError
 from ..record.events import Kind
 from ..record.runs import RunRecord, config_runs
-from ..record.values import items, matching, number, part, text
+from ..record.values import find_row, items, number, part, text
 from .detail import Detail, checkpoints, commands, failures, read_detail, run_spend
-from .export import exported_checkpoint
+from .export import read_exported
 from .find import find_experiment, shortest
 from .outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores, scores_of
 from .summarize import scalars
@@ -102,7 +102,7 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
     page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
     if detail.outcome.metric:
         page.add(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
-    _list(page, "Arms that did not come to their ends", _unfinished_lines(detail))
+    _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
     _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
     _list(page, "Decisions", [_decision(event) for event in detail.decisions])
     _list(page, "Next", _next_steps(detail))
@@ -125,7 +125,7 @@ def _arm_score(detail: Detail, arm: RunRecord) -> dict[str, Any]:
     return {"score": found[0] if found else None, "score_step": found[1] if found else None}
 
 
-def _unfinished_lines(detail: Detail) -> list[str]:
+def _write_unfinished(detail: Detail) -> list[str]:
     lines: list[str] = []
     for arm in detail.arms:
         if arm.status not in ("completed", "failed"):
@@ -252,7 +252,7 @@ def _best_lines(detail: Detail) -> list[str]:
 
 
 def _algorithm(detail: Detail, run: str) -> dict[str, Any]:
-    return part(matching(config_runs(detail.config), "name", run), "algorithm", "params")
+    return part(find_row(config_runs(detail.config), "name", run), "algorithm", "params")
 
 
 def _facts(detail: Detail) -> list[str]:
@@ -281,7 +281,7 @@ def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
         return None
     metric = detail.outcome.metric
     own = scores_of(detail).get(metric)
-    started = _starting_point(detail, parent)
+    started = _find_start(detail, parent)
     before = scores_of(parent).get(metric) if started is None else _scores_after(*started, metric)
     if own is None or before is None or parent.folder == detail.folder:
         return None
@@ -291,11 +291,11 @@ def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
     return Gain(parent.summary.id, run, step, pair_scores(metric, before, own))
 
 
-def _starting_point(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | None:
+def _find_start(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | None:
     """The arm and the step of the parent whose weights the best run started from."""
-    model = part(matching(config_runs(detail.config), "name", detail.chosen_run), "model")
+    model = part(find_row(config_runs(detail.config), "name", detail.chosen_run), "model")
     reference = text(model.get("init_from_checkpoint")) or text(model.get("load_checkpoint_path"))
-    reference = exported_checkpoint(reference) if reference else ""
+    reference = read_exported(reference) if reference else ""
     for arm in parent.arms if reference else ():
         for line in arm.checkpoints:
             names = {text(line.get("state")), text(line.get("sampler"))}

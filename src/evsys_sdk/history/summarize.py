@@ -68,7 +68,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         algorithms=_kinds(runs, "algorithm", "kind"),
         backends=_kinds(runs, "backend", "kind"),
         params=best_params(runs, outcome),
-        varied=varied_paths(runs),
+        varied=find_varied_paths(runs),
         config_sha256=start.text("config_sha256") or _sha256(config),
     )
 
@@ -83,7 +83,7 @@ def run_results(record: ExperimentRecord, settings: Mapping[str, Settings], outc
     scored = [run for run in outcome.runs if run.score is not None and run.run in settings]  # not those of a parent
     of_model: dict[str, list[RunScore]] = {}
     for run in scored:
-        of_model.setdefault(_setting(settings.get(run.run, {}), "model.name"), []).append(run)
+        of_model.setdefault(_read_setting(settings.get(run.run, {}), "model.name"), []).append(run)
     best = {best_of([run for run in runs if not run.failures], outcome.mode) for runs in of_model.values()}
     return [
         _run_result(record, run, settings.get(run.run, {}), outcome, with_weights=run.run in best) for run in scored
@@ -97,8 +97,8 @@ def _run_result(
     data = data_source(settings)
     return RunResult(
         run=run.run,
-        model=_setting(settings, "model.name"),
-        algorithm=_setting(settings, "algorithm.kind"),
+        model=_read_setting(settings, "model.name"),
+        algorithm=_read_setting(settings, "algorithm.kind"),
         tasks=_tasks_of(record, run, arms, outcome.metric) if is_score(outcome.metric) else f"data {data}",
         score=run.score,
         low=run.low,
@@ -120,7 +120,7 @@ def _run_result(
     )
 
 
-def _setting(settings: Settings, path: str) -> str:
+def _read_setting(settings: Settings, path: str) -> str:
     return value_text(settings[path]) if path in settings else ""
 
 
@@ -172,7 +172,7 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
+def find_varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
     """The dotted paths in which the runs of an experiment differ."""
     runs = runs[:200]
     same = {key for key, value in runs[0].items() if all(run.get(key) == value for run in runs)} if runs else set[str]()

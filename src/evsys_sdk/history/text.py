@@ -153,9 +153,9 @@ class Page:
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]) -> None:
         if self.markdown:
-            self.add(markdown_table(headers, rows) + "\n")
+            self.add(write_markdown_table(headers, rows) + "\n")
         else:
-            self.add(fitted_table(headers, rows, width=self.width, flexible=flexible))
+            self.add(fit_table(headers, rows, width=self.width, flexible=flexible))
 
     def drawing(self, draw: Callable[[int], str]) -> None:
         """Something that is drawn with characters, as wide as it may be."""
@@ -165,7 +165,7 @@ class Page:
         return "\n".join(self._parts).replace("\n\n\n", "\n\n")
 
 
-def fitted_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Sequence[int]) -> str:
+def fit_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Sequence[int]) -> str:
     """Aligned columns no wider than `width`; the flexible ones are clipped, the widest first."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (headers, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
@@ -181,7 +181,7 @@ def fitted_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width
     return "\n".join([lines[0], "  ".join("-" * size for size in widths), *lines[1:]])
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def write_markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The same for a page; bars and line ends inside cells do not break it."""
     lines = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in (headers, *rows)]
     texts = [f"| {' | '.join(row)} |" for row in lines]

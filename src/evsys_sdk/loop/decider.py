@@ -24,7 +24,7 @@ from .questions import Asked, follow_settled, is_new, pairs_of, sort_by_kind
 from .reason import Reason
 from .system import SystemConfig
 from .traces.feedback import as_taught, list_corrections
-from .traces.rounds import read_rounds, taken_in, trained_in
+from .traces.rounds import find_taken, find_trained, read_rounds
 from .traces.store import TraceStore
 
 _Z = 1.96
@@ -57,7 +57,7 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     """Judge the new traces of a system; traces of the rounds in `without` were not trained on."""
     rules, refused = system.decide, set(without)
     rounds = read_rounds(system.traces.store)
-    taken, trained = taken_in(rounds), trained_in(rounds, refused)
+    taken, trained = find_taken(rounds), find_trained(rounds, refused)
     traces = list(TraceStore(system.traces.store).read())
     fresh = [one for one in traces if one["id"] not in taken]
     volume = _judge_volume(len(fresh), rules.min_new)

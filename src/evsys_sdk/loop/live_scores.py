@@ -92,7 +92,7 @@ class TracedScores:
         room, problems = asyncio.Semaphore(_AT_ONCE), list[EvalError]()
 
         async def score(given: Trace, shadow: Trace) -> tuple[Trace, Pair] | None:
-            expected = _expected(given) if self._policy.expects == "feedback" else None
+            expected = _read_expected(given) if self._policy.expects == "feedback" else None
             if expected is None and self._policy.expects == "feedback":
                 return None
             async with room:
@@ -124,7 +124,7 @@ def count_shadow(store: str, candidate: str) -> ShadowCounts:
     return ShadowCounts(len(answered), failed, missed[candidate])
 
 
-def _expected(given: Trace) -> str | None:
+def _read_expected(given: Trace) -> str | None:
     """What should have been answered, as far as somebody said so."""
     if CORRECTION in given:
         return given[CORRECTION]

@@ -87,7 +87,7 @@ class Loop:
 
     def rounds(self) -> list[RoundState]:
         """What became of every round."""
-        given_up = {int(one["round"]): str(one["text"]) for one in self._noted() if one["stage"] == "given up"}
+        given_up = {int(one["round"]): str(one["text"]) for one in self._read_notes() if one["stage"] == "given up"}
         return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
 
     def approve(self) -> str:
@@ -176,7 +176,7 @@ class Loop:
         seen = watch_live(live, self._store, self.policy.watch)
         if seen.state != "fell":
             return None
-        before, staged = known.before(live), known.staged_under(live.name)
+        before, staged = known.before(live), known.find_staged(live.name)
         if before is None and staged is not None:  # which is judged by what is live, and is all there is to follow it
             return None
         target = roll_back(live.name, to=before.id if before else None, reason=seen.reason, nothing=before is None)
@@ -195,7 +195,7 @@ class Loop:
 
     def _begin(self, rounds: list[RoundState]) -> Step:
         """Decide whether to learn, and if so seal the traces of a new round."""
-        refused = refused_rounds(rounds)
+        refused = find_refused_rounds(rounds)
         decision = decide(self.system, without=refused)
         if not decision.learn:
             return Step("decide", f"no: {_say(decision)}", len(rounds), waits=True)
@@ -271,19 +271,19 @@ class Loop:
     def _round_of(self, deployment: str) -> int:
         return next((one.number for one in self.rounds() if one.deployment and one.deployment.id == deployment), 0)
 
-    def _noted(self) -> list[dict[str, Any]]:
+    def _read_notes(self) -> list[dict[str, Any]]:
         return list(read_records(self.journal)) if self.journal.is_file() else []
 
     def _note(self, step: Step) -> None:
         """Keep a step for the page; a wait is noted once, and nothing is decided by what is noted but a giving up."""
-        last = (self._noted() or [{}])[-1]
+        last = (self._read_notes() or [{}])[-1]
         if step.waits and last.get("text") == step.text:
             return
         with JsonlFile(self.journal) as file:
             file.append({**step.to_dict(), "time": time.time()})
 
 
-def refused_rounds(rounds: list[RoundState]) -> set[int]:
+def find_refused_rounds(rounds: list[RoundState]) -> set[int]:
     """Rounds whose traces are not learned from again: the gate refused what came of them, or it was rolled back."""
     return {one.number for one in rounds if one.outcome in ("refused", "rolled back")}
 

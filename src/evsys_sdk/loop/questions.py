@@ -77,7 +77,7 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[Asked]]:
     ]
 
 
-def settled_answers(known: Iterable[Asked], least_reward: float) -> dict[str, str]:
+def find_settled_answers(known: Iterable[Asked], least_reward: float) -> dict[str, str]:
     """Kind of question -> the one answer that was good; kinds that are answered in many ways are not in it."""
     answers: dict[str, Counter[str]] = {}
     for one in known:
@@ -112,7 +112,7 @@ class Standing:
 
 def follow_settled(new: Iterable[Asked], known: Iterable[Asked]) -> list[Standing]:
     """What became of each settled answer."""
-    settled, counts = settled_answers(known, 0.5), Counter[tuple[str, str]]()
+    settled, counts = find_settled_answers(known, 0.5), Counter[tuple[str, str]]()
     for one in new:
         if one.kind in settled and one.reward is not None:
             if one.answer == settled[one.kind]:

@@ -16,7 +16,7 @@ from ..errors import DataError
 from ..experiment.parents import latest_attempt
 from ..record.events import Event
 from ..record.reader import ExperimentRecord
-from .watch import first_failure, passed_events
+from .watch import find_decisions, first_failure
 
 type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "rollout", "settled"]
 
@@ -71,7 +71,7 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
         source = find_source(str(record.folder))
     except DataError as error:
         return RoundState(number, made, "settled", "failed", str(error), config, usd=usd)
-    decisions = passed_events(source.sha256)
+    decisions = find_decisions(source.sha256)
     if not decisions:
         return RoundState(number, made, "gate", config=config, source=source, usd=usd)
     decision = decisions[-1]
@@ -82,7 +82,7 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
     shipped = next((one for one in deployments.all if one.gate == decision.id), None)
     if shipped is None:
         return RoundState(number, made, "deploy", "", "", config, source, decision, usd=usd)
-    if deployments.staged_under(shipped.name) == shipped:
+    if deployments.find_staged(shipped.name) == shipped:
         return RoundState(number, made, "rollout", "", "", config, source, decision, shipped, usd)
     back = next((one for one in deployments.rollbacks if one.replaced == shipped.id), None)
     outcome, reason = ("rolled back", back.reason) if back else ("shipped", "")

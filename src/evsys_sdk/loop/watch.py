@@ -31,7 +31,7 @@ class LiveState:
 
 def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
     """Compare live rewards with the score that let a deployment pass the gate."""
-    expected = _expected(deployment)
+    expected = _read_expected(deployment)
     since = Deployments.read().once_live.get(deployment.id, deployment.time or 0.0)
     rewards = [one["reward"] for one in TraceStore(store).read() if _is_of(one, deployment, since)]
     if expected is None:
@@ -57,13 +57,13 @@ def _is_of(trace: dict[str, Any], deployment: Deployment, since: float) -> bool:
     return trace["model"] == deployment.id or (trace["model"] == deployment.name and (trace["time"] or 0.0) >= since)
 
 
-def _expected(deployment: Deployment) -> float | None:
+def _read_expected(deployment: Deployment) -> float | None:
     """The candidate's score on the target when the gate let it pass."""
     event = next((one for one in read_promotions() if one.kind == Kind.GATED and one.id == deployment.gate), None)
     return number(event.get("score")) if event is not None else None
 
 
-def passed_events(weights_sha256: str) -> list[Event]:
+def find_decisions(weights_sha256: str) -> list[Event]:
     """Decisions about some weights, oldest first."""
     gated = (event for event in read_promotions() if event.kind == Kind.GATED)
     return [event for event in gated if text(event.part("candidate").get("weights_sha256")) == weights_sha256]

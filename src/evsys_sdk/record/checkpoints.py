@@ -41,7 +41,7 @@ def find_checkpoint(reference: str | Path) -> Checkpoint | None:
     return log.named(path.name) if log.path.is_file() else None
 
 
-def stored_at(reference: str, *, sampler: bool = False) -> str:
+def locate_weights(reference: str, *, sampler: bool = False) -> str:
     """Where the weights of a checkpoint are, as the backend that made it knows them."""
     if "://" in reference or ((path := Path(reference)).is_dir() and not CheckpointLog.in_dir(path).path.is_file()):
         return reference

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
 from .jsonl_file import JsonlFile, complete_lines
-from .layout import ExperimentFiles, RunFiles, begun_folders, run_folders
+from .layout import ExperimentFiles, RunFiles, find_begun, run_folders
 from .metrics import COMPUTE_S
 from .values import Object, load_object, mtime, number, part, read_lines, read_object, subfolders
 
@@ -131,7 +131,7 @@ class RunTimes:
 def latest_run_times(root: Path, most: int, wanted: Callable[[Object], bool]) -> Iterator[RunTimes]:
     """What the latest runs below a root took whose config is `wanted`, the newest first; damaged ones are left out."""
     ended = [(mtime(RunFiles(folder).result) or 0.0, folder) for folder in run_folders(root)]
-    begun = [(mtime(RunFiles(folder).config) or 0.0, folder) for folder in begun_folders(root)]
+    begun = [(mtime(RunFiles(folder).config) or 0.0, folder) for folder in find_begun(root)]
     for _, folder in sorted([*ended, *begun], reverse=True)[:most]:
         files = RunFiles(folder)
         result = read_object(files.result) if files.result.exists() else None

@@ -187,12 +187,12 @@ def run_folders(root: Path) -> list[Path]:
     return [path.parent for path in root.glob(f"*/*/{RunFiles.result.name}")]
 
 
-def begun_folders(root: Path) -> list[Path]:
+def find_begun(root: Path) -> list[Path]:
     """The folders of all arms below a root that were begun and have not ended, in no order."""
     begun = (RunFiles(path.parent) for path in root.glob(f"*/*/{RunFiles.starts.name}"))
     return [files.folder for files in begun if not files.result.exists()]
 
 
-def locked_folders(root: Path) -> list[Path]:
+def find_locked(root: Path) -> list[Path]:
     """The experiments below a root that somebody runs or has run."""
     return [path.parent for path in sorted(root.glob(f"*/{ExperimentFiles.lock.name}"))]

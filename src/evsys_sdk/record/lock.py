@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from ..errors import TrainingError
 from ..log import get_logger
-from .layout import ExperimentFiles, locked_folders
+from .layout import ExperimentFiles, find_locked
 
 try:
     import fcntl
@@ -89,9 +89,9 @@ def last_owner(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def owned_folders(root: Path) -> list[Path]:
+def find_owned(root: Path) -> list[Path]:
     """The experiments below a root that somebody is running; looking at the locks is quicker than at the record."""
-    return [folder for folder in locked_folders(root) if lock_owner(folder) is not None]
+    return [folder for folder in find_locked(root) if lock_owner(folder) is not None]
 
 
 def _take(file: IO[Any], *, shared: bool = False) -> bool:

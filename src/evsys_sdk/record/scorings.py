@@ -34,7 +34,7 @@ def write_scoring(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[s
 def read_scorings(roots: Sequence[Path], *, elsewhere: bool, most: int = 50) -> list[Object]:
     """The results below some roots and, with `elsewhere`, wherever this project wrote them; the newest first."""
     found = [path for root in roots for path in (root / STANDALONE).glob(f"*/*/{SCORING}")]
-    found += [folder / SCORING for folder in _remembered()] if elsewhere else []
+    found += [folder / SCORING for folder in _recall()] if elsewhere else []
     files = {path.resolve() for path in found}
     newest = sorted(files, key=lambda path: (-(mtime(path) or 0.0), str(path)))[:most]
     return [{**content, "path": str(path.parent)} for path in newest if (content := read_object(path))]
@@ -46,7 +46,7 @@ def _remember(folder: Path) -> None:
         if "\n" in str(path) or not is_lasting(path):
             return
         with exclusive(lock_beside(file), str(file)):
-            known = _remembered()
+            known = _recall()
             if path not in known:
                 kept = [*(one for one in known if one.is_dir()), path][-_MOST:]
                 write_text(file, "".join(f"{one}\n" for one in kept), verbatim=True)
@@ -54,7 +54,7 @@ def _remember(folder: Path) -> None:
         get_logger(__name__).warning("%s could not be noted as a folder of a scoring: %s", folder, error)
 
 
-def _remembered() -> list[Path]:
+def _recall() -> list[Path]:
     try:
         lines = (workspace_dir() / SCORINGS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -89,7 +89,7 @@ def part(value: Any, *path: str) -> Object:
     return cast(Object, value) if isinstance(value, dict) else {}
 
 
-def matching(rows: Iterable[Object], key: str, value: Any) -> Object:
+def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
     """The first row with this value; an empty one when there is none."""
     for row in rows:
         if row.get(key) == value:

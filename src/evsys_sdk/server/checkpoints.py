@@ -99,7 +99,7 @@ class CheckpointRecord(Strict):
     def expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """As the protocol describes a checkpoint."""
         place = self.place
         shown = {"time", "tinker_path", "size_bytes", "user_metadata", "expires_at"}
@@ -176,7 +176,7 @@ class Checkpoints:
         """Checkpoints of a run or of all, the latest first, as the protocol describes them."""
         folders = [self.run_dir(run_id)] if run_id else self._folders()
         found = [record for folder in folders for record in self._records(folder) if not record.expired]
-        return [record.described() for record in sorted(found, key=lambda record: record.time, reverse=True)]
+        return [record.describe() for record in sorted(found, key=lambda record: record.time, reverse=True)]
 
     def set_ttl(self, place: Place, ttl_seconds: int | None) -> None:
         """Change how long it is kept; None keeps it for good."""

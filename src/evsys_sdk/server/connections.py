@@ -68,7 +68,7 @@ class Connection(HttpToolsProtocol):
     """One connection, within limits."""
 
     all: Connections
-    """Set by `limited`."""
+    """Set by `limit_connections`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -159,7 +159,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def limited(settings: ServeSettings) -> type[Connection]:
+def limit_connections(settings: ServeSettings) -> type[Connection]:
     """The protocol that uvicorn gives to each connection of one server."""
     return type("LimitedConnection", (Connection,), {"all": Connections(settings)})
 

@@ -79,7 +79,7 @@ def model_info(service: Service, request: requests.ModelOnly) -> dict[str, Any]:
     }
 
 
-def training_run(service: Service, run_id: str, record: RunRecord | None = None) -> dict[str, Any]:
+def describe_run(service: Service, run_id: str, record: RunRecord | None = None) -> dict[str, Any]:
     """One model that was ever trained here."""
     record = record or service.checkpoints.run(run_id)
     if record is None:
@@ -101,10 +101,10 @@ def training_run(service: Service, run_id: str, record: RunRecord | None = None)
     }
 
 
-def training_runs(service: Service, *, limit: int, offset: int) -> dict[str, Any]:
+def list_runs(service: Service, *, limit: int, offset: int) -> dict[str, Any]:
     """All models that were ever trained here, the latest first."""
     records = service.checkpoints.runs()
-    shown = [training_run(service, run.training_run_id, run) for run in records[offset : offset + limit]]
+    shown = [describe_run(service, run.training_run_id, run) for run in records[offset : offset + limit]]
     return {"training_runs": shown, "cursor": _cursor(limit, offset, len(records))}
 
 

@@ -126,19 +126,19 @@ class ServedModel:
         if self.delay_s:
             self._last = self.follow(self._run_after(self._last, request_id, start))
         else:
-            self.follow(self._finish(request_id, _started(start)))
+            self.follow(self._finish(request_id, _start(start)))
 
     async def _run_after(self, before: asyncio.Task[None] | None, request_id: str, start: Start) -> None:
         """With an artificial service time, one operation ends before the next begins."""
         if before is not None:
             await asyncio.wait([before])
         await asyncio.sleep(self.delay_s)
-        await self._finish(request_id, _started(start))
+        await self._finish(request_id, _start(start))
 
     async def _finish(self, request_id: str, operation: Operation[Response]) -> None:
         self.futures.finish(request_id, await outcome(operation, request_id))
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until everything submitted so far has ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -151,7 +151,7 @@ class ServedModel:
         return task
 
 
-def _started(start: Start) -> Operation[Response]:
+def _start(start: Start) -> Operation[Response]:
     """The operation, or one that has failed already."""
     try:
         return start()

@@ -47,7 +47,7 @@ async def chat_completions(service: Service, request: Request, body: bytes) -> R
     prompt = _render(offered, asked, with_tools=with_tools)
     drawing = Drawing.of(
         service, offered, prompt, longest=asked.longest, client=_client(request),
-        stops=asked.stops, top_logprobs=asked.top_logprobs or 0, **_sampling(asked),
+        stops=asked.stops, top_logprobs=asked.top_logprobs or 0, **_read_sampling(asked),
     )  # fmt: skip
     chat = _Chat(asked, drawing, Envelope("chat.completion", offered.name), with_tools)
 
@@ -72,7 +72,7 @@ async def _draw_shadow(service: Service, asked: ChatRequest, candidate: str) -> 
     with_tools = bool(asked.tools) and asked.tool_choice != "none"
     prompt = _render(offered, asked, with_tools=with_tools)
     drawing = Drawing.of(
-        service, offered, prompt, longest=asked.longest, client=None, stops=asked.stops, **_sampling(asked)
+        service, offered, prompt, longest=asked.longest, client=None, stops=asked.stops, **_read_sampling(asked)
     )
     one = asked.model_copy(update={"n": 1, "logprobs": False, "top_logprobs": None})
     chat, answer = _Chat(one, drawing, Envelope("chat.completion", offered.name), with_tools), Answer()
@@ -88,7 +88,7 @@ async def completions(service: Service, request: Request, body: bytes) -> Respon
     drawings = [
         Drawing.of(
             service, offered, prompt, longest=asked.longest, client=_client(request), is_chat=False, stops=asked.stops,
-            top_logprobs=asked.logprobs or 0, **_sampling(asked),
+            top_logprobs=asked.logprobs or 0, **_read_sampling(asked),
         )
         for prompt in _prompts(offered, asked)
     ]  # fmt: skip
@@ -113,7 +113,7 @@ async def generate(service: Service, request: Request, body: bytes) -> Response:
         stops=stops, top_logprobs=params.logprobs or 0, **sampling,
     )  # fmt: skip
     if params.stop_token_ids:
-        drawing = drawing.stopping_at(params.stop_token_ids)
+        drawing = drawing.stop_at(params.stop_token_ids)
     async with service.admit_sampling():
         answers = await drawing.draw(params.n)
     choices = [
@@ -157,7 +157,7 @@ def _client(request: Request) -> str:
     return f"openai:{request.headers.get('authorization', '')[-64:]}:{host}"
 
 
-def _sampling(asked: ChatRequest | CompletionRequest) -> dict[str, Any]:
+def _read_sampling(asked: ChatRequest | CompletionRequest) -> dict[str, Any]:
     temperature = 1.0 if asked.temperature is None else asked.temperature
     top_k = -1 if asked.top_k is None else asked.top_k
     return {"temperature": temperature, "top_p": asked.top_p or 1.0, "top_k": top_k or -1, "seed": asked.seed}

@@ -77,7 +77,7 @@ class Drawing:
             raise OpenAIRefusal(400, str(error)) from None
         return cls(service, model, list(prompt), params, client, tuple(stops), top_logprobs, is_chat)
 
-    def stopping_at(self, tokens: Sequence[int]) -> Drawing:
+    def stop_at(self, tokens: Sequence[int]) -> Drawing:
         """The same, ended by tokens."""
         return replace(self, params=replace(self.params, stop=list(tokens)))
 

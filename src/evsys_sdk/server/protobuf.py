@@ -24,7 +24,7 @@ from ..backends.datum import Datum, Floats
 from ..errors import DataError, MissingExtraError, show
 from .answer import PROTOBUF, Refusal
 from .prompt_targets import PromptTargets
-from .tensor import ragged, tensor
+from .tensor import group_by_width, tensor
 
 _LARGEST_TOP_K_GAP: Final = -99999.0
 """What the protocol writes where there is no token to report."""
@@ -45,7 +45,7 @@ class TrainingRequest:
 
     def data(self) -> list[Datum]:
         """What to train on; raises `DataError` that names what is wrong with it."""
-        if unknown := _unknown_fields(self.message):
+        if unknown := _find_unknown_fields(self.message):
             raise DataError(f"the request has fields that this server does not know: numbers {unknown}.")
         return [_datum(datum, f"datum {index}") for index, datum in enumerate(self.message.data)]
 
@@ -82,12 +82,12 @@ def read_training_request(body: bytes) -> TrainingRequest:
     )
 
 
-def training_answer(output: ForwardBackwardOutput) -> Response:
+def write_training_answer(output: ForwardBackwardOutput) -> Response:
     """The result of a forward or backward pass."""
     pb = messages()
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
-    message.metrics.update(_named_reductions({"loss": output.loss, **output.metrics}))
-    for rows in ragged(output.logprobs):
+    message.metrics.update(_name_reductions({"loss": output.loss, **output.metrics}))
+    for rows in group_by_width(output.logprobs):
         record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(rows))
         field = record.fields["logprobs"]
         field.dtype = pb.DTYPE_FLOAT32
@@ -132,7 +132,7 @@ def _write_top(message: Any, top: TopLogprobs) -> None:
     message.length, message.k = top.tokens.shape
 
 
-def _named_reductions(metrics: Mapping[str, float]) -> dict[str, float]:
+def _name_reductions(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics as the protocol names them: after the colon stands how parts of a batch are put together."""
     named: dict[str, float] = {}
     for key, value in metrics.items():
@@ -141,7 +141,7 @@ def _named_reductions(metrics: Mapping[str, float]) -> dict[str, float]:
     return named
 
 
-def _unknown_fields(message: Any) -> list[int]:
+def _find_unknown_fields(message: Any) -> list[int]:
     found: Any = import_module("google.protobuf.unknown_fields").UnknownFieldSet(message)
     return sorted({field.field_number for field in found})
 

@@ -206,12 +206,12 @@ def _place(request: Request) -> Place:
     return Place.of(request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}")
 
 
-def _training_run(service: Service, request: Request, body: bytes) -> Result:
-    return listing.training_run(service, request.path_params["run_id"])
+def _show_run(service: Service, request: Request, body: bytes) -> Result:
+    return listing.describe_run(service, request.path_params["run_id"])
 
 
-def _training_runs(service: Service, request: Request, body: bytes) -> Result:
-    return listing.training_runs(service, **_page(request, 20))
+def _list_runs(service: Service, request: Request, body: bytes) -> Result:
+    return listing.list_runs(service, **_page(request, 20))
 
 
 def _checkpoints(service: Service, request: Request, body: bytes) -> Result:
@@ -244,8 +244,8 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("GET", "get_server_capabilities", _in_memory(lambda service, _: listing.capabilities(service))),
     ("GET", "evsys/model", _in_memory(_evsys_model)),
     ("POST", "weights_info", _in_files(_weights_info)),
-    ("GET", "training_runs", _in_files(_training_runs)),
-    ("GET", "training_runs/{run_id}", _in_files(_training_run)),
+    ("GET", "training_runs", _in_files(_list_runs)),
+    ("GET", "training_runs/{run_id}", _in_files(_show_run)),
     ("GET", "training_runs/{run_id}/checkpoints", _in_files(_checkpoints_of_run)),
     ("PUT", "training_runs/{run_id}/checkpoints/{kind}/{name}/ttl", _in_files(_set_ttl)),
     ("DELETE", "training_runs/{run_id}/checkpoints/{kind}/{name}", _in_files(_delete)),

@@ -47,12 +47,12 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     import uvicorn
 
     from .app import App
-    from .connections import limited
+    from .connections import limit_connections
 
     loop = asyncio.get_running_loop()
     config: Any = uvicorn.Config(
         App(service) if service.log is None else service.log.wrap(App(service)),
-        http=limited(service.settings),
+        http=limit_connections(service.settings),
         ws="none",
         lifespan="off",
         log_config=None,

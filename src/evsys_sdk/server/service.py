@@ -30,7 +30,7 @@ from .futures import Futures
 from .memory import Memory
 from .model import ServedModel
 from .openai_models import OfferedModels
-from .protobuf import TrainingRequest, read_training_request, training_answer
+from .protobuf import TrainingRequest, read_training_request, write_training_answer
 from .sessions import Sampler, Session, Sessions
 from .settings import ServeSettings
 from .shadow import Shadows
@@ -154,7 +154,7 @@ class Service:
             checks.check_data(data, client.capabilities, request.loss_fn)
 
         def start() -> Operation[Response]:
-            return run(data, request.loss_fn, config).then(training_answer)
+            return run(data, request.loss_fn, config).then(write_training_answer)
 
         return {"request_id": model.submit(request.seq_id, start, check, size=size)}
 
@@ -187,7 +187,7 @@ class Service:
         def start() -> Operation[Response]:
             self._check_free(place, overwrite=request.overwrite)
             return model.client.save_state(f"{request.seq_id:06d}-{name}").then(
-                lambda ref: self._named(place, ref, model, request, overwrite=request.overwrite)
+                lambda ref: self._publish(place, ref, model, request, overwrite=request.overwrite)
             )
 
         return {"request_id": model.submit(request.seq_id, start)}
@@ -223,7 +223,7 @@ class Service:
         def keep(sampler: SamplingClient) -> Response:
             if recipients:
                 encrypt_folder(Path(sampler.ref), recipients)
-            return self._named(place, sampler.ref, model, request, overwrite=False)
+            return self._publish(place, sampler.ref, model, request, overwrite=False)
 
         def start() -> Operation[Response]:
             self._check_free(place, overwrite=False)
@@ -263,7 +263,7 @@ class Service:
         self.sessions.end(session.session_id)
         self.samples.forget(session.session_id)
         for model in session.models.values():
-            await model.settled()
+            await model.wait_until_settled()
             if model.handles is not None:
                 await self.engine.release(model.handles)
         self.futures.end_session(session.session_id)
@@ -337,7 +337,7 @@ class Service:
         if self.checkpoints.exists(place) and not overwrite:
             raise BackendError(f"{place.path} exists already. Use another name, or overwrite=True to replace weights.")
 
-    def _named(
+    def _publish(
         self, place: Place, ref: str, model: ServedModel, request: requests.Saved, *, overwrite: bool
     ) -> Response:
         """Give what the backend has written its public name; on the backend's thread, one after another."""

@@ -26,7 +26,7 @@ def tensor(message: Any, where: str, *, rows: int) -> NDArray[Any]:
     encoding = message.WhichOneof("encoding")
     shape = tuple(message.shape)
     if encoding == "sparse_csr":
-        return _unfolded(message, shape, where, rows=rows)
+        return _unfold(message, shape, where, rows=rows)
     values = _values(message.dense, message.dtype, where)
     shape = shape or values.shape
     if math.prod(shape) != values.size or min(shape) < 0:
@@ -34,13 +34,13 @@ def tensor(message: Any, where: str, *, rows: int) -> NDArray[Any]:
     return values.reshape(shape)
 
 
-def ragged(arrays: Sequence[Floats]) -> Iterator[Sequence[Floats]]:
+def group_by_width(arrays: Sequence[Floats]) -> Iterator[Sequence[Floats]]:
     """Neighbours that are equally wide, because one batch in the protocol has one width."""
     for _, group in itertools.groupby(arrays, key=lambda array: array.shape[1:]):
         yield list(group)
 
 
-def _unfolded(message: Any, shape: tuple[int, ...], where: str, *, rows: int) -> NDArray[Any]:
+def _unfold(message: Any, shape: tuple[int, ...], where: str, *, rows: int) -> NDArray[Any]:
     csr = message.sparse_csr
     values = _values(csr.values, message.dtype, where)
     starts = _values(csr.crow_indices, _INT64, f"{where}: crow_indices")

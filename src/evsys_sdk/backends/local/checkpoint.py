@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...errors import BackendError, show
 from ...files import atomic_write, write_json
-from ...record.checkpoints import stored_at
+from ...record.checkpoints import locate_weights
 from ..checkpoint_name import MANIFEST, check_free
 from .base.lora import Adapter, Switch
 
@@ -82,7 +82,7 @@ def write_checkpoint(
 
 def read_checkpoint(ref: str, switch: Switch, *, device: Any) -> Stored:
     """An adapter with its optimizer where there is one, after checking that it is whole and fits the model."""
-    folder = Path(stored_at(ref))
+    folder = Path(locate_weights(ref))
     about = _read_manifest(folder)
     sums: dict[str, str | None] = about.get("sha256") or {ADAPTER: None}
     contents = {name: _content(folder / name, checksum) for name, checksum in sums.items()}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError, show
 from ...files import atomic_write, write_json
-from ...record.checkpoints import stored_at
+from ...record.checkpoints import locate_weights
 from .. import checks
 from ..checkpoint_name import MANIFEST, check_free, checkpoint_folder
 from ..client import (
@@ -272,7 +272,7 @@ def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> 
 
 def read_checkpoint(ref: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The arrays and the manifest of a checkpoint, after checking that it is whole."""
-    folder = Path(stored_at(ref))
+    folder = Path(locate_weights(ref))
     manifest = _read_manifest(folder)
     try:
         content = (folder / _WEIGHTS).read_bytes()

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from ...errors import MISSING, ConfigError, Problem, closest
-from .scalars import TAG_PREFIX, BadScalar, Scalar, plain_value, tagged_value
+from .scalars import TAG_PREFIX, BadScalar, Scalar, plain_value, read_tagged
 
 MAX_VALUES: Final = 1_000_000
 """Values in one document, with aliases expanded."""
@@ -217,7 +217,7 @@ class _Composer:
                 return text
             kind = event.tag.removeprefix(TAG_PREFIX)
             if kind in _SCALAR_KINDS:
-                return tagged_value(kind, text)
+                return read_tagged(kind, text)
             if kind != "merge":
                 self._refuse_tag(event, "a single value")
         except BadScalar as bad:

@@ -49,7 +49,7 @@ def plain_value(text: str) -> Scalar:
     return -math.inf if special["sign"] == "-" else math.inf
 
 
-def tagged_value(kind: str, text: str) -> Scalar:
+def read_tagged(kind: str, text: str) -> Scalar:
     """The value of a scalar with a standard tag, e.g. `!!float 1` for kind `float`."""
     if kind == "str":
         return text

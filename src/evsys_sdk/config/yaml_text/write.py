@@ -100,7 +100,7 @@ def _text(text: str, path: str) -> str:
     if _SURROGATE.search(text):
         _refuse("half of a surrogate pair cannot be written as YAML", path, "Remove it from the text.", value=text)
     if _NEEDS_ESCAPE.search(text):
-        return f'"{_TO_ESCAPE.sub(_escaped, text)}"'
+        return f'"{_TO_ESCAPE.sub(_escape, text)}"'
     if _UNQUOTED.fullmatch(text) and not _UNSAFE_UNQUOTED.search(text) and text.lower() not in _NOT_TEXT:
         return text
     if '"' in text or "\\" in text:
@@ -108,7 +108,7 @@ def _text(text: str, path: str) -> str:
     return f'"{text}"'
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     character = match.group()
     code = ord(character)
     return _SHORT_ESCAPES.get(character) or (f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}")

@@ -26,10 +26,10 @@ from .ingest import GapError, Ingest
 from .live import Signal
 from .page import Page
 from .routes_admin import add_key_routes, add_session_routes
-from .routes_loops import ReadLoops, add_loop_routes, stored_loops
+from .routes_loops import ReadLoops, add_loop_routes, read_loops
 from .routes_read import add_read_routes
 from .routes_sdk import add_sdk_routes
-from .routing import GuardedRouter, guarded_routes, identity_of
+from .routing import GuardedRouter, identity_of, list_routes
 from .security import Guard
 from .stored import StoredRecords
 from .stored_lines import Lines
@@ -49,7 +49,7 @@ def local_app(
     add_session_routes(app, gate, describe)
     add_read_routes(app, lambda _: source, describe, signal, polled=True)
     add_loop_routes(app, lambda _: loops())
-    return _guarded(app, gate, hosts)
+    return _guard(app, gate, hosts)
 
 
 def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
@@ -71,10 +71,10 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
     app = _application(signal, writer)
     add_session_routes(app, gate, describe)
     add_read_routes(app, source, describe, signal, polled=False)
-    add_loop_routes(app, lambda request: stored_loops(engine, identity_of(request).project))
+    add_loop_routes(app, lambda request: read_loops(engine, identity_of(request).project))
     add_sdk_routes(app, engine, writer, ingest)
     add_key_routes(app, gate, writer)
-    return _guarded(app, gate, hosts)
+    return _guard(app, gate, hosts)
 
 
 def _session(request: Request, mode: Any, name: str) -> Session:
@@ -109,7 +109,7 @@ def _application(signal: Signal, writer: Writer | None) -> FastAPI:
     return app
 
 
-def _guarded(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
+def _guard(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
     routes = GuardedRouter(app, "schema")
 
     @routes.add("GET", "/openapi.json", "read", include_in_schema=False)
@@ -117,7 +117,7 @@ def _guarded(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
         """The whole API as an OpenAPI schema."""
         return app.openapi()
 
-    guarded_routes(app)  # raises for a route that declares no scope
+    list_routes(app)  # raises for a route that declares no scope
     app.add_route("/{path:path}", Page().answer, methods=["GET", "HEAD"], include_in_schema=False)
     return Guard(app, gate, hosts)
 
@@ -147,7 +147,7 @@ def _gap(_: Request, problem: Exception) -> JSONResponse:
     return _problem(409, "gap", str(problem), next=problem.next_seq)
 
 
-def _unexpected(_: Request, problem: Exception) -> JSONResponse:
+def _answer_unexpected(_: Request, problem: Exception) -> JSONResponse:
     get_logger(__name__).error("a request failed: %s: %s", type(problem).__name__, redact_text(str(problem)))
     return _problem(500, "internal", "something went wrong on the server; its log says what.")
 
@@ -164,5 +164,5 @@ _ANSWERS: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
     EvsysError: _answer(422, "bad_request"),
     HTTPException: _http_answer,
     RequestValidationError: _invalid,
-    Exception: _unexpected,
+    Exception: _answer_unexpected,
 }

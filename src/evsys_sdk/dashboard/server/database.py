@@ -50,7 +50,9 @@ def open_database(address: str, *, upgrade: bool | None = None) -> Engine:
         _bring_up_to_date(engine, engine.dialect.name == "sqlite" if upgrade is None else upgrade)
     except DBAPIError as error:
         engine.dispose()
-        raise DataError(f"{shown(address)}: the database cannot be used: {redact_text(str(error.orig))}") from None
+        raise DataError(
+            f"{hide_password(address)}: the database cannot be used: {redact_text(str(error.orig))}"
+        ) from None
     except BaseException:
         engine.dispose()
         raise
@@ -72,7 +74,7 @@ def connect(address: str) -> Engine:
     except ArgumentError:
         raise ConfigError("--database is no address. Write a path, or postgresql://user@host/name.") from None
     if url.get_backend_name() != "postgresql":
-        raise ConfigError(f"--database {shown(address)}: only SQLite files and PostgreSQL are known.")
+        raise ConfigError(f"--database {hide_password(address)}: only SQLite files and PostgreSQL are known.")
     try:
         return create_engine(url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
     except ModuleNotFoundError:
@@ -109,14 +111,14 @@ def restore(backup: Path, target: Path) -> None:
     temporary.replace(target)
 
 
-def shown(address: str) -> str:
+def hide_password(address: str) -> str:
     """An address without its password."""
     return redact_text(address) if "://" in address else address
 
 
 def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
     script = ScriptDirectory.from_config(_config())
-    with _migrating(engine) as connection:
+    with _lock_migration(engine) as connection:
         present = MigrationContext.configure(connection).get_current_revision()
         if present == script.get_current_head():
             return
@@ -139,7 +141,7 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
 
 
 @contextlib.contextmanager
-def _migrating(engine: Engine) -> Generator[Connection]:
+def _lock_migration(engine: Engine) -> Generator[Connection]:
     """A transaction that no other process migrates beside."""
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":

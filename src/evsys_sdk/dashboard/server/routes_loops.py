@@ -17,7 +17,7 @@ from .stored_rows import read_object
 type ReadLoops = Callable[[], Sequence[dict[str, Any]]]
 
 
-def stored_loops(engine: Engine, project: str) -> list[dict[str, Any]]:
+def read_loops(engine: Engine, project: str) -> list[dict[str, Any]]:
     """What clients sent of the loops of a project."""
     table = schema.loop
     query = select(table.c.page).where(table.c.project_id == project).order_by(table.c.system)

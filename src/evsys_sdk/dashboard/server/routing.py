@@ -74,7 +74,7 @@ def _write_json(function: Callable[..., Any]) -> Callable[..., Response]:
     return answer
 
 
-def guarded_routes(app: FastAPI) -> list[tuple[str, str, Scope]]:
+def list_routes(app: FastAPI) -> list[tuple[str, str, Scope]]:
     """Method, path and scope of every route of an application; raises for one that declares none."""
     found: list[tuple[str, str, Scope]] = []
     for route in app.routes:

@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def allowed_hosts(host: str, port: int, more: Sequence[str] = ()) -> set[str]:
+def list_hosts(host: str, port: int, more: Sequence[str] = ()) -> set[str]:
     """What the Host header of a request may say."""
     names = {f"[{host}]" if ":" in host else host}
     if is_loopback(host) or host in ("0.0.0.0", "::"):

@@ -55,7 +55,7 @@ class Guard:
         refused = self._refuse(scope, headers, is_api)
         if refused is not None:
             return await _answer(send, *refused)
-        await self.app(scope, _limited(receive), send)
+        await self.app(scope, _limit(receive), send)
 
     def _refuse(self, scope: Scope, headers: dict[str, str], is_api: bool) -> tuple[int, str, str] | None:
         """Why a request goes no further; None when it does, and then it is known who asks."""
@@ -117,7 +117,7 @@ class TooLarge(HTTPException):
         super().__init__(413, f"a request may have {LARGEST_BODY} bytes.")
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit(receive: Receive) -> Receive:
     seen = 0
 
     async def counted() -> Message:

@@ -307,13 +307,13 @@ def _columns(kind: str, fields: Mapping[str, Any], known: Mapping[str, Any]) -> 
         elif isinstance(value, str):
             found[name] = value[:_LONGEST_TEXT]
         else:
-            found[name] = _fitting(kind, name, value)
+            found[name] = _fit(kind, name, value)
     if kind == "experiment" and isinstance(fields.get("spend"), dict):
         found["usd"] = number(fields["spend"].get("usd"))
     return found
 
 
-def _fitting(kind: str, name: str, value: int | float) -> int | float:
+def _fit(kind: str, name: str, value: int | float) -> int | float:
     if number(value) is None or (isinstance(value, int) and abs(value) > LARGEST_NUMBER):
         raise DataError(f"{name} of a {kind} is {show(value)}, which is too large.")
     if kind == "experiment" and isinstance(value, int) and name.startswith("n_") and abs(value) >= 1 << 31:

@@ -24,16 +24,16 @@ def list_rollouts(connection: Connection, project: str, experiment: str, query: 
     """A page of the rollouts of an experiment; later steps first."""
     check_outcome(query)
     mine = (_RUN.c.project_id == project, _RUN.c.experiment_id == experiment)
-    everything = select(_RUN.c.arm, _TABLE.c.split, _TABLE.c.name, _TABLE.c.step).distinct().join(_RUN, _joined())
+    everything = select(_RUN.c.arm, _TABLE.c.split, _TABLE.c.name, _TABLE.c.step).distinct().join(_RUN, _join())
     places = connection.execute(everything.where(*mine)).all()
     wanted = [*mine, *_conditions(query)]
-    total = select(func.count()).select_from(_TABLE).join(_RUN, _joined()).where(*wanted)
-    page = select(*_SHOWN, _RUN.c.arm).join(_RUN, _joined()).where(*wanted)
+    total = select(func.count()).select_from(_TABLE).join(_RUN, _join()).where(*wanted)
+    page = select(*_SHOWN, _RUN.c.arm).join(_RUN, _join()).where(*wanted)
     if query.cursor:
         page = page.where(_after(read_cursor(query.cursor, int, str, str, str, str, int)))
     page = page.order_by(*_ORDER).limit(query.limit + 1).offset(0 if query.cursor else query.offset)
     rows = connection.execute(page).mappings().all()
-    rewards = select(_TABLE.c.reward).join(_RUN, _joined()).where(*wanted, _TABLE.c.reward.is_not(None))
+    rewards = select(_TABLE.c.reward).join(_RUN, _join()).where(*wanted, _TABLE.c.reward.is_not(None))
     bins, edges = histogram(connection.execute(rewards.limit(_MOST_FOR_HISTOGRAM)).scalars())
     found = [_rollout(row) for row in rows[: query.limit]]
     more = len(rows) > query.limit and found
@@ -54,7 +54,7 @@ def read_rollout(connection: Connection, project: str, experiment: str, id: str)
     if not id.isdecimal() or len(id) > 15:
         raise NotFound("rollout", id)
     mine = (_RUN.c.project_id == project, _RUN.c.experiment_id == experiment)
-    query = select(_TABLE, _RUN.c.arm).join(_RUN, _joined()).where(*mine, _TABLE.c.no == int(id))
+    query = select(_TABLE, _RUN.c.arm).join(_RUN, _join()).where(*mine, _TABLE.c.no == int(id))
     row = connection.execute(query).mappings().first()
     if row is None:
         raise NotFound("rollout", id)
@@ -66,7 +66,7 @@ def read_rollout(connection: Connection, project: str, experiment: str, id: str)
     return detail_of(_rollout(row), raw, ids)
 
 
-def _joined() -> ColumnElement[bool]:
+def _join() -> ColumnElement[bool]:
     return _RUN.c.no == _TABLE.c.run_no
 
 

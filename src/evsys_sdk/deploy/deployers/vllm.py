@@ -42,7 +42,7 @@ class VLLM:
         base = self.cfg.base or source.base_model
         settings: dict[str, Any] = {
             "enable-lora": True,
-            "max-lora-rank": _allowed_rank(rank),
+            "max-lora-rank": _round_rank(rank),
             "port": self.cfg.port,
             "max-model-len": self.cfg.max_model_len,
         }
@@ -56,6 +56,6 @@ class VLLM:
         return Built(facts={"command": "sh serve.sh", "served_name": self.cfg.served_name})
 
 
-def _allowed_rank(rank: int) -> int:
+def _round_rank(rank: int) -> int:
     """The smallest limit that vLLM knows and that holds the adapter."""
     return next((limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if limit >= rank), rank)

@@ -328,9 +328,9 @@ class _Auditor:
         if written is None:
             return Check("conclusion", "flagged", ["conclusion.json is gone"], True)
         found: list[str] = []
-        from ..conclusion.write import conclude, stored_conclusion
+        from ..conclusion.write import conclude, read_stored_conclusion
 
-        stored = stored_conclusion(self.path)
+        stored = read_stored_conclusion(self.path)
         known = concluded[-1].text("sha256")
         if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
             found.append("conclusion.json is not the one that the journal names")

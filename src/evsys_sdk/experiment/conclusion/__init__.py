@@ -11,6 +11,6 @@ doubt and what to do next, `settings` what differed, `verdict` puts it together 
 from __future__ import annotations
 
 from .model import Conclusion
-from .write import conclude, stored_conclusion, write_conclusion
+from .write import conclude, read_stored_conclusion, write_conclusion
 
-__all__ = ["Conclusion", "conclude", "stored_conclusion", "write_conclusion"]
+__all__ = ["Conclusion", "conclude", "read_stored_conclusion", "write_conclusion"]

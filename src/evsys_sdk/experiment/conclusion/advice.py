@@ -11,10 +11,10 @@ from ..statistics.two_level import FloatArray, IntArray, RunScores
 from .comparison import Analysis
 from .evidence import Evidence
 from .looks import Looks
-from .measured import saturated
+from .measured import is_saturated
 from .model import Sequential
 from .rules import Ruling
-from .summary import BOUNDED, counted, listed, number
+from .summary import BOUNDED, list_names, number, pluralise
 
 _SEEDS_TO_START_WITH = 3
 _CORRELATED = 0.05
@@ -39,7 +39,7 @@ def next_steps(
     """What would settle it, the most useful first."""
     steps = [*ruling.remedies, *_repairs(evidence, analysis)]
     if sequential is not None and sequential.outcome == "futile":
-        most = counted(sequential.looks[-1], "seed")
+        most = pluralise(sequential.looks[-1], "seed")
         steps.append(f"Give this claim up, or make a bigger change: {most} a run would hardly have supported it.")
     elif ruling.verdict != "invalid":
         steps += _onward(claim, analysis, ruling, extremes)
@@ -49,7 +49,7 @@ def next_steps(
 def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
     """Ceiling, floor, and scores that cannot tell the runs apart."""
     report, base = analysis.report, analysis.baseline_scores
-    if saturated(report):
+    if is_saturated(report):
         return ["Every run scores the same on every task: this set cannot tell them apart."]
     if not analysis.question.is_rate or not report.runs:
         return []
@@ -78,8 +78,8 @@ def _about_the_design(
         yield "Runs are chosen by the same scores that are reported, because there is no separate val and test set."
     if looks is not None and looks.before:
         yield (
-            f"The test set had been scored {counted(looks.before, 'time')} in "
-            f"{counted(looks.experiments, 'earlier experiment')}, so choices may have been fitted to it."
+            f"The test set had been scored {pluralise(looks.before, 'time')} in "
+            f"{pluralise(looks.experiments, 'earlier experiment')}, so choices may have been fitted to it."
         )
     if baseline is not None and baseline.how.startswith("it is the first run"):
         yield f"`{baseline.name}` is the baseline only because it is the first run. Name one in the hypothesis."
@@ -102,10 +102,10 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     if report.by_task and report.n_tasks == 1:
         yield "There is a single task, so the interval knows the luck of seeds but not that of the tasks."
     if report.dropped_tasks:
-        yield f"Left out for all arms, because some have no score: {counted(report.dropped_tasks, 'task')}."
+        yield f"Left out for all arms, because some have no score: {pluralise(report.dropped_tasks, 'task')}."
     if failed := sum(report.failed_samples.values()):
         bounded = f" {BOUNDED}" if report.lowest else ""
-        yield f"Failed on our side, and in no score: {counted(failed, 'sample')}.{bounded}"
+        yield f"Failed on our side, and in no score: {pluralise(failed, 'sample')}.{bounded}"
     yield from _about_clusters(analysis)
     seeds = {run.n_seeds for run in report.runs.values()}
     if len(seeds) > 1:
@@ -114,7 +114,7 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
         yield "Two seeds a run tell little about how far a third would lie from them."
     if len(report.lent) < report.n_offered:
         yield "Seeds lie further apart here than those of earlier runs did, so that the noise of those was not counted."
-    yield from _unchanging_seeds(report.runs)
+    yield from _find_unchanging_seeds(report.runs)
     for run in evidence.runs:
         if run.name in report.runs and run.problems:
             yield f"Some seeds of `{run.name}` failed or are not scored; those that are left may be the lucky ones."
@@ -128,7 +128,7 @@ def _about_clusters(analysis: Analysis) -> Iterator[str]:
         return
     gaps = [report.runs[name].task_means - base.task_means for name in analysis.candidates] if report.labels else []
     for key, groups in report.labels.items():
-        share = max((shared_within(gap, groups) for gap in gaps), default=0.0)
+        share = max((intraclass_correlation(gap, groups) for gap in gaps), default=0.0)
         if share > _CORRELATED:
             yield (
                 f"Tasks with the same `{key}` gain and lose together (intra-class correlation {share:.2f}), and are "
@@ -136,7 +136,7 @@ def _about_clusters(analysis: Analysis) -> Iterator[str]:
             )
 
 
-def shared_within(values: FloatArray, groups: IntArray) -> float:
+def intraclass_correlation(values: FloatArray, groups: IntArray) -> float:
     """Intra-class correlation: the share of the spread that members of a group have in common; 0 for no such thing."""
     sizes = np.bincount(groups)
     number_of, total = len(sizes), len(values)
@@ -150,7 +150,7 @@ def shared_within(values: FloatArray, groups: IntArray) -> float:
     return (between - within) / spread if spread > 0 else 0.0
 
 
-def _unchanging_seeds(runs: Mapping[str, RunScores]) -> Iterator[str]:
+def _find_unchanging_seeds(runs: Mapping[str, RunScores]) -> Iterator[str]:
     for name, run in runs.items():
         same = bool((run.values == run.values[0]).all())
         if same and run.n_seeds > 1 and run.values.min() < run.values.max():
@@ -161,7 +161,7 @@ def _repairs(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     unfinished = [arm for arm in evidence.arms if arm.problem is not None or arm.status is None]
     broken = [arm.arm for arm in unfinished if arm.stopped is None]
     if broken:
-        yield f"Repair {listed(broken, most=3)} and run the experiment again with --resume."
+        yield f"Repair {list_names(broken, most=3)} and run the experiment again with --resume."
     if analysis.question.skipped is not None:
         yield f"Score the test set {'/'.join(analysis.question.skipped)}."
 

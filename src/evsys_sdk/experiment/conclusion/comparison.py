@@ -159,7 +159,7 @@ def answer(
     widest = _widest(question, baseline)
     comparisons = _comparisons(candidates, differences, reference, preferred, widest)
     if report.lowest:
-        comparisons = _bounded(comparisons, baseline, report, reference, preferred, widest)
+        comparisons = _bound(comparisons, baseline, report, reference, preferred, widest)
     return Analysis(
         question,
         baseline,
@@ -306,7 +306,7 @@ def _comparisons(
     return tuple(found)
 
 
-def _bounded(
+def _bound(
     comparisons: Sequence[Comparison],
     baseline: Baseline | None,
     report: Measured,

@@ -128,7 +128,7 @@ def _tables(
     record: ExperimentRecord, hashes: set[str], recipes: set[tuple[str, str]], known: set[str]
 ) -> Iterator[tuple[_Measure, RunScores]]:
     """The scores of every run that may lend its noise, by what was measured; `known` grows by the arms that did."""
-    ids = {text(one.get("arm")): text(one.get("arm_id")) for one in _announced(record.start)}
+    ids = {text(one.get("arm")): text(one.get("arm_id")) for one in _read_announced(record.start)}
     for run in _runs_of(record):
         recipe = (str(run.settings.get("model.name")), str(run.settings.get("algorithm.kind")))
         new = [arm for arm in run.arms if arm.ended and ids.get(arm.arm, "") not in known]
@@ -145,7 +145,7 @@ def _recipe(run: Object) -> tuple[str, str]:
     return text(part(run, "model").get("name")), text(part(run, "algorithm").get("kind"))
 
 
-def _announced(start: Event) -> list[Object]:
+def _read_announced(start: Event) -> list[Object]:
     return [part({"it": one}, "it") for one in items(start.get("arms"))]
 
 

@@ -37,7 +37,7 @@ def count_looks(path: Path, hashes: Iterable[str], *, started: float | None) -> 
     before: Counter[str] = Counter()
     experiments: Counter[str] = Counter()
     for sibling in _siblings(path.resolve()):
-        if _started_before(sibling, started):
+        if _is_earlier(sibling, started):
             seen = _scorings(sibling, wanted)
             before.update(seen)
             experiments.update(seen.keys())
@@ -48,7 +48,7 @@ def _siblings(path: Path) -> list[Path]:
     return [path.parent / name for name in subfolders(path.parent) if name != path.name]
 
 
-def _started_before(experiment: Path, moment: float | None) -> bool:
+def _is_earlier(experiment: Path, moment: float | None) -> bool:
     """Whether it began earlier; one that does not say when is taken to have."""
     first = first_event(experiment) if moment is not None else None
     return first is None or first.time is None or moment is None or first.time < moment

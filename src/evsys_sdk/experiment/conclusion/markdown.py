@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from .model import Conclusion, RunSummary
-from .summary import BOUNDED, counted, number
+from .summary import BOUNDED, number, pluralise
 
 _MOST_SEEDS_SHOWN = 5
 
@@ -45,7 +45,7 @@ def _looks(conclusion: Conclusion) -> str:
     found = conclusion.sequential
     if found is None:
         return ""
-    place = f"look {found.look} of {len(found.looks)}, with {counted(found.seeds, 'seed')} a run"
+    place = f"look {found.look} of {len(found.looks)}, with {pluralise(found.seeds, 'seed')} a run"
     ends = {"decided": f"Decided at {place}", "futile": f"Given up at {place}: more seeds would hardly support it"}
     said = ends.get(found.outcome, f"{found.outcome[:1].upper()}{found.outcome[1:]} ({place})")
     level = f"; this look was tested at {100 * found.error:.2g} %"
@@ -54,7 +54,7 @@ def _looks(conclusion: Conclusion) -> str:
         return f" {said}{level}."
     tokens = f", about {found.tokens_saved:,.0f} tokens" if found.tokens_saved else ""
     usd = f" and {found.usd_saved:,.2f} usd" if found.usd_saved else ""
-    return f" {said}{level}. Saved: {left} of {counted(found.arms_planned, 'arm')}{tokens}{usd}."
+    return f" {said}{level}. Saved: {left} of {pluralise(found.arms_planned, 'arm')}{tokens}{usd}."
 
 
 def _runs(conclusion: Conclusion) -> str:
@@ -75,10 +75,10 @@ def _population(conclusion: Conclusion) -> Iterator[str]:
     if found is None or found.n_tasks is None:
         return
     where = f" of {found.source}" if found.source else ""
-    clusters = f" in {counted(found.n_clusters, 'cluster')}" if found.n_clusters is not None else ""
+    clusters = f" in {pluralise(found.n_clusters, 'cluster')}" if found.n_clusters is not None else ""
     each = found.samples_per_task
     samples = f", {each:.3g} {'sample' if each == 1 else 'samples'} each" if each else ""
-    yield f"Scored on {counted(found.n_tasks, 'task')}{where}{clusters}{samples}."
+    yield f"Scored on {pluralise(found.n_tasks, 'task')}{where}{clusters}{samples}."
     seeds = {tuple(run.seeds) for run in conclusion.runs if run.seeds}
     if len(seeds) == 1:
         shown = ", ".join(map(str, next(iter(seeds))))
@@ -105,7 +105,7 @@ def _costs(conclusion: Conclusion) -> Iterator[str]:
 def _run_cells(run: RunSummary, conclusion: Conclusion, *, chosen: bool) -> list[str]:
     name = f"**{run.name}**" if run.name == conclusion.best_arm else run.name
     counts = {"seed": run.failures, "sample": run.failed_samples}
-    failures = [counted(count, noun) for noun, count in counts.items() if count]
+    failures = [pluralise(count, noun) for noun, count in counts.items() if count]
     interval = "-" if run.low is None else f"{number(run.low)} to {number(run.high)}"
     return [
         f"{name} (baseline)" if run.is_baseline else name,
@@ -193,7 +193,7 @@ def _sensitivity(conclusion: Conclusion) -> str:
         )
     if (looks := conclusion.looks) is not None:
         earlier = (
-            f"{counted(looks['before'], 'time')} in {counted(looks['experiments'], 'earlier experiment')}"
+            f"{pluralise(looks['before'], 'time')} in {pluralise(looks['experiments'], 'earlier experiment')}"
             if looks["before"]
             else "never before"
         )

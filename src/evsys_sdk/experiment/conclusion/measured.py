@@ -55,7 +55,7 @@ class Measured:
     """Where the tasks say they come from, as numbers: key -> one for each task."""
 
 
-def saturated(measured: Measured) -> bool:
+def is_saturated(measured: Measured) -> bool:
     """Whether all runs score the same on all tasks, such as nothing, so that the set cannot tell them apart."""
     ends = [value for run in measured.runs.values() for value in (run.values.min(), run.values.max())]
     return measured.by_task and len(measured.runs) > 1 and min(ends) == max(ends)
@@ -103,7 +103,7 @@ def _by_task(
     unusable: dict[str, str],
     base: Sequence[tuple[Score, str]],
 ) -> Measured:
-    asked = _asked([score.per_task or {} for score in scores.values()])
+    asked = _list_tasks([score.per_task or {} for score in scores.values()])
     for arm, score in list(scores.items()):
         if len(score.per_task or ()) < _LEAST_COVERAGE * len(asked):
             unusable[arm] = f"only {len(score.per_task or ())} of {len(asked)} tasks have a score"
@@ -116,7 +116,7 @@ def _by_task(
     scorings = {arm.arm: arm.scorings[key] for arm in evidence.arms if arm.arm in scores}
     clusters = _clusters(scorings.values(), common)
     rows = {arm: _row(score.per_task or {}, common) for arm, score in scores.items()}
-    found = _measured(evidence, key, rows, unusable, clusters=clusters, by_task=True)
+    found = _measure(evidence, key, rows, unusable, clusters=clusters, by_task=True)
     offered = _lent(evidence.lent, question.metric, scorings.values())
     found = replace(
         found,
@@ -130,7 +130,7 @@ def _by_task(
     return _with_bounds(found, evidence, question, key, scores, asked)
 
 
-def _asked(each: Sequence[Mapping[str, float]]) -> list[str]:
+def _list_tasks(each: Sequence[Mapping[str, float]]) -> list[str]:
     """Every task that some arm has a score for, in alphabetical order; most often all arms have the same ones."""
     first = list(each[0]) if each else []
     if all(len(one) == len(first) and list(one) == first for one in each):
@@ -187,7 +187,7 @@ def _with_bounds(
     arms = {arm.arm: arm.scorings[key] for arm in evidence.arms if arm.arm in scores}
     unscored = {task for one in arms.values() for task in one.unscored}
     everything = sorted({*asked, *unscored}) if unscored else asked
-    shares = {arm: _missing_shares(scores[arm], one, everything) for arm, one in arms.items()}
+    shares = {arm: _share_missing(scores[arm], one, everything) for arm, one in arms.items()}
     if not any(share.any() for share in shares.values()):
         return measured
     low, high = _range(question, scores.values())
@@ -195,8 +195,8 @@ def _with_bounds(
     whole = question.metric not in _MEANS
 
     def fill(value: float) -> dict[str, RunScores]:
-        rows = {arm: _filled(scores[arm], everything, shares[arm], value, whole=whole) for arm in arms}
-        return dict(_measured(evidence, key, rows, {}, clusters=clusters, by_task=True).runs)
+        rows = {arm: _fill(scores[arm], everything, shares[arm], value, whole=whole) for arm in arms}
+        return dict(_measure(evidence, key, rows, {}, clusters=clusters, by_task=True).runs)
 
     return replace(measured, lowest=fill(low), highest=fill(high))
 
@@ -207,7 +207,7 @@ def _range(question: Question, scores: Iterable[Score]) -> tuple[float, float]:
     return (0.0, 1.0) if question.is_rate else (min(0.0, *values), max(1.0, *values))
 
 
-def _missing_shares(score: Score, scoring: Scoring, tasks: Sequence[str]) -> FloatArray:
+def _share_missing(score: Score, scoring: Scoring, tasks: Sequence[str]) -> FloatArray:
     """The share of the samples of each task that has no score."""
     known = score.per_task or {}
     samples = scoring.samples
@@ -225,7 +225,7 @@ def _missing_shares(score: Score, scoring: Scoring, tasks: Sequence[str]) -> Flo
     return found
 
 
-def _filled(score: Score, tasks: Sequence[str], shares: FloatArray, value: float, *, whole: bool) -> FloatArray:
+def _fill(score: Score, tasks: Sequence[str], shares: FloatArray, value: float, *, whole: bool) -> FloatArray:
     known = score.per_task or {}
     row = np.array([known.get(task, value) for task in tasks])
     missing = (shares > 0).astype(float) if whole else shares
@@ -240,7 +240,7 @@ def _by_value(
     base: Sequence[tuple[Score, str]],
 ) -> Measured:
     rows = {arm: np.array([score.value]) for arm, score in scores.items()}
-    found = _measured(evidence, key, rows, unusable)
+    found = _measure(evidence, key, rows, unusable)
     return _with_base_model(found, base, [np.array([score.value]) for score, _ in base])
 
 
@@ -271,10 +271,10 @@ def _from_results(evidence: Evidence, metric: str) -> Measured:
         for arm in evidence.arms
         if arm.arm not in values
     }
-    return _measured(evidence, None, values, unusable)
+    return _measure(evidence, None, values, unusable)
 
 
-def _measured(
+def _measure(
     evidence: Evidence,
     key: SetKey | None,
     rows: Mapping[str, FloatArray],

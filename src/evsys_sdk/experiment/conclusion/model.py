@@ -210,7 +210,7 @@ class Conclusion:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the same record always gives the same bytes."""
-        return {"schema_version": self.schema_version, **_rounded(asdict(self))}
+        return {"schema_version": self.schema_version, **_round(asdict(self))}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
@@ -254,11 +254,11 @@ def _has_default(one: Field[Any]) -> bool:
     return one.default is not MISSING or one.default_factory is not MISSING
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {key: _round(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list):
-        return [_rounded(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_round(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
     return value

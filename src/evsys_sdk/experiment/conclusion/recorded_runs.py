@@ -88,7 +88,7 @@ def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
     found: dict[SetKey, Scoring] = {}
     for line in load_score_lines(run.folder):
         try:
-            scoring = _scoring(line)
+            scoring = _read_scoring(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{run.files.scores}: this line is not a scoring ({type(error).__name__}: {error}). "
@@ -100,7 +100,7 @@ def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
     return found
 
 
-def _scoring(line: Mapping[str, Any]) -> Scoring:
+def _read_scoring(line: Mapping[str, Any]) -> Scoring:
     tasks = [str(task) for task in line.get("tasks") or ()]
     scores = {name: score for name, each in line["metrics"].items() if (score := _score(each, tasks)) is not None}
     unscored: dict[str, Any] = line.get("unscored") or _NOTHING

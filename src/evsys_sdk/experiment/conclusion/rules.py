@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from ..hypothesis import Claim, hypothesis_sha256
 from .comparison import Analysis, answer, complete, over_limits
 from .evidence import Evidence
-from .measured import saturated
+from .measured import is_saturated
 from .model import Comparison, Verdict
 from .question import TRAIN_FIT, Baseline
-from .summary import count_missing, listed, number
+from .summary import count_missing, list_names, number
 from .trend import TrendFound
 
 
@@ -134,7 +134,7 @@ def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -
     seen = [one.run for one in analysis.comparisons if _clears(one, sign, limit)]
     cleared = [name for name in seen if name not in too_dear]
     if cleared:
-        lacking = {name: _lacking(evidence, claim, analysis, name) for name in cleared}
+        lacking = {name: _find_lacks(evidence, claim, analysis, name) for name in cleared}
         whole = [name for name in cleared if not lacking[name]]
         best = _favourite(evidence, analysis, whole or cleared) or cleared[0]
         verdict: Verdict = "supported" if whole else "promising_unconfirmed"
@@ -146,28 +146,28 @@ def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -
     affordable = [one.run for one in analysis.comparisons if one.run not in too_dear]
     judged = _favourite(evidence, analysis, affordable) or judged
     comparison = analysis.comparison(judged) or analysis.comparisons[0]
-    lacking = _lacking(evidence, claim, analysis, comparison.run)
+    lacking = _find_lacks(evidence, claim, analysis, comparison.run)
     if reason := _promise(analysis, comparison, limit):
         return Ruling("promising_unconfirmed", [reason, *lacking], judged=judged)
-    return Ruling("inconclusive", [_undecided(comparison, sign, claim), *lacking], judged=judged)
+    return Ruling("inconclusive", [_explain_undecided(comparison, sign, claim), *lacking], judged=judged)
 
 
 def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: TrendFound | None) -> Ruling:
     if found is None:
         return Ruling("inconclusive", [f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"])
-    bounds = oriented(found.trend.low, found.trend.high, analysis.question.sign)
+    bounds = orient(found.trend.low, found.trend.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
     few = [name for name in found.runs if analysis.report.runs[name].n_seeds < 2]
     lacking = (
-        [f"{listed(few)} {'have' if few[1:] else 'has'} one seed, which cannot tell a recipe from its luck"]
+        [f"{list_names(few)} {'have' if few[1:] else 'has'} one seed, which cannot tell a recipe from its luck"]
         if few
         else []
     )
     lost = [run.name for run in evidence.runs if run.name not in found.runs or run.problems]
     if lost:
-        lacking.append(f"not all seeds of {listed(lost)} ended with a score, and the rest are no fair sample")
-    lacking += _lacking_of_any(evidence, analysis)
+        lacking.append(f"not all seeds of {list_names(lost)} ended with a score, and the rest are no fair sample")
+    lacking += _find_lacks_of_any(evidence, analysis)
     if bounds[0] > claim.min_effect:
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
@@ -181,7 +181,7 @@ def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: T
     )
 
 
-def oriented(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
+def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
     """An interval in which more is what is claimed."""
     if low is None or high is None:
         return None
@@ -190,17 +190,17 @@ def oriented(low: float | None, high: float | None, sign: int) -> tuple[float, f
 
 def _clears(comparison: Comparison, sign: int, limit: float) -> bool:
     """Whether what was scored lies beyond the limit; whether what is missing could change that is asked later."""
-    bounds = oriented(comparison.scored_low, comparison.scored_high, sign)
-    bounds = bounds or oriented(comparison.low, comparison.high, sign)
+    bounds = orient(comparison.scored_low, comparison.scored_high, sign)
+    bounds = bounds or orient(comparison.low, comparison.high, sign)
     return bounds is not None and bounds[0] > limit
 
 
 def _excludes(comparison: Comparison, sign: int, limit: float) -> bool:
-    bounds = oriented(comparison.low, comparison.high, sign)
+    bounds = orient(comparison.low, comparison.high, sign)
     return bounds is not None and bounds[1] < limit
 
 
-def _lacking(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> list[str]:
+def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> list[str]:
     """What a claim that looks right lacks to be supported."""
     base, baseline = analysis.baseline_scores, analysis.baseline
     found: list[str] = []
@@ -214,7 +214,7 @@ def _lacking(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) 
         found.append(f"not all seeds of the baseline `{baseline.name}` ended with a score: the best may be missing")
     comparison = analysis.comparison(judged)
     seen = comparison is not None and _clears(comparison, analysis.question.sign, claim.threshold)
-    worst = None if comparison is None else oriented(comparison.low, comparison.high, analysis.question.sign)
+    worst = None if comparison is None else orient(comparison.low, comparison.high, analysis.question.sign)
     if seen and worst is not None and worst[0] <= claim.threshold:
         found.append(
             f"{count_missing(analysis.report)} without a score might have changed it: with `{judged}` wrong and the "
@@ -222,13 +222,13 @@ def _lacking(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) 
         )
     unknown = [name for name, used in over_limits(evidence, claim, judged).items() if used is None]
     if unknown:
-        found.append(f"the claim limits {listed(unknown)}, and the record does not say what `{judged}` used")
-    if claim.kind == "not_worse" and saturated(analysis.report):
+        found.append(f"the claim limits {list_names(unknown)}, and the record does not say what `{judged}` used")
+    if claim.kind == "not_worse" and is_saturated(analysis.report):
         found.append("every run scores the same on every task, so that a loss could not have been seen")
-    return found + _lacking_of_any(evidence, analysis)
+    return found + _find_lacks_of_any(evidence, analysis)
 
 
-def _lacking_of_any(evidence: Evidence, analysis: Analysis) -> list[str]:
+def _find_lacks_of_any(evidence: Evidence, analysis: Analysis) -> list[str]:
     """The same, for whatever run is judged."""
     found: list[str] = []
     if analysis.report.n_clusters == 1:
@@ -249,11 +249,11 @@ def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
     scores = [analysis.report.runs[name] for name in analysis.candidates]
     if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
         found.append("the effect was not seen, but with one seed bad luck cannot be told from a bad recipe")
-    if saturated(analysis.report):
+    if is_saturated(analysis.report):
         found.append("the effect was not seen, but every run scores the same on every task, so none could be")
     lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs and not run.eliminated]
     if lost:
-        found.append(f"the effect was not seen, but {listed(lost)} without a score might have shown it")
+        found.append(f"the effect was not seen, but {list_names(lost)} without a score might have shown it")
     return found
 
 
@@ -266,7 +266,7 @@ def _too_dear(claim: Claim, name: str, over: dict[str, float | None]) -> str:
 def _promise(analysis: Analysis, comparison: Comparison, limit: float) -> str | None:
     """A weaker sign of the effect, in words; None where there is none."""
     sign = analysis.question.sign
-    plain = oriented(comparison.plain_low, comparison.plain_high, sign)
+    plain = orient(comparison.plain_low, comparison.plain_high, sign)
     compared = analysis.n_compared
     if compared > 1 and plain is not None and plain[0] > limit:
         return f"the interval excludes luck only as long as it is not corrected for having compared {compared} runs"
@@ -280,8 +280,8 @@ def _promise(analysis: Analysis, comparison: Comparison, limit: float) -> str | 
     return "the set that chose among the runs shows the effect, and the reported one does not confirm it"
 
 
-def _undecided(comparison: Comparison, sign: int, claim: Claim) -> str:
-    bounds = oriented(comparison.low, comparison.high, sign)
+def _explain_undecided(comparison: Comparison, sign: int, claim: Claim) -> str:
+    bounds = orient(comparison.low, comparison.high, sign)
     if bounds is None:
         return "nothing tells how noisy the difference is"
     if claim.kind == "not_worse":

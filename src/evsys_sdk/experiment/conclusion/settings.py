@@ -9,7 +9,7 @@ from typing import Any
 from .evidence import RunEvidence
 
 
-def differing_settings(runs: Sequence[RunEvidence]) -> dict[str, dict[str, Any]]:
+def find_differing_settings(runs: Sequence[RunEvidence]) -> dict[str, dict[str, Any]]:
     """Run -> the settings that are not the same in all runs; None where a run does not set one."""
     known = [run for run in runs if run.settings]
     if len(known) < 2:

@@ -45,7 +45,7 @@ def in_one_sentence(
     if seen is None:
         return f"{lead}: {ruling.reasons[0]}."
     reason = f"; {ruling.reasons[0]}" if ruling.reasons else ""
-    return f"{lead}: {seen}{_claimed(claim)}{reason}{_why_wide(analysis, ruling)}{_tell_end(sequential)}."
+    return f"{lead}: {seen}{_write_claim(claim)}{reason}{_why_wide(analysis, ruling)}{_tell_end(sequential)}."
 
 
 def _tell_end(found: Sequential | None) -> str:
@@ -53,7 +53,7 @@ def _tell_end(found: Sequential | None) -> str:
     if found is None or found.arms >= found.arms_planned:
         return ""
     how = {"decided": "decided", "futile": "given up"}.get(found.outcome, found.outcome)
-    saved = f"{found.arms_planned - found.arms} of {counted(found.arms_planned, 'arm')} were not trained"
+    saved = f"{found.arms_planned - found.arms} of {pluralise(found.arms_planned, 'arm')} were not trained"
     return f"; {how} at look {found.look} of {len(found.looks)}, so that {saved}"
 
 
@@ -70,7 +70,7 @@ def _why_wide(analysis: Analysis, ruling: Ruling) -> str:
 def count_missing(report: Measured) -> str:
     """`3 samples`; tasks where nobody counted samples."""
     samples = sum(report.failed_samples.values())
-    return counted(samples, "sample") if samples else counted(report.dropped_tasks, "task")
+    return pluralise(samples, "sample") if samples else pluralise(report.dropped_tasks, "task")
 
 
 def _seen(claim: Claim, analysis: Analysis, ruling: Ruling, trend: Trend | None) -> str | None:
@@ -88,7 +88,7 @@ def _seen(claim: Claim, analysis: Analysis, ruling: Ruling, trend: Trend | None)
     return f"`{comparison.run}` scores {with_interval(comparison)} against `{analysis.baseline.name}` on {title}"
 
 
-def _claimed(claim: Claim) -> str:
+def _write_claim(claim: Claim) -> str:
     more = " within a cost limit" if claim.limits else ""
     if claim.kind == "at_least":
         return f" (at {'least' if claim.sign > 0 else 'most'} {number(claim.level)}{more} was claimed)"
@@ -121,12 +121,12 @@ def number(value: float | None, *, signed: bool = False) -> str:
     return f"{value:{sign}.3g}"
 
 
-def counted(count: int, noun: str) -> str:
+def pluralise(count: int, noun: str) -> str:
     """`1 seed`, `2 seeds`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def listed(names: Sequence[str], *, most: int = 6) -> str:
+def list_names(names: Sequence[str], *, most: int = 6) -> str:
     """Names as code, the first few of them."""
     shown = ", ".join(f"`{name}`" for name in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

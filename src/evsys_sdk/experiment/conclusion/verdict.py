@@ -18,8 +18,8 @@ from .looks import Looks
 from .model import Comparison, Conclusion, NoiseFloor, Population, RunSummary
 from .question import Baseline, Question, claim_question, find_baseline, success_question
 from .rules import Ruling, rule
-from .settings import differing_settings
-from .summary import counted, in_one_sentence
+from .settings import find_differing_settings
+from .summary import in_one_sentence, pluralise
 from .trend import find_trend
 
 
@@ -28,7 +28,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     claim = find_claim(evidence.metadata)
     question = claim_question(evidence, claim)
     if question is None:
-        return _nothing_scored(evidence, claim)
+        return _conclude_nothing(evidence, claim)
     is_trend = claim is not None and claim.kind == "trend"
     baseline = None if is_trend else find_baseline(evidence, question, claim)
     evidence = _with_parent(evidence, baseline)
@@ -59,7 +59,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         best_arm=best,
         best_score=best_score,
         runs=_summaries(evidence, analysis),
-        comparisons=_sorted_comparisons(analysis) if usable else [],
+        comparisons=_sort_comparisons(analysis) if usable else [],
         n_compared=analysis.n_compared if usable else 0,
         noise_floor=_noise_floor(analysis),
         smallest_detectable=analysis.detectable if usable else None,
@@ -134,7 +134,7 @@ def _noise_floor(analysis: Analysis) -> NoiseFloor | None:
     if floor is None:
         return None
     lent = sum(one.runs for one in analysis.report.lent)
-    source = f"all runs and {counted(lent, 'earlier run')}" if lent else "all runs"
+    source = f"all runs and {pluralise(lent, 'earlier run')}" if lent else "all runs"
     return NoiseFloor(floor.seed_sd, floor.difference, source)
 
 
@@ -162,7 +162,7 @@ def _share_seeds(analysis: Analysis) -> bool:
 def _summaries(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
     """All runs, the best first, those without a score last."""
     noise = _noise(analysis)
-    differing = differing_settings(evidence.runs)
+    differing = find_differing_settings(evidence.runs)
     cost = run_costs(evidence)
     found = [_summary(run, analysis, noise, differing.get(run.name, {}), cost(run.name)) for run in evidence.runs]
     base = analysis.baseline
@@ -234,12 +234,12 @@ def _interval(
     return (max(low, 0.0), min(high, 1.0)) if question.is_rate else (low, high)
 
 
-def _sorted_comparisons(analysis: Analysis) -> list[Comparison]:
+def _sort_comparisons(analysis: Analysis) -> list[Comparison]:
     sign = analysis.question.sign
     return sorted(analysis.comparisons, key=lambda one: (-sign * one.difference, one.run))
 
 
-def _nothing_scored(evidence: Evidence, claim: Claim | None) -> Conclusion:
+def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
     """A record without any number that could answer the question."""
     wanted = None if claim is None else claim.metric
     problems = {
@@ -252,7 +252,7 @@ def _nothing_scored(evidence: Evidence, claim: Claim | None) -> Conclusion:
         reason, remedy = f"the record contradicts itself ({evidence.contradicted})", "See `evsys audit`."
     elif broken:
         arm, why = next(iter(problems.items()))
-        reason = f"no run has a score: none of {counted(len(problems), 'arm')} ended with one, first `{arm}`: {why}"
+        reason = f"no run has a score: none of {pluralise(len(problems), 'arm')} ended with one, first `{arm}`: {why}"
         remedy = "Repair the cause and run again with --resume; there is nothing to conclude before that."
     else:
         reason = f"no run reports {wanted or 'a score'}"

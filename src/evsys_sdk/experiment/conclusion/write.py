@@ -27,7 +27,7 @@ def write_conclusion(path: Path, audit: AuditReport | None = None) -> Conclusion
     return conclusion
 
 
-def stored_conclusion(path: Path) -> Conclusion | None:
+def read_stored_conclusion(path: Path) -> Conclusion | None:
     """The conclusion that was written, if there is one."""
     text = folders.read_conclusion(path)
     if text is None:

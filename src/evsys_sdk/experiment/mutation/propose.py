@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, cast
 
 from ...config import ExperimentConfig
-from ...config.fields import Path, dotted, split_dotted
+from ...config.fields import Path, join_path, split_dotted
 from ...config.load import load_document
 from ...config.yaml_text import read_yaml
 from ...errors import ConfigError, Problem, closest
@@ -249,7 +249,7 @@ def _space(data: dict[str, Any], run: Path, only: Sequence[str], freeze: Sequenc
 def _open_blocks(run: Path, only: Sequence[str]) -> list[str]:
     """Blocks beside the recipe that were named."""
     named = [split_dotted(path) for path in only]
-    return [dotted(path[len(run) :] if path[: len(run)] == run else path) for path in named]
+    return [join_path(path[len(run) :] if path[: len(run)] == run else path) for path in named]
 
 
 def _covers(named: str, path: Path, run: Path) -> bool:
@@ -265,14 +265,14 @@ def _refuse_unknown(data: dict[str, Any], only: Sequence[str], freeze: Sequence[
     for option, names in (("--only", only), ("--freeze", freeze)):
         for name in names:
             if not any(_covers(name, path, run) for path, run in fields):
-                known = [dotted(path[len(run) :]) for path, run in fields] + [dotted(path) for path, _ in fields]
+                known = [join_path(path[len(run) :]) for path, run in fields] + [join_path(path) for path, _ in fields]
                 guess = closest(name, known, cutoff=0.8)
                 hint = f"Did you mean '{guess}'?" if guess else _list_fields(data)
                 raise ConfigError(Problem(f"{option} {name} names no field that may change", hint=hint))
 
 
 def _list_fields(data: dict[str, Any]) -> str:
-    names = [dotted(field.path[len(run) :]) for run in run_paths(data) for field in mutation_space(data, run)]
+    names = [join_path(field.path[len(run) :]) for run in run_paths(data) for field in mutation_space(data, run)]
     if not names:
         return "Its recipe has no schema that says what is legal: give it a Config with bounds, choices or booleans."
     return f"These may change: {', '.join(dict.fromkeys(names))}."

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from pydantic import ValidationError
 
 from ...config import AlgorithmConfig, DataConfig, ExperimentConfig
-from ...config.fields import Path, child, dotted, item_models_in, split_dotted
+from ...config.fields import Path, child, item_models_in, join_path, split_dotted
 from ...errors import MISSING, EvsysError
 from ...record.reader import ExperimentRecord
 from ...registry import config_model, get_algorithm, get_backend, get_data_store, registry
@@ -45,7 +45,7 @@ class MutableField:
 
     @property
     def name(self) -> str:
-        return dotted(self.path)
+        return join_path(self.path)
 
     def allows(self, value: Any) -> bool:
         """Whether a value is legal for this field alone."""

@@ -62,20 +62,20 @@ def standard_errors(spread: Spread) -> Floats:
     pooled = np.maximum(spread.pooled, 1e-300)[..., None]
     if spread.distance is None:
         own, base = (charge_pair(each / pooled, spread) for each in (spread.of_runs, spread.of_baseline[..., None]))
-        training = _training(spread, own) * spread.shares + _training(spread, base) * spread.base_share
+        training = _training_luck(spread, own) * spread.shares + _training_luck(spread, base) * spread.base_share
         return np.sqrt(spread.tasks + training)
     plain = np.ones_like(spread.of_runs)
-    runs = _training(spread, charge_run(spread.of_runs / pooled)) * spread.shares
+    runs = _training_luck(spread, charge_run(spread.of_runs / pooled)) * spread.shares
     company = plain if spread.base_df < 1 else charge_in_company(spread, spread.distance)
-    in_company = np.sqrt(spread.tasks + runs + _training(spread, company) * spread.base_share)
+    in_company = np.sqrt(spread.tasks + runs + _training_luck(spread, company) * spread.base_share)
     if spread.base_df < 1:
         return in_company
     own, base = (np.maximum(plain, each / pooled) for each in (spread.of_runs, spread.of_baseline[..., None]))
-    training = _training(spread, own) * spread.shares + _training(spread, base) * spread.base_share
+    training = _training_luck(spread, own) * spread.shares + _training_luck(spread, base) * spread.base_share
     return np.minimum(in_company, _MARGINS.get(spread.base_df, _LEAST_MARGIN) * np.sqrt(spread.tasks + training))
 
 
-def _training(spread: Spread, times: Floats) -> Floats:
+def _training_luck(spread: Spread, times: Floats) -> Floats:
     """The luck of training in the score of one seed, where it is charged so many times the pooled variance."""
     return np.maximum(times * spread.pooled[..., None] - spread.explained[..., None], 0.0)
 

@@ -20,9 +20,9 @@ from .reference import (
     Reference,
     caution_if_erratic,
     coarse_df,
-    mixed,
+    mix_noise,
     raise_noise,
-    suiting_variance,
+    variance_of_suiting,
 )
 from .two_level import Differences
 from .worlds import Design
@@ -54,7 +54,7 @@ class Prospect:
         return cls(
             training=noise.component,
             answers=noise.explained,
-            suiting=suiting_variance(differences),
+            suiting=variance_of_suiting(differences),
             tasks_df=differences.tasks_df,
             candidates=candidates,
             frozen_baseline=differences.baseline_seeds == 0,
@@ -78,7 +78,7 @@ class Prospect:
         cautions = (CAUTIOUS, caution_if_erratic(base))
         raised = [raise_noise(between, self.answers, df, upper) for upper in cautions]
         tested, erratic, expected = (
-            mixed(shape, training, self.answers, self.suiting, shares) for training in (*raised, self.training)
+            mix_noise(shape, training, self.answers, self.suiting, shares) for training in (*raised, self.training)
         )
         return Reference(tested, error, erratic, expected)
 

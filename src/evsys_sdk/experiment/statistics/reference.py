@@ -70,13 +70,13 @@ class Reference:
     def p_value(self, t: float, *, preferred: bool = False) -> float:
         """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
         which, share = self._aim(preferred=preferred)
-        passes = max(_share_above(drawn, abs(t)) / allowed for drawn, allowed in self._tested(which, share))
+        passes = max(_share_above(drawn, abs(t)) / allowed for drawn, allowed in self._list_tests(which, share))
         return min(1.0, 2 * ERROR * passes)
 
     def detectable(self, critical: float, *, power: float = 0.8) -> float:
         """The true effect that passes `critical` in this share of worlds, in units of a seed's standard deviation."""
         design = self.expected or self.design
-        if _known_df(design) >= _MANY:
+        if _count_df(design) >= _MANY:
             return _detectable(design, round(critical, 3), power)
         which, _ = self._aim(preferred=bool(self.design.validation))
         return _detectable_with_few(replace(design, rough=True), self.error, which == "preferred", power)
@@ -88,9 +88,9 @@ class Reference:
         return ("preferred", _PREFERRED) if preferred else ("largest", 1 - _PREFERRED)
 
     def _quantile(self, which: str, share: float) -> float:
-        return max(_upper_quantile(drawn, allowed) for drawn, allowed in self._tested(which, share))
+        return max(_upper_quantile(drawn, allowed) for drawn, allowed in self._list_tests(which, share))
 
-    def _tested(self, which: str, share: float) -> list[tuple[Draws, float]]:
+    def _list_tests(self, which: str, share: float) -> list[tuple[Draws, float]]:
         """What is drawn in each of the worlds, and how much of it may pass."""
         most, design = _ERROR_IF_ERRATIC, self.erratic or self.design
         if _HIDING_SEEDS in (self.design.baseline_seeds, self.design.seeds[-1]):
@@ -130,13 +130,13 @@ def reference_of(
     noise = differences.noise
     if noise is None:
         return Reference(shape, error)
-    suiting, shares = suiting_variance(differences), typical_share(differences)
+    suiting, shares = variance_of_suiting(differences), typical_share(differences)
     cautious, erratic = (
-        mixed(shape, raise_noise(noise.between, noise.explained, noise.df, upper), noise.explained, suiting, shares)
+        mix_noise(shape, raise_noise(noise.between, noise.explained, noise.df, upper), noise.explained, suiting, shares)
         for upper in (CAUTIOUS, caution_if_erratic(differences.baseline_seeds))
     )
     typical = raise_noise(noise.between, noise.explained, noise.df, _MIDDLE)
-    return Reference(cautious, error, erratic, mixed(shape, typical, noise.explained, suiting, shares))
+    return Reference(cautious, error, erratic, mix_noise(shape, typical, noise.explained, suiting, shares))
 
 
 def detectable_effect(differences: Differences, reference: Reference, critical: float) -> float:
@@ -181,7 +181,7 @@ def coarse_df(df: float) -> int:
     return whole if whole <= 30 else min(whole // 10 * 10, 200)
 
 
-def mixed(design: Design, training: float, answers: float, suiting: float, shares: float) -> Design:
+def mix_noise(design: Design, training: float, answers: float, suiting: float, shares: float) -> Design:
     """A design with its mixture of noise: training among seeds, and the suiting of tasks among all of a difference.
 
     `shares` is what the seeds of both sides divide by: 1 / seeds + 1 / seeds of the baseline.
@@ -213,7 +213,7 @@ def typical_share(differences: Differences) -> float:
     return own + (1 / differences.baseline_seeds if differences.baseline_seeds else 0.0)
 
 
-def suiting_variance(differences: Differences) -> float:
+def variance_of_suiting(differences: Differences) -> float:
     """What is left of the variance over tasks when the noise of single answers is taken out."""
     answers = 0.0 if differences.noise is None else differences.noise.explained * typical_share(differences)
     return max(0.0, float(np.median(differences.task_variance)) - answers)
@@ -230,7 +230,7 @@ def _worlds(design: Design, baseline_noise: float = 1.0, run_noise: float = 1.0)
     return _Worlds(np.sort(t.max(axis=1)), np.sort(preferred), single)
 
 
-def _known_df(design: Design) -> int:
+def _count_df(design: Design) -> int:
     """What the noise of seeds is known from."""
     return sum(count - 1 for count in design.seeds) + max(0, design.baseline_seeds - 1) + design.lent_df
 
@@ -246,7 +246,7 @@ def _detectable_with_few(design: Design, error: float, preferred: bool, power: f
 def _draw_criticals(design: Design, error: float, preferred: bool) -> Draws:
     """The critical value that each drawn world would have used, by its own estimate of the noise."""
     pooled, answers, tasks = draw_estimates(design)
-    df = max(1, _known_df(design))
+    df = max(1, _count_df(design))
     shares = 1 / design.seeds[0] + (1 / design.baseline_seeds if design.baseline_seeds else 0.0)
     suiting = np.maximum(0.0, tasks - answers * shares)
     mixtures: list[Draws] = []

@@ -82,7 +82,7 @@ class RunScores:
         """What its own seeds say about the noise; None where they cannot."""
         if self.seed_variance is None:
             return None
-        return SeedNoise(self.seed_variance, _explained_by_tasks(_beyond_seed(self)[None], self), self.n_seeds - 1)
+        return SeedNoise(self.seed_variance, _variance_by_tasks(_beyond_seed(self)[None], self), self.n_seeds - 1)
 
     @cached_property
     def tasks_df(self) -> float:
@@ -289,7 +289,7 @@ def _noise_of_pairs(runs: Sequence[RunScores]) -> SeedNoise:
     df = (size - 1) * (seeds - 1)
     left = _beyond_run_and_seed(runs)
     beyond = np.stack([_beyond_seed(run) for run in runs])
-    explained = _explained_by_tasks(beyond - beyond.mean(axis=0), runs[0]) * size / (size - 1)
+    explained = _variance_by_tasks(beyond - beyond.mean(axis=0), runs[0]) * size / (size - 1)
     return SeedNoise(float((left**2).sum()) / df, explained, df, paired=True)
 
 
@@ -303,7 +303,7 @@ def _beyond_seed(run: RunScores) -> FloatArray:
     return run.values - run.task_means - run.seed_means[:, None] + run.mean
 
 
-def _explained_by_tasks(beyond: FloatArray, like: RunScores) -> float:
+def _variance_by_tasks(beyond: FloatArray, like: RunScores) -> float:
     """Variance of a seed's mean that its answers to single tasks explain; `beyond` is runs x seeds x tasks."""
     runs, seeds, tasks = beyond.shape
     if not like.by_task or like.tasks_df <= 0:

@@ -184,7 +184,7 @@ def clear_winners(one: Question, algorithm: str) -> dict[str, str]:
     winners: dict[str, str] = {}
     for axis in dict.fromkeys(effect.axis for effect in one.effects if effect.algorithm == algorithm):
         own = [effect for effect in one.effects if (effect.axis, effect.algorithm) == (axis, algorithm)]
-        standing = _standing(own, one.sign)
+        standing = _rank_values(own, one.sign)
         best = max(standing, key=lambda value: standing[value])
         beaten = [effect for effect in own if effect.is_clear and not effect.disagrees]
         if any(best == (effect.after if effect.difference * one.sign > 0 else effect.before) for effect in beaten):
@@ -192,7 +192,7 @@ def clear_winners(one: Question, algorithm: str) -> dict[str, str]:
     return winners
 
 
-def _standing(effects: Sequence[Effect], sign: int) -> dict[str, float]:
+def _rank_values(effects: Sequence[Effect], sign: int) -> dict[str, float]:
     """How good each value is, counted from the first; values that no chain of comparisons reaches are left out."""
     standing = {effects[0].before: 0.0}
     for _ in effects:

@@ -67,10 +67,10 @@ def make_digest(
         _claim_section(ask, claims, "contradicted", "Contradicted claims (believe neither)", 0.05),
         _claim_section(ask, claims, "settled", "Settled claims", 0.07),
         _claim_section(ask, claims, "open", "Open claims", 0.04),
-        _untried(questions),
-        _distrusted(ask),
-        _failed(ask),
-        _unfinished(ask),
+        _list_untried(questions),
+        _list_distrusted(ask),
+        _list_failed(ask),
+        _list_unfinished(ask),
         _scorings([] if chosen.condition()[0] else read_scorings(index.roots, elsewhere=elsewhere)),
         _notes(ask),
         Section("spend", "Spend in all", _spend(ask), 0.02, "evsys history --sort spend"),
@@ -258,26 +258,26 @@ def _claim_item(ask: _Ask, claim: Claim) -> Item:
     return Item(line, data)
 
 
-def _untried(questions: Sequence[Question]) -> Section:
+def _list_untried(questions: Sequence[Question]) -> Section:
     found = find_untried(questions)
-    items = [Item(_untried_text(one), _untried_data(one)) for one in found[:_MOST_ITEMS]]
+    items = [Item(_write_untried(one), _describe_untried(one)) for one in found[:_MOST_ITEMS]]
     return Section("untried", "Untried, cheapest first", items, 0.05, "evsys mutate CONFIG", len(found))
 
 
-def _untried_text(one: Untried) -> str:
+def _write_untried(one: Untried) -> str:
     price = [usd_text(one.usd)] if one.usd else []
     price += [duration_text(one.wall_s)] if one.wall_s >= 0.1 or not price else []
     what = f"{one.algorithm} {one.what}".rstrip()
     return f"about {', '.join(price)} an arm: Q{one.question.number} {what} ({one.why})"
 
 
-def _untried_data(one: Untried) -> dict[str, Any]:
+def _describe_untried(one: Untried) -> dict[str, Any]:
     question = {"question": f"Q{one.question.number}"}
     cost = {"usd": _short(one.usd), "wall_s": _short(one.wall_s)}
     return {**question, "algorithm": one.algorithm, "what": one.what, "why": one.why, **cost}
 
 
-def _distrusted(ask: _Ask) -> Section:
+def _list_distrusted(ask: _Ask) -> Section:
     marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
     found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
     reasons = [(one.id, clip(_why_not(one), _LONGEST)) for one in found]
@@ -299,7 +299,7 @@ def _why_not(one: ExperimentSummary) -> str:
     return one.invalidated or flagged or one.sentence or "its conclusion is invalid"
 
 
-def _failed(ask: _Ask) -> Section:
+def _list_failed(ask: _Ask) -> Section:
     rows = ask.rows(("started", "id", "reasons"), "reasons != ''")
     rows.sort(key=lambda row: (-(row[0] or 0.0), row[1]))
     groups = grouped_reasons((row[1], reason) for row in rows for reason in json.loads(row[2]))
@@ -313,15 +313,15 @@ def _failed(ask: _Ask) -> Section:
     return Section("failed", "What failed, and why", items, 0.05, "evsys history --status failed --all", len(groups))
 
 
-def _unfinished(ask: _Ask) -> Section:
+def _list_unfinished(ask: _Ask) -> Section:
     condition = f"status IN ({','.join('?' * len(_UNFINISHED))})"
-    items = [_unfinished_item(ask, one) for one in ask.top(condition, _UNFINISHED)]
+    items = [_describe_unfinished(ask, one) for one in ask.top(condition, _UNFINISHED)]
     command = f"evsys history {' '.join(f'--status {status}' for status in _UNFINISHED)}"
     title = "Unfinished (evsys run CONFIG --resume goes on)"
     return Section("unfinished", title, items, 0.04, command, ask.count(condition, _UNFINISHED))
 
 
-def _unfinished_item(ask: _Ask, one: ExperimentSummary) -> Item:
+def _describe_unfinished(ask: _Ask, one: ExperimentSummary) -> Item:
     config = str(shortest(ExperimentFiles(one.folder).config))
     data: dict[str, Any] = {"id": one.id, "status": one.status, "config": config}
     line = f"{ask.name(one.id)}: {one.status}"
@@ -334,12 +334,12 @@ def _unfinished_item(ask: _Ask, one: ExperimentSummary) -> Item:
 
 def _scorings(found: Sequence[Object]) -> Section:
     """Models as they are; filters ask for experiments, and leave these out."""
-    items = [_scoring_item(one, name) for one in found for name in part(one, "metrics")]
+    items = [_describe_scoring(one, name) for one in found for name in part(one, "metrics")]
     command = "evsys benchmark run --help"
     return Section("scorings", "Models scored without training", items[:_MOST_ITEMS], 0.03, command, len(items))
 
 
-def _scoring_item(one: Object, metric: str) -> Item:
+def _describe_scoring(one: Object, metric: str) -> Item:
     score, sha256, tasks = part(one, "metrics", metric), text(one.get("sha256")), number(one.get("n_tasks"))
     value, low, high = (number(score.get(name)) for name in ("value", "low", "high"))
     about = " ".join(filter(None, (f"{tasks:.0f} tasks" if tasks else "", sha256[:6])))

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
 from ...config.prices import Prices
-from ...record.checkpoints import stored_at
+from ...record.checkpoints import locate_weights
 from ..renderer import get_renderer
 from .sampled import SampledChatClient, SampledParams, require_model
 
@@ -45,7 +45,7 @@ class TinkerClient(SampledChatClient):
         self.config = config = self.Config(**params)
         self.model: str = require_model("tinker", config.model)
         backend = TinkerBackend(**config.server.model_dump(exclude_unset=True))
-        checkpoint = stored_at(config.checkpoint, sampler=True) if config.checkpoint else None
+        checkpoint = locate_weights(config.checkpoint, sampler=True) if config.checkpoint else None
         self._sampler, self._close = backend.open_sampler(self.model, checkpoint)
         try:
             self._renderer = get_renderer(self._sampler.tokenizer, config.renderer_name)

@@ -27,7 +27,7 @@ from ...redact import redact
 from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
 from .personal import Pseudonyms
 from .reading import FORMATS, Counts, read_file
-from .rounds import read_rounds, rounds_file, taken_in
+from .rounds import find_taken, read_rounds, rounds_file
 from .store import LiveStore, TraceStore
 from .trace import RewardRule, Trace
 
@@ -111,7 +111,7 @@ class FeedbackLog:
 
     def _clean(self, line: dict[str, Any]) -> dict[str, Any]:
         salt = self._live.salt
-        masked = line if salt is None else {**line, **Pseudonyms(salt).mask({k: line[k] for k in _said_in(line)})}
+        masked = line if salt is None else {**line, **Pseudonyms(salt).mask({k: line[k] for k in _read_verdicts(line)})}
         return redact(masked)
 
     def _look(self) -> None:
@@ -120,7 +120,7 @@ class FeedbackLog:
             self._said = read_feedback(self._file.parent)
         rounds = rounds_file(self._live.store.name)
         if (size := rounds.stat().st_size if rounds.is_file() else 0) != self._rounds:
-            self._taken, self._rounds = taken_in(read_rounds(self._live.store.name)), size
+            self._taken, self._rounds = find_taken(read_rounds(self._live.store.name)), size
 
 
 def import_feedback(
@@ -153,7 +153,7 @@ def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _said_in(line: Mapping[str, Any]) -> list[str]:
+def _read_verdicts(line: Mapping[str, Any]) -> list[str]:
     return [key for key in ("name", "value", "comment", CORRECTION) if isinstance(line.get(key), str)]
 
 

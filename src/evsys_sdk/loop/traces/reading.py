@@ -204,13 +204,13 @@ def read_file(
         elif path.suffix == ".json":
             yield from _json_records(path, spoil)
         else:
-            yield from _parse(_numbered_lines(path, spoil, piece), path, spoil)
+            yield from _parse(_iter_lines(path, spoil, piece), path, spoil)
     except (OSError, EOFError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: it cannot be read ({reason}). Check the path.") from error
 
 
-def _numbered_lines(
+def _iter_lines(
     path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers; one that is too long is passed over without being held in memory."""

@@ -82,14 +82,14 @@ def seal_round(
     store = TraceStore(name)
     with exclusive(lock_beside(store.folder / _ROUNDS), f"the rounds of '{name}'"):
         before = read_rounds(name)
-        used, aside = taken_in(before), set(aside)
+        used, aside = find_taken(before), set(aside)
         untaken = [one for one in store.read() if one["id"] not in used]
         fresh = sorted((one for one in untaken if one["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
         held = [one for one in fresh if _when(one)[0] >= cut]
         kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
         tasks, poor = _make_tasks(held, min_reward, verifier)
-        trained = trained_in(before, without)
+        trained = find_trained(before, without)
         earlier = [one for one in store.read() if one["id"] in trained] if trained else []
         outdated = _find_outdated(fresh, earlier)
         current = [one for one in earlier if one["id"] not in outdated]
@@ -106,12 +106,12 @@ def seal_round(
     return made
 
 
-def taken_in(rounds: Sequence[dict[str, Any]]) -> set[str]:
+def find_taken(rounds: Sequence[dict[str, Any]]) -> set[str]:
     """The ids of all traces that some round has taken, whatever became of them."""
     return {id for one in rounds for key in ("trained", "held_out", "aside") for id in one.get(key, ())}
 
 
-def trained_in(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) -> set[str]:
+def find_trained(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) -> set[str]:
     """The ids of what may be trained on of all rounds but some: what a later one found outdated is not."""
     counted = [one for one in rounds if one["number"] not in without]
     outdated = {id for one in counted for id in one.get("outdated", ())}

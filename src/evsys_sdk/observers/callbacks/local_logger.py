@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from ...config.base import Strict
-from ...history.text import markdown_table
+from ...history.text import write_markdown_table
 from ...protocols import Row, RunResult
 from ...record.layout import LogFiles, RunFiles
 from ...record.logs import RunLogs, last_scores, last_step
@@ -199,4 +199,4 @@ def _checkpoints(story: RunStory) -> str:
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     texts = [[f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    return f"## {title}\n\n{markdown_table(header, texts)}" if texts else ""
+    return f"## {title}\n\n{write_markdown_table(header, texts)}" if texts else ""

@@ -67,8 +67,8 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
     messages = (
         _current(attributes)
         or _from_details(events)
-        or _numbered(attributes, "llm.input_messages", "llm.output_messages", ".message")
-        or _numbered(attributes, "gen_ai.prompt", "gen_ai.completion", "")
+        or _collect_numbered(attributes, "llm.input_messages", "llm.output_messages", ".message")
+        or _collect_numbered(attributes, "gen_ai.prompt", "gen_ai.completion", "")
         or _from_events(events)
         or _from_langfuse(attributes)
     )
@@ -202,7 +202,7 @@ def _from_parts(message: Mapping[str, Any]) -> Iterator[Message]:
         yield from chat_messages([{"role": role, "content": content, **({"tool_calls": calls} if calls else {})}])
 
 
-def _numbered(attributes: Mapping[str, Any], before: str, after: str, below: str) -> list[Message]:
+def _collect_numbered(attributes: Mapping[str, Any], before: str, after: str, below: str) -> list[Message]:
     """Messages that are spread over attributes with numbers in their names."""
     found: list[Message] = []
     for prefix in (before, after):
