@@ -53,7 +53,10 @@ class Chats(ChatClient):
         self.seeds.append(options["seed"])
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
-        await asyncio.sleep(0)
+        for _ in range(200):  # long enough for whoever may be asked beside this one
+            if self.busy > 1:
+                break
+            await asyncio.sleep(0.001)
         self.busy -= 1
         return [self.answer(list(messages), len(self.asked))]
 
@@ -153,7 +156,7 @@ def test_an_error_that_passes_is_tried_again_and_is_no_failure() -> None:
 
     def shaky(prompt: str) -> str:
         seen.append(prompt)
-        if len(seen) % 2:
+        if seen.count(prompt) == 1:  # each question by itself: they are asked in threads
             raise ConnectionError("reset")
         return right(prompt)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.experiment.conclusion import conclude, stored_conclusion, write_conclusion
+from evsys_sdk.experiment.conclusion import conclude, read_stored_conclusion, write_conclusion
 from evsys_sdk.experiment.conclusion.reading import read_evidence
 
 from .conclusion_records import line, metadata, write_experiment
@@ -51,7 +51,7 @@ def test_the_same_record_gives_the_same_bytes(experiment: Path) -> None:
     written = (experiment / "conclusion.json").read_bytes(), (experiment / "conclusion.md").read_bytes()
     write_conclusion(experiment)
     assert written == ((experiment / "conclusion.json").read_bytes(), (experiment / "conclusion.md").read_bytes())
-    stored = stored_conclusion(experiment)
+    stored = read_stored_conclusion(experiment)
     assert stored is not None
     assert stored.sha256 == first.sha256
 
@@ -205,10 +205,10 @@ class TestDamage:
             conclude(experiment)
 
     def test_a_stored_file_of_something_else_is_named(self, experiment: Path) -> None:
-        assert stored_conclusion(experiment) is None
+        assert read_stored_conclusion(experiment) is None
         (experiment / "conclusion.json").write_text('{"verdict": "supported"}', encoding="utf-8")
         with pytest.raises(DataError, match="this is not a conclusion"):
-            stored_conclusion(experiment)
+            read_stored_conclusion(experiment)
 
 
 def test_a_seed_that_is_there_twice_is_one_seed(experiment: Path) -> None:

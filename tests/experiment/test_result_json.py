@@ -25,6 +25,7 @@ NOTES = RunNotes(
     selection="one set",
     scoring_problems=["late"],
     findings=["all rewards are 0"],
+    trained_on={"test/tools": {"n": 1, "first": ["t-1"]}},
     system_prompt="Be brief.",
     retention={"a": {"a": {"exact_match": 1.0}}},
 )

@@ -18,7 +18,7 @@ from evsys_sdk.experiment.allocation import Outcome
 from evsys_sdk.experiment.arms.arm import Arm, expand_arms, first_arms
 from evsys_sdk.experiment.arms.results import ArmResult
 from evsys_sdk.experiment.audit.audit import audit_experiment
-from evsys_sdk.experiment.conclusion import Conclusion, stored_conclusion
+from evsys_sdk.experiment.conclusion import Conclusion, read_stored_conclusion
 from evsys_sdk.experiment.conclusion.evidence import Evidence
 from evsys_sdk.experiment.conclusion.interim import Look, judge_interim
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
@@ -257,7 +257,7 @@ class TestExperiment:
         record = ExperimentRecord(result.path)
         assert record.start.get("looks") == [4, 5, 6]
         assert [(look["look"], look["verdict"], look["ends"]) for look in record.looks] == [(1, "supported", True)]
-        found = stored_conclusion(result.path)
+        found = read_stored_conclusion(result.path)
         assert found is not None
         assert found.sequential is not None
         assert (found.verdict, found.sequential.outcome, found.sequential.arms_planned) == ("supported", "decided", 12)
@@ -276,7 +276,7 @@ class TestExperiment:
         broken = Experiment(claim(better=10, budget={"tokens": most})).run()
         assert (broken.exit_code, broken.status) == (3, "budget")
         assert [look["ends"] for look in ExperimentRecord(broken.path).looks] == [False]
-        stopped = stored_conclusion(broken.path)
+        stopped = read_stored_conclusion(broken.path)
         assert stopped is not None
         assert stopped.sequential is not None
         assert stopped.sequential.outcome == "broken off"
@@ -285,7 +285,7 @@ class TestExperiment:
         assert len(trained(resumed.path)) == 12
         looks = ExperimentRecord(resumed.path).looks
         assert [(look["look"], look["ends"]) for look in looks] == [(1, False), (2, False)]  # none is noted twice
-        found = stored_conclusion(resumed.path)
+        found = read_stored_conclusion(resumed.path)
         assert found is not None
         assert found.sequential is not None
         assert (found.attempt, found.sequential.look, found.sequential.outcome) == (1, 3, "all seeds were needed")
@@ -304,7 +304,7 @@ class TestExperiment:
         file = result.path / "config.json"
         content = json.loads(file.read_text(encoding="utf-8"))
         file.write_text(json.dumps({**content, "until": "all", "looks": None}), encoding="utf-8")
-        found = stored_conclusion(result.path)
+        found = read_stored_conclusion(result.path)
         assert found is not None
         assert "looks" in [check.name for check in audit_experiment(result.path).flags]
         with pytest.raises(ConfigError, match="until"):

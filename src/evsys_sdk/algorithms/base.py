@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from ..config.base import Strict
-from ..config.fields import NOT_SEARCHED, search_hint
+from ..config.fields import NOT_SEARCHED, searched
 from ..protocols import AlgorithmTraits
 from ..training.batch import BatchOrder, TrainingBatch
 from ..training.schedule import Schedule, ScheduleKind
@@ -51,23 +51,23 @@ class KeepCheckpoints(Strict):
 class TrainingConfig(Strict):
     """Hyperparameters every recipe has; the defaults are meant to be a good run."""
 
-    learning_rate: float | None = Field(default=None, gt=0, le=1, json_schema_extra=search_hint(scale="log"))
+    learning_rate: float | None = Field(default=None, gt=0, le=1, json_schema_extra=searched(scale="log"))
     """Peak learning rate; by default what suits the model and a LoRA adapter of any rank."""
-    num_epochs: int = Field(default=1, ge=1, json_schema_extra=search_hint(scale="log", when={"max_steps": [None]}))
+    num_epochs: int = Field(default=1, ge=1, json_schema_extra=searched(scale="log", when={"max_steps": [None]}))
     """How often the data is visited; ignored when `max_steps` is set."""
-    max_steps: int | None = Field(default=None, ge=1, json_schema_extra=search_hint(scale="log"))
+    max_steps: int | None = Field(default=None, ge=1, json_schema_extra=searched(scale="log"))
     """Train exactly this many steps, visiting the data as often as that takes."""
-    batch_size: int = Field(default=16, ge=1, json_schema_extra=search_hint(scale="log"))
+    batch_size: int = Field(default=16, ge=1, json_schema_extra=searched(scale="log"))
     """Examples per optimiser step."""
-    lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=search_hint(scale="log"))
+    lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=searched(scale="log"))
     """Rank of the adapter."""
     lr_schedule: ScheduleKind = "linear"
     """How the learning rate falls after the warm-up: not at all, linearly, or along a cosine."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to its peak."""
-    weight_decay: float = Field(default=0.0, ge=0, json_schema_extra=search_hint(scale="log"))
+    weight_decay: float = Field(default=0.0, ge=0, json_schema_extra=searched(scale="log"))
     """Decoupled weight decay."""
-    grad_clip_norm: float = Field(default=1.0, ge=0, json_schema_extra=search_hint(scale="log"))
+    grad_clip_norm: float = Field(default=1.0, ge=0, json_schema_extra=searched(scale="log"))
     """Largest norm of the gradient; 0 does not clip."""
     save_every: int | None = Field(default=50, ge=1, json_schema_extra=NOT_SEARCHED)
     """Write a checkpoint after every this many steps; the last step is always saved."""

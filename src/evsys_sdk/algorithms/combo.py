@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from ..config import AlgorithmConfig, DataConfig
 from ..config.base import MisplacedValue, Name, Strict
-from ..config.fields import search_hint
+from ..config.fields import searched
 from ..config.run import refuse_repeated_names
 from ..protocols import AlgorithmTraits, RunContext, RunResult
 from ..training.services import services_of
@@ -39,7 +39,7 @@ class Combo:
 
         phases: list[ComboPhase] = Field(min_length=1)
         """The recipes, in order."""
-        lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=search_hint(scale="log"))
+        lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=searched(scale="log"))
         """Rank of the adapter that all phases train."""
 
         @model_validator(mode="after")

@@ -12,7 +12,7 @@ from pydantic import Field
 from ..backends.checks import check_recipe
 from ..backends.datum import Datum
 from ..backends.losses import numpy_loss
-from ..config.fields import NOT_SEARCHED, search_hint
+from ..config.fields import NOT_SEARCHED, searched
 from ..errors import DataError
 from ..protocols import Row
 from ..training.batch import TrainingBatch
@@ -46,7 +46,7 @@ class DPO(BaseAlgorithm):
     class Config(TrainingConfig):
         """Parameters of `dpo`."""
 
-        beta: float = Field(default=0.1, gt=0, json_schema_extra=search_hint(scale="log"))
+        beta: float = Field(default=0.1, gt=0, json_schema_extra=searched(scale="log"))
         """How far the model may move from the starting one: smaller is further."""
         max_length: int | None = Field(default=None, ge=2, json_schema_extra=NOT_SEARCHED)
         """Longest example in tokens; by default what the model can take."""

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from ..backends.client import SamplingClient, SamplingParams
 from ..config.base import Strict
-from ..config.fields import NOT_SEARCHED, search_hint
+from ..config.fields import NOT_SEARCHED, searched
 from ..data import HarborTask, TargetFormat, detect_format, parse_rows
 from ..inference.renderer import row_messages
 from ..log import get_logger
@@ -27,7 +27,7 @@ from .base import BaseAlgorithm, PlannedWork, TrainingConfig
 class SamplingConfig(Strict):
     """How the policy samples while it learns."""
 
-    max_tokens: int = Field(default=256, ge=1, json_schema_extra=search_hint(scale="log"))
+    max_tokens: int = Field(default=256, ge=1, json_schema_extra=searched(scale="log"))
     """Longest answer, per turn."""
     temperature: float = Field(default=1.0, gt=0, json_schema_extra=NOT_SEARCHED)
     """1 samples from the policy itself, which is what the losses assume."""
@@ -36,7 +36,7 @@ class SamplingConfig(Strict):
 class OnPolicyConfig(TrainingConfig):
     """Hyperparameters of recipes that learn from their own samples."""
 
-    batch_size: int = Field(default=8, ge=1, json_schema_extra=search_hint(scale="log"))
+    batch_size: int = Field(default=8, ge=1, json_schema_extra=searched(scale="log"))
     """Tasks per step."""
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     """How the policy samples."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ..backends.checks import check_recipe
 from ..backends.client import SamplingClient
-from ..config.fields import search_hint
+from ..config.fields import searched
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
 from ..inference.renderer import row_messages
@@ -35,7 +35,7 @@ class OPD(OnPolicyAlgorithm):
         top_k: int = Field(
             default=20,
             ge=1,
-            json_schema_extra=search_hint(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
+            json_schema_extra=searched(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
         )
         """How many of the teacher's alternatives per position become soft targets."""
 

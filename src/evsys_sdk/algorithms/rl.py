@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from ..backends.checks import check_recipe
 from ..backends.datum import Datum
-from ..config.fields import NOT_SEARCHED, search_hint
+from ..config.fields import NOT_SEARCHED, searched
 from ..rollouts.datums import rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
@@ -84,7 +84,7 @@ class RL(RolloutAlgorithm):
     class Config(RolloutConfig):
         """Parameters of `rl`."""
 
-        group_size: int = Field(default=8, ge=2, json_schema_extra=search_hint(scale="log"))
+        group_size: int = Field(default=8, ge=2, json_schema_extra=searched(scale="log"))
         """Attempts per task; below 4 most groups say nothing."""
         advantage: Advantage = "mean"
         """What a reward is measured against: the group's mean, the same in standard deviations, or the others' mean."""
@@ -98,7 +98,7 @@ class RL(RolloutAlgorithm):
         """Whether each token, each rollout, or each rollout at full length counts the same."""
         updates_per_batch: int = Field(default=1, ge=1)
         """Optimiser steps on the same rollouts; use a clipping loss above 1."""
-        kl_coefficient: float = Field(default=0.0, ge=0, json_schema_extra=search_hint(scale="log"))
+        kl_coefficient: float = Field(default=0.0, ge=0, json_schema_extra=searched(scale="log"))
         """Penalty on moving away from the starting policy, taken from the advantages."""
         overlong_penalty: float = Field(default=0.0, ge=0)
         """Taken from the reward of an attempt that was cut off."""

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from ..backends.checks import check_recipe
 from ..backends.client import SamplingClient
-from ..config.fields import search_hint
+from ..config.fields import searched
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
 from ..inference.renderer import row_messages
@@ -47,14 +47,12 @@ class SDFT(OnPolicyAlgorithm):
         top_k: int = Field(
             default=20,
             ge=1,
-            json_schema_extra=search_hint(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
+            json_schema_extra=searched(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
         )
         """How many of the teacher's alternatives per position become soft targets."""
         teacher: Literal["static", "synced"] = "static"
         """The model as it was at the start, or renewed every `sync_every` steps."""
-        sync_every: int = Field(
-            default=20, ge=1, json_schema_extra=search_hint(scale="log", when={"teacher": ["synced"]})
-        )
+        sync_every: int = Field(default=20, ge=1, json_schema_extra=searched(scale="log", when={"teacher": ["synced"]}))
         """Steps between renewals of a synced teacher."""
         teacher_template: str = _TEACHER_TEMPLATE
         """The last user message as the teacher sees it, with {question} and {demonstration}."""

@@ -20,7 +20,7 @@ NOT_SEARCHED: dict[str, Any] = {"search": False}
 """`json_schema_extra` of a field that changes how a run is carried out or recorded, not what is learned."""
 
 
-def search_hint(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def searched(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`json_schema_extra` of a field, for whatever varies configs by their schema.
 
     `scale` log: twice as much is as far as half as much. `when`: the field has an effect only while these fields of the
