@@ -16,13 +16,13 @@ from .find import shortest
 
 def add_note(folder: Path, text: str, *, author: str = "") -> str:
     """Write a note into the journal of an experiment; returns the id of the event."""
-    text = _quote(text, "The note is empty. Write what you want to remember.")
+    text = _require_text(text, "The note is empty. Write what you want to remember.")
     return _append(folder, Kind.NOTE, text=text, **({"author": author} if author else {}))
 
 
 def invalidate(folder: Path, reason: str) -> str:
     """Mark an experiment as not to be believed, so that it never counts as the best."""
-    reason = _quote(reason, "An experiment is invalidated for a reason. Say it with --reason.")
+    reason = _require_text(reason, "An experiment is invalidated for a reason. Say it with --reason.")
     return _append(folder, Kind.INVALIDATED, reason=reason)
 
 
@@ -33,7 +33,7 @@ def reinstate(folder: Path, reason: str = "") -> str:
     return _append(folder, Kind.REINSTATED, reason=redact_text(" ".join(reason.split())))
 
 
-def _quote(text: str, otherwise: str) -> str:
+def _require_text(text: str, otherwise: str) -> str:
     if not text.strip():
         raise DataError(f"{otherwise} (got {show(text)})")
     return redact_text(text.strip())
