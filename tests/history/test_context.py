@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.history.context.digest import Digest, Item, Section, count_tokens
-from evsys_sdk.history.context.questions import grouped_reasons
+from evsys_sdk.history.context.questions import group_reasons
 from evsys_sdk.history.context.sections import make_digest
 from evsys_sdk.history.index import Filters, HistoryIndex
 
@@ -189,7 +189,7 @@ def test_reasons_differ_by_their_words_not_by_their_numbers_and_paths() -> None:
         ("d", "KeyError: 'yy'\nwith a traceback"),
         ("e", "ValueError: bad"),
     ]
-    assert [(group.count, group.experiment) for group in grouped_reasons(told)] == [(2, "c"), (2, "a"), (1, "e")]
+    assert [(group.count, group.experiment) for group in group_reasons(told)] == [(2, "c"), (2, "a"), (1, "e")]
 
 
 def test_sections_give_way_by_their_share_and_say_what_is_left_out() -> None:

@@ -11,7 +11,7 @@ import pytest
 from evsys_sdk import DataError
 from evsys_sdk.history.compare import compare_experiments, compare_page, config_differences
 from evsys_sdk.history.detail import read_detail
-from evsys_sdk.history.outcome import paired_differences
+from evsys_sdk.history.outcome import compare_pairs
 from evsys_sdk.history.show import find_gain, show_data, show_page
 
 from .recorded import write_experiment, write_scores
@@ -119,7 +119,7 @@ def test_runs_without_a_common_name_are_compared_by_the_best_of_each(tmp_path: P
 def test_scores_are_paired_by_task_with_an_interval_over_tasks_and_seeds(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", runs={"only": 0.4})
     two = write_experiment(tmp_path, "two", runs={"only": 0.8})
-    (pair,) = paired_differences(read_detail(one), read_detail(two))
+    (pair,) = compare_pairs(read_detail(one), read_detail(two))
     assert pair.metric == "val/bench/pass@1"
     assert (pair.first, pair.second) == pytest.approx((0.4, 0.8))
     assert (pair.n_tasks, pair.n_seeds, pair.remark) == (20, (2, 2), "")
@@ -139,7 +139,7 @@ def test_pairing_uses_only_common_tasks_whatever_their_order(tmp_path: Path) -> 
         line["tasks"], value["per_task"] = line["tasks"][::-1][:15], value["per_task"][::-1][:15]
         line["sha256"] = "e" * 64
     scores.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (pair,) = paired_differences(read_detail(one), read_detail(two))
+    (pair,) = compare_pairs(read_detail(one), read_detail(two))
     assert (pair.n_tasks, pair.difference) == (15, 0.0)
     assert "only 15 common tasks of 20" in pair.remark
     assert "the task sets differ" in pair.remark
@@ -150,7 +150,7 @@ def test_the_last_scoring_counts(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", runs={"only": 0.4}, seeds=(42,))
     two = write_experiment(tmp_path, "two", runs={"only": 0.4}, seeds=(42,))
     write_scores(two / "only", 10, 1.0, "val/bench/pass@1")
-    (pair,) = paired_differences(read_detail(one), read_detail(two))
+    (pair,) = compare_pairs(read_detail(one), read_detail(two))
     assert pair.second == 1.0
 
 
@@ -158,7 +158,7 @@ def test_without_scores_by_task_the_difference_is_not_paired(tmp_path: Path) -> 
     paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42,)) for name in ("one", "two")]
     for path in paths:
         (path / "only" / "scores.jsonl").unlink()
-    (pair,) = paired_differences(*map(read_detail, paths))
+    (pair,) = compare_pairs(*map(read_detail, paths))
     assert (pair.n_tasks, pair.difference) == (None, 0.0)
     assert (pair.low, pair.high, pair.covers) == (None, None, "")  # one seed says nothing about another one
     assert "not paired" in pair.remark
@@ -168,7 +168,7 @@ def test_without_scores_by_task_several_seeds_give_an_interval_over_seeds(tmp_pa
     paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42, 43, 44)) for name in ("one", "two")]
     for scores in tmp_path.glob("*/*/scores.jsonl"):
         scores.unlink()
-    (pair,) = paired_differences(*map(read_detail, paths))
+    (pair,) = compare_pairs(*map(read_detail, paths))
     assert (pair.n_tasks, pair.covers) == (None, "seeds")
     assert pair.low is not None
     assert pair.high is not None
@@ -203,7 +203,7 @@ def test_a_score_without_a_conclusion_has_no_interval(tmp_path: Path) -> None:
 def test_damaged_scores_are_no_reason_to_fail(tmp_path: Path) -> None:
     paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42,)) for name in ("one", "two")]
     (paths[0] / "only" / "scores.jsonl").write_text('{"split": 3, "metrics": {"pass@1": 7}}\n{"tasks"\nnull\n', "utf-8")
-    (pair,) = paired_differences(*map(read_detail, paths))
+    (pair,) = compare_pairs(*map(read_detail, paths))
     assert pair.n_tasks is None
 
 

@@ -14,7 +14,7 @@ from .curves import Curve, draw, read_training_curve, score_curve
 from .detail import Detail
 from .effects import flatten_config
 from .listing import verdict_text
-from .outcome import PairedDifference, paired_differences
+from .outcome import PairedDifference, compare_pairs
 from .text import Page, clip, interval_text, score_text, short_spend_text
 
 _NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
@@ -76,7 +76,7 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
             label = f"{letter} {detail.summary.id}"
             loss += filter(None, [read_training_curve(arm, label)])
             scores += filter(None, [score_curve(arm, detail.outcome.metric, label)])
-    pairs = [paired_differences(details[0], other) for other in details[1:]]
+    pairs = [compare_pairs(details[0], other) for other in details[1:]]
     flips = [find_flips(details[0], other) for other in details[1:]]
     return Comparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
 

@@ -67,7 +67,7 @@ def draw(
     columns = max(10, min(width, 120) - margin - 2)
     scale = _Scale(x_low, x_high, y_low, y_high)
     single = len(shown) == 1 and fine
-    cells = _braille(shown[0][1], scale, columns, height) if single else _marked(shown, scale, columns, height, fine)
+    cells = _braille(shown[0][1], scale, columns, height) if single else _mark(shown, scale, columns, height, fine)
     labels = {0: ticks[0], height // 2: ticks[1], height - 1: ticks[2]}
     wall = "┤" if fine else "|"
     lines = [f"{labels.get(row, ''):>{margin}}{wall}{''.join(line).rstrip()}" for row, line in enumerate(cells)]
@@ -105,9 +105,7 @@ def _braille(points: Points, scale: _Scale, columns: int, rows: int) -> list[lis
     return [[chr(_BRAILLE + bits) if bits else " " for bits in line] for line in cells]
 
 
-def _marked(
-    curves: Sequence[tuple[str, Points]], scale: _Scale, columns: int, rows: int, fine: bool
-) -> list[list[str]]:
+def _mark(curves: Sequence[tuple[str, Points]], scale: _Scale, columns: int, rows: int, fine: bool) -> list[list[str]]:
     cells = [[" "] * columns for _ in range(rows)]
     marks = _MARKS if fine else _ASCII_MARKS
     for place, (_, points) in reversed(list(enumerate(curves))):

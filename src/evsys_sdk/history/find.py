@@ -110,7 +110,7 @@ def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str
     parts = [name for name in names if reference.casefold() in name.casefold()][:3]
     near = parts or ([guess] if guess else [])
     hint = f"Did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
-    return f"there is no experiment {show(reference)} ({looked_in(roots)}). {hint}{_LIST_THEM}"
+    return f"there is no experiment {show(reference)} ({describe_roots(roots)}). {hint}{_LIST_THEM}"
 
 
 def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
@@ -125,7 +125,7 @@ def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
     return _each_once(path for path in known if path.is_dir())
 
 
-def looked_in(roots: Sequence[Path]) -> str:
+def describe_roots(roots: Sequence[Path]) -> str:
     """The folders that were searched, for a message."""
     if not roots:
         return f"no folder of experiments was found (looked for ./{DEFAULT_ROOT} and in {WORKSPACE_DIR}/{OUTPUT_ROOTS})"

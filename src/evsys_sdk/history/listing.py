@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .find import looked_in
+from .find import describe_roots
 from .summary import ExperimentSummary
 from .text import date_text, fit_table, is_unicode, score_text, terminal_width, write_markdown_table
 
@@ -61,7 +61,9 @@ def explain_nothing(total: int, roots: Sequence[Path]) -> str:
     """What to say when there is nothing to list."""
     if total:
         return "No experiment is shown. Raise --limit."
-    return f"No experiments found ({looked_in(roots)}). Run one, name its output_dir with --root, or drop a filter."
+    return (
+        f"No experiments found ({describe_roots(roots)}). Run one, name its output_dir with --root, or drop a filter."
+    )
 
 
 def verdict_text(summary: ExperimentSummary) -> str:

@@ -256,7 +256,7 @@ class PairedDifference:
         return clear and "seeds" in self.covers
 
 
-def paired_differences(first: Detail, second: Detail) -> list[PairedDifference]:
+def compare_pairs(first: Detail, second: Detail) -> list[PairedDifference]:
     """Every metric that both experiments have, in the order of its name."""
     left, right = scores_of(first), scores_of(second)
     return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]

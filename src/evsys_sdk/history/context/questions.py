@@ -351,7 +351,7 @@ class ReasonGroup:
     count: int = 0
 
 
-def grouped_reasons(told: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
+def group_reasons(told: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
     """The different reasons among (experiment, reason), the most frequent first; examples are the first told."""
     particulars = re.compile(_PARTICULARS)  # here, because most histories fail in few ways, or none
     groups: dict[str, ReasonGroup] = {}

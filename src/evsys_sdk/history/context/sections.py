@@ -29,7 +29,7 @@ from .questions import (
     best_runs,
     find_untried,
     gather_claims,
-    grouped_reasons,
+    group_reasons,
     list_questions,
 )
 
@@ -302,7 +302,7 @@ def _why_not(one: ExperimentSummary) -> str:
 def _list_failed(ask: _Ask) -> Section:
     rows = ask.rows(("started", "id", "reasons"), "reasons != ''")
     rows.sort(key=lambda row: (-(row[0] or 0.0), row[1]))
-    groups = grouped_reasons((row[1], reason) for row in rows for reason in json.loads(row[2]))
+    groups = group_reasons((row[1], reason) for row in rows for reason in json.loads(row[2]))
     items = [
         Item(
             f"{group.count:,}x {clip(group.example, _LONGEST)} (last in {ask.name(group.experiment)})",
