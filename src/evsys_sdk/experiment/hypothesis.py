@@ -83,7 +83,7 @@ class Claim:
         }[self.kind]
         joint = "" if self.kind == "trend" else "; the intervals hold for all compared runs together"
         if validated and self.kind != "trend":
-            joint += ", and four fifths of the error rate are spent on the run that validation prefers"
+            joint += ", and nine tenths of the error rate are spent on the run that validation prefers"
         cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
         luck = f"Among equally noisy runs, luck alone passes in at most {100 * error:.2g} % of cases."
         if len(looks) > 1:

@@ -206,7 +206,7 @@ class Conclusion:
     deviations: list[str] = field(default_factory=list[str])
     sequential: Sequential | None = None
     """None where all seeds were to be trained before the claim is judged."""
-    schema_version: int = 3
+    schema_version: int = 4
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the same record always gives the same bytes."""
