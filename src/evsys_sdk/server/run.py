@@ -14,9 +14,9 @@ from typing import Any, Final
 from ..builtins import EXTRA_MODULES
 from ..errors import ConfigError, MissingExtraError
 from ..log import get_logger
-from .catalog import Catalog
 from .settings import ServeSettings
 from .trace_log import TraceLog
+from .weights.catalog import Catalog
 
 _CLOSE_S: Final = 10.0
 _FETCH_S: Final = 3.0
@@ -32,8 +32,8 @@ def serve(
     """Serve until a signal asks to stop; `announce` gets the URL once clients can connect, `log` what is said."""
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
-    from .protobuf import messages
     from .service import Service
+    from .tinker.protobuf import messages
 
     messages()  # what is missing should show before a client connects
     listening = _listen(settings)

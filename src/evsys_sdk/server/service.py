@@ -19,22 +19,22 @@ from ..backends.datum import Datum
 from ..backends.future import Operation
 from ..errors import BackendError, EvsysError
 from ..log import get_logger
-from . import requests
 from .answer import Refusal, answer_failure, answer_json
-from .catalog import Catalog, EmptyCatalog
-from .checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
-from .engine import Engine
-from .external import Signer, encrypt_folder, read_recipients
-from .fair_share import FairShare
-from .futures import Futures
-from .memory import Memory
-from .model import ServedModel
-from .openai_models import OfferedModels
-from .protobuf import TrainingRequest, read_training_request, write_training_answer
-from .sessions import Sampler, Session, Sessions
+from .openai.models import OfferedModels
 from .settings import ServeSettings
 from .shadow import Shadows
+from .state.fair_share import FairShare
+from .state.futures import Futures
+from .state.memory import Memory
+from .state.model import ServedModel
+from .state.sessions import Sampler, Session, Sessions
+from .tinker import requests
+from .tinker.protobuf import TrainingRequest, read_training_request, write_training_answer
 from .trace_log import TraceLog
+from .weights.catalog import Catalog, EmptyCatalog
+from .weights.checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
+from .weights.engine import Engine
+from .weights.external import Signer, encrypt_folder, read_recipients
 
 _LARGE_BODY = 1 << 18
 """Longer requests are read on a thread, so that others need not wait."""
