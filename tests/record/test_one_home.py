@@ -47,15 +47,15 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("cli/main.py", "note"): "the command, and the module it is in",
     ("cli/mcp/tools.py", "note"): "the tool, and the command it runs",
     ("history/cache.py", "invalidated"): "a column of the cache",
-    ("dashboard/client.py", "note"): "a route",
+    ("dashboard/client/client.py", "note"): "a route",
     ("dashboard/records.py", "invalidated"): "a field of an experiment",
     ("dashboard/server/migrations/versions/0001_first.py", "invalidated"): "a column",
-    ("dashboard/server/schema.py", "invalidated"): "the same column",
-    ("dashboard/server/store.py", "invalidated"): "the same column",
-    ("dashboard/server/store.py", "note"): "a kind of record that clients send",
-    ("dashboard/server/store.py", "reinstated"): "a kind of record that clients send",
-    ("dashboard/server/stored.py", "invalidated"): "the same column",
-    ("dashboard/server/stored.py", "note"): "a kind of record that clients send",
+    ("dashboard/server/storage/schema.py", "invalidated"): "the same column",
+    ("dashboard/server/storage/store.py", "invalidated"): "the same column",
+    ("dashboard/server/storage/store.py", "note"): "a kind of record that clients send",
+    ("dashboard/server/storage/store.py", "reinstated"): "a kind of record that clients send",
+    ("dashboard/server/storage/records.py", "invalidated"): "the same column",
+    ("dashboard/server/storage/records.py", "note"): "a kind of record that clients send",
     ("eval/scores.py", "note"): "what a scoring says about itself",
 }
 NAMES_ELSEWHERE = {
@@ -64,8 +64,8 @@ NAMES_ELSEWHERE = {
     ("eval/model_eval.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
 }
 MAY_OPEN = {
-    "dashboard/local.py": "pages for people are shown as text",
-    "dashboard/upload.py": "pages for people are sent as text",
+    "dashboard/local/records.py": "pages for people are shown as text",
+    "dashboard/client/upload.py": "pages for people are sent as text",
     "experiment/jobs/background.py": "console.log is written by the process in the background, and followed as text",
     "experiment/launchers/ray.py": "the token is made by the launcher, and means nothing to a reader",
     "experiment/arms/rows.py": "datasets.json is a note for people; no reader",

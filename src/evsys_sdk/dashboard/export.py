@@ -16,13 +16,13 @@ from urllib.parse import quote, quote_plus
 from .._version import __version__
 from ..errors import DataError
 from ..files import write_text
-from .answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
-from .curves import AXES, CurveQuery, draw_curves
-from .items import list_items
-from .local import LocalRecords
+from .client.upload import experiment_id_of
+from .local.records import LocalRecords
 from .shapes import ExperimentDetail, Rollout, Session
-from .source import LARGEST_PAGE, RolloutQuery
-from .upload import experiment_id_of
+from .views.answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
+from .views.curves import AXES, CurveQuery, draw_curves
+from .views.items import list_items
+from .views.source import LARGEST_PAGE, RolloutQuery
 
 PAGE = Path(__file__).parent / "page"
 MOST_ARMS = 200

@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from ..errors import EvsysError, show
 from ..log import get_logger
 from .answer import Refusal
-from .openai import answers, routes
+from .openai import answers as openai_answers
+from .openai import routes as openai
 from .service import Service
 from .settings import is_loopback
 from .tinker.routes import ROOT, ROUTES, Unknown
@@ -42,8 +43,8 @@ class App:
             await self._router(scope, receive, send)
         except Exception as error:
             refusal = self._refusal(error, scope)
-            is_openai = scope["path"].startswith(routes.PREFIXES)
-            await (answers.refuse(refusal) if is_openai else refusal.answer())(scope, receive, send)
+            is_openai = scope["path"].startswith(openai.PREFIXES)
+            await (openai_answers.refuse(refusal) if is_openai else refusal.answer())(scope, receive, send)
 
     def _refusal(self, error: Exception, scope: Scope) -> Refusal:
         match error:
@@ -59,7 +60,7 @@ class App:
 
     def _admit(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         keys = [self._key] if self._key else []
-        if path == routes.FEEDBACK and self._feedback_key:  # opens nothing else, so that it may be given away
+        if path == openai.FEEDBACK and self._feedback_key:  # opens nothing else, so that it may be given away
             keys.append(self._feedback_key)
         if not self._key:
             self._check_caller(headers)

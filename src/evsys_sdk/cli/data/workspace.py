@@ -209,8 +209,8 @@ def upload_verb(kind: Kind) -> click.Command:
     def upload(ref: str, name: str | None, split: str | None, as_json: bool) -> None:
         from pathlib import Path
 
-        from ...dashboard.connection import Connection
-        from ...dashboard.remote_data import upload_rows
+        from ...dashboard.client.connection import Connection
+        from ...dashboard.client.remote_data import upload_rows
         from ...data.workspace.reference import content_id
         from ...data.workspace.workspace import Workspace
 

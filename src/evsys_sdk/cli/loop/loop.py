@@ -70,7 +70,7 @@ def _reporting(running: Loop) -> Generator[Callable[[], None]]:
     if not (os.environ.get("EVSYS_API_KEY") and os.environ.get("EVSYS_PROJECT_ID")):
         yield lambda: None
         return
-    from ...dashboard.client import DashboardClient
+    from ...dashboard.client.client import DashboardClient
     from ...errors import EvsysError
     from ...log import get_logger
     from ...loop.page import describe_loop

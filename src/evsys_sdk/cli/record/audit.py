@@ -106,7 +106,7 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tu
     """
     from pathlib import Path
 
-    from ...dashboard import remote_record
+    from ...dashboard.client import remote_record
     from ...experiment.audit.audit import audit_experiment
 
     folders = _find(experiment)
@@ -165,7 +165,7 @@ def _forget_summaries(folders: list[Path]) -> None:
 def _anchor(folder: Path, place: str) -> None:
     from pathlib import Path
 
-    from ...dashboard.remote_record import note_anchor
+    from ...dashboard.client.remote_record import note_anchor
     from ...record.anchors import anchor_in_file, anchor_in_git
 
     if place == "git":

@@ -47,7 +47,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     """
     if ctx.invoked_subcommand is not None:
         return
-    from ...dashboard.local import LocalRecords
+    from ...dashboard.local.records import LocalRecords
     from ...history.find import experiment_roots
     from ...loop.page import read_loops
     from ...paths import project_root
@@ -85,8 +85,8 @@ def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], a
     """Keep what clients send, and show it to whoever has a key (`evsys dashboard key`)."""
     _need_server()
     from ...dashboard.server.app import server_app
-    from ...dashboard.server.database import hide_password, open_database
     from ...dashboard.server.run import list_hosts, listen, serve
+    from ...dashboard.server.storage.database import hide_password, open_database
 
     engine = open_database(database)
     sock = listen(host, port)
@@ -159,7 +159,7 @@ def key_command(
 def upgrade_command(database: str, as_json: bool) -> None:
     """Bring a database up to the schema of this version; a SQLite file is copied first."""
     _need_server()
-    from ...dashboard.server.database import hide_password, open_database
+    from ...dashboard.server.storage.database import hide_password, open_database
 
     open_database(database, upgrade=True).dispose()
     about = {"database": hide_password(database), "upgraded": True}
@@ -173,7 +173,7 @@ def upgrade_command(database: str, as_json: bool) -> None:
 def backup_command(target: str, database: str, as_json: bool) -> None:
     """Copy the database to TARGET, also while a server uses it."""
     engine = _open(database)
-    from ...dashboard.server.database import back_up
+    from ...dashboard.server.storage.database import back_up
 
     back_up(engine, Path(target))
     engine.dispose()
@@ -187,7 +187,7 @@ def backup_command(target: str, database: str, as_json: bool) -> None:
 def restore_command(backup: str, database: str, as_json: bool) -> None:
     """Put BACKUP in place of the database; no server may be using it."""
     _need_server()
-    from ...dashboard.server.database import restore
+    from ...dashboard.server.storage.database import restore
 
     if "://" in database:
         raise ConfigError("Restore a PostgreSQL database with pg_restore.")
@@ -213,7 +213,7 @@ def export_command(experiment: str, output: str | None, roots: tuple[str, ...], 
 
 def _open(database: str) -> Engine:
     _need_server()
-    from ...dashboard.server.database import open_database
+    from ...dashboard.server.storage.database import open_database
 
     return open_database(database)
 
@@ -244,8 +244,8 @@ def sync(path: str | None, again: bool, as_json: bool) -> int:
     PATH is a folder with a mirror (by default EVSYS_LOG_DIR or .evsys), or the folder of a recorded experiment,
     which is then reported whole.
     """
-    from ...dashboard.connection import Connection
-    from ...dashboard.sync import find_mirror, send_mirror
+    from ...dashboard.client.connection import Connection
+    from ...dashboard.client.sender import find_mirror, send_mirror
     from ...record.layout import ExperimentFiles
 
     connection = Connection.from_environment(offline=False)
@@ -272,8 +272,8 @@ def sync(path: str | None, again: bool, as_json: bool) -> int:
 
 
 def _sync_experiment(folder: Path, as_json: bool) -> int:
-    from ...dashboard.client import DashboardClient
-    from ...dashboard.upload import report_experiment
+    from ...dashboard.client.client import DashboardClient
+    from ...dashboard.client.upload import report_experiment
     from ...errors import DashboardClientError
 
     client = DashboardClient(offline=False)

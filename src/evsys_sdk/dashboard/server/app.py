@@ -19,21 +19,20 @@ from ...errors import DataError, EvsysAuthError, EvsysError
 from ...log import get_logger
 from ...redact import redact_text
 from ..shapes import Scope, Session
-from ..source import BadQuery, NotFound, RecordSource
-from . import schema
+from ..views.source import BadQuery, NotFound, RecordSource
 from .auth import SCOPES, Gate, KeyGate, LocalGate
-from .ingest import GapError, Ingest
+from .ingest.ingest import GapError, Ingest
 from .live import Signal
 from .page import Page
-from .routes_admin import add_key_routes, add_session_routes
-from .routes_loops import ReadLoops, add_loop_routes, read_loops
-from .routes_read import add_read_routes
-from .routes_sdk import add_sdk_routes
-from .routing import GuardedRouter, identity_of, list_routes
+from .routes.admin import add_key_routes, add_session_routes
+from .routes.read import ReadLoops, add_loop_routes, add_read_routes, read_loops
+from .routes.routing import GuardedRouter, identity_of, list_routes
+from .routes.sdk import add_sdk_routes
 from .security import Guard
-from .stored import StoredRecords
-from .stored_lines import Lines
-from .writer import Busy, Writer
+from .storage import schema
+from .storage.lines import Lines
+from .storage.records import StoredRecords
+from .storage.writer import Busy, Writer
 
 
 def local_app(

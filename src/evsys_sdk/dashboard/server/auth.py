@@ -20,11 +20,11 @@ from typing import Any, Protocol, cast
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from ...errors import DataError, EvsysAuthError, show
-from ..connection import new_id
+from ..client.connection import new_id
 from ..records import check_id
 from ..shapes import Scope
-from . import schema
-from .writer import Busy, Writer
+from .storage import schema
+from .storage.writer import Busy, Writer
 
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 SESSION_S = 30 * 86_400.0

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from ..source import Change, RecordSource
+from ..views.source import Change, RecordSource
 
 KEEP_ALIVE_S = 15.0
 _POLL_S = 1.0

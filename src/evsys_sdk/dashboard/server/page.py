@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from ..connection import API_PREFIX
+from ..client.connection import API_PREFIX
 
 PAGE = Path(__file__).parents[1] / "page"
 _MISSING = """<!doctype html>

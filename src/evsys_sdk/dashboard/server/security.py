@@ -1,7 +1,7 @@
 """What every request passes before any route sees it: host, size, identity, origin; and the headers of every answer.
 
 Nothing is allowed unless it is said to be: outside the page's own files and the sign-in, a request without a valid key
-or session ends here. Which scope a route needs is declared with the route (`routing.py`).
+or session ends here. Which scope a route needs is declared with the route (`routes/routing.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..connection import API_PREFIX, PROJECT_HEADER
+from ..client.connection import API_PREFIX, PROJECT_HEADER
 from .auth import Gate, Identity
 
 COOKIE = "evsys_session"

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import show
 from ..answer import Refusal, answer_json
-from ..openai import routes
+from ..openai import routes as openai
 from ..service import Service
 from ..state.memory import Reading
 from ..weights import external
@@ -263,7 +263,7 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
 ROUTES: Final = [
     *(Route(f"{ROOT}/{path}", endpoint, methods=[method]) for method, path, endpoint in _TABLE),
     *(
-        Route(path, Endpoint(handler, takes_work=method == "POST", large=path != routes.FEEDBACK), methods=[method])
-        for method, path, handler in routes.TABLE
+        Route(path, Endpoint(handler, takes_work=method == "POST", large=path != openai.FEEDBACK), methods=[method])
+        for method, path, handler in openai.TABLE
     ),
 ]
