@@ -66,6 +66,7 @@ class App:
             self._check_caller(headers)
         if keys and path != _OPEN and not path.startswith(external.PREFIX):
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            # how long a comparison takes must not say how much of a guess is right
             if not any(hmac.compare_digest(given, key) for key in keys):
                 raise Refusal(
                     401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token."

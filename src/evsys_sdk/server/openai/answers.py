@@ -98,6 +98,7 @@ def text_logprobs(drawing: Drawing, answer: Answer) -> dict[str, Any]:
 
 def _token(drawing: Drawing, token: int, logprob: float) -> dict[str, Any]:
     text = decode(drawing.model.client.tokenizer, [token])
+    # a token that is only part of a character has no text whose bytes could be told
     return {"token": text, "logprob": _finite(logprob), "bytes": None if "\ufffd" in text else list(text.encode())}
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PIECES: Final = (4, 8, 16, 32)
 """Tokens of the pieces of a stream; all later ones are as long as the last."""
+# Short at first, so that the first words come soon; longer later, because each piece is a request to the backend.
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ class Drawing:
 
             [sample] = await self._take_turn(1, start)
             await self._extend(answer, sample)
+            # The piece is full, the answer is not; one that drew nothing would be asked for the same again for ever.
             if sample.stop_reason == "length" and sample.tokens and piece < left:
                 answer.reason = ""
             if self.stops and cut_at_stop(self.text(answer), self.stops)[1]:
@@ -155,6 +157,7 @@ def _ends(model: OfferedModel, stops: Sequence[str], *, is_chat: bool) -> Sequen
     ends = model.renderer.stop if is_chat else []
     if not stops:
         return ends if is_chat else None
+    # A backend stops at texts or at tokens, not at both: beside texts, the marks that end a turn are texts, too.
     tokenizer = model.client.tokenizer
     if not is_chat:
         eos = getattr(tokenizer, "eos_token_id", None)
@@ -165,5 +168,6 @@ def _ends(model: OfferedModel, stops: Sequence[str], *, is_chat: bool) -> Sequen
 def _seed_of_piece(seed: int | None, index: int, piece: int) -> int | None:
     if seed is None:
         return None
+    # 56 bits, because a seed must fit a signed number of 64
     digest = hashlib.blake2b(f"{seed} {index} {piece}".encode(), digest_size=7).digest()
     return int.from_bytes(digest)

@@ -64,7 +64,7 @@ class OfferedModels:
         except EvsysError as error:
             raise OpenAIRefusal(500, f"the weights of {show(name)} cannot be opened: {error}") from error
         self._open.move_to_end(key)
-        while len(self._open) > _MOST:
+        while len(self._open) > _MOST:  # the one that was not used for longest; who draws from it keeps it alive
             self._open.popitem(last=False)
         client, renderer = self._open[key]
         able = self.engine.capabilities(offer.base_model)

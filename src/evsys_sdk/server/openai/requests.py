@@ -157,8 +157,6 @@ class GenerateRequest(BaseModel):
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object that a request is."""
-    import json
-
     try:
         fields: Any = json.loads(body)
     except (ValueError, RecursionError):

@@ -130,7 +130,12 @@ async def generate(service: Service, request: Request, body: bytes) -> Response:
         {
             "index": at,
             "token_ids": answer.tokens,
-            "logprobs": {"content": [{"token": f"token_id:{t}", "logprob": v} for t, v in _pairs(answer)]},
+            "logprobs": {
+                "content": [
+                    {"token": f"token_id:{token}", "logprob": logprob}
+                    for token, logprob in zip(answer.tokens, answer.logprobs, strict=True)
+                ]
+            },
             "finish_reason": answer.reason,
         }
         for at, answer in enumerate(answers)
@@ -157,10 +162,6 @@ async def feedback(service: Service, request: Request, body: bytes) -> Response:
     return answer_json({"object": "feedback", **taken})
 
 
-def _pairs(answer: Answer) -> list[tuple[int, float]]:
-    return list(zip(answer.tokens, answer.logprobs, strict=True))
-
-
 def _client(request: Request) -> str:
     """Who asks, for fair turns: the key where clients have their own, else the machine."""
     host = request.client.host if request.client else "?"
@@ -174,7 +175,15 @@ def _read_sampling(asked: ChatRequest | CompletionRequest) -> dict[str, Any]:
 
 
 def _render(offered: OfferedModel, asked: ChatRequest, *, with_tools: bool) -> list[int]:
-    messages = [_plain(message) for message in asked.messages]
+    # "developer" is the newer word for "system", which templates know; a field that is null is one left out.
+    messages = [
+        {
+            key: "system" if (key, value) == ("role", "developer") else value
+            for key, value in message.items()
+            if value is not None
+        }
+        for message in asked.messages
+    ]
     if offered.system_prompt and messages[0].get("role") != "system":
         messages = [{"role": "system", "content": offered.system_prompt}, *messages]
     if with_tools:
@@ -183,11 +192,6 @@ def _render(offered: OfferedModel, asked: ChatRequest, *, with_tools: bool) -> l
         return offered.renderer.prompt(messages)
     except EvsysError as error:
         raise OpenAIRefusal(400, str(error), param="messages") from None
-
-
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    role = "system" if message.get("role") == "developer" else message.get("role")
-    return {key: value for key, value in {**message, "role": role}.items() if value is not None}
 
 
 def _prompts(offered: OfferedModel, asked: CompletionRequest) -> list[list[int]]:
@@ -229,7 +233,7 @@ async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[t
                 with contextlib.suppress(StopAsyncIteration):
                     yield at, task.result()
                     waiting[asyncio.ensure_future(anext(sources[at]))] = at
-    finally:
+    finally:  # who asked may have gone, and nothing more is to be drawn for nobody
         for task in waiting:
             task.cancel()
 
@@ -286,6 +290,7 @@ class _Chat:
             holdbacks = [*self.drawing.stops, *([OPENING] if self.with_tools else [])]
             text = text[: safe_length(text, holdbacks)]
         parts: list[bytes] = []
+        # Later tokens may change how earlier ones read, and what was shown cannot be taken back.
         new = text[len(shown[at]) :] if text.startswith(shown[at]) else ""
         logprobs = None
         if self.asked.logprobs and (new or reason):

@@ -62,7 +62,7 @@ class FairShare:
             await turn
             return await draw()
         finally:
-            if not turn.cancelled():
+            if not turn.cancelled():  # one that is given up while it waits ends nobody's turn
                 self._is_spare_running = False
             self._hand_out()
 
@@ -78,6 +78,7 @@ class FairShare:
         return max(1, self.room // (len(self._waiting.keys() | self._running.keys()) + 1))
 
     def _hand_out(self) -> None:
+        # The share is asked for anew with each piece: it shrinks with every client that comes.
         while (free := self.room - sum(self._running.values())) > 0:
             share = self.share
             client = next((name for name in self._waiting if self._running.get(name, 0) < share), None)

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from ..answer import Refusal, answer_failure, answer_json
 from .memory import Memory
 
+# Results that were fetched are kept for so long and within so many bytes, for a client whose connection broke.
 _KEEP_S: Final = 120.0
 _KEEP_BYTES: Final = 64_000_000
 _UNLIMITED: Final = 1 << 62
@@ -88,6 +89,7 @@ class Futures:
                 f"there is no request {request_id!r}: its session has ended, its result was fetched long ago, or the "
                 "server was restarted. Saved weights are still there: go on from them with a new client.",
             )
+        # Not `wait_for`: when the time is up it would cancel the result, for everybody who waits for it.
         done, _ = await asyncio.wait([entry.result], timeout=wait_s)
         if not done:
             return answer_json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, 408)
@@ -125,5 +127,5 @@ class Futures:
         while self._fetched and (self._fetched[0][0] < now - _KEEP_S or self._fetched_bytes > _KEEP_BYTES):
             _, old, old_size = self._fetched.popleft()
             self._fetched_bytes -= old_size
-            if old != request_id:
+            if old != request_id:  # this one may be asked for again, however long it is
                 self._entries.pop(old, None)

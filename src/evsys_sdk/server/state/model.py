@@ -61,9 +61,9 @@ class Turns:
         """Use up a number without doing anything."""
         self._refused[number] = refusal
         while len(self._refused) > _REMEMBERED:
-            del self._refused[next(iter(self._refused))]
+            del self._refused[next(iter(self._refused))]  # dicts keep their order: the oldest
         if number >= self.next:
-            self._held[number] = None
+            self._held[number] = None  # takes its turn, so that those behind it do not wait for it
             self._advance()
 
     def overdue(self, after_s: float) -> list[int]:
@@ -186,6 +186,7 @@ class ServedModel:
         request_id = self.request_id(seq_id)
         self._promise(request_id, size)
         self.follow(self._finish(request_id, operation))
+        # Last: it starts those that wait for this one, and the backend must have got this one before them.
         self.turns.take(seq_id, lambda: None)
         return request_id
 
@@ -211,13 +212,13 @@ class ServedModel:
 
     async def wait_until_settled(self) -> None:
         """Wait until everything submitted so far has ended."""
-        while self._tasks:
+        while self._tasks:  # what ends may start what waited for it
             await asyncio.wait(self._tasks)
 
     def follow(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something that belongs to this model."""
         task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
+        self._tasks.add(task)  # an event loop keeps no task alive by itself
         task.add_done_callback(self._tasks.discard)
         return task
 

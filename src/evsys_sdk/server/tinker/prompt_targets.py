@@ -51,8 +51,11 @@ class PromptTargets:
 
     def write(self, message: Any, top: TopLogprobs, float32: int) -> None:
         """Put the answer into a tensor message, in the layout of the request; `top` holds the whole distribution."""
+        # `top` is ordered by probability; put by token id, a cell is found by its token. Row 0 is left out: nothing
+        # stands before the first token that could predict it.
         by_token = np.zeros(top.logprobs.shape, np.float32)
         np.put_along_axis(by_token[1:], top.tokens[1:], top.logprobs[1:], axis=1)
+        # a cell that asks for nothing is -1 and reads the last column, which is then covered by 0
         found: Floats = np.where(self.tokens == _NOTHING, 0, by_token[self.rows + 1, self.tokens]).astype(np.float32)
         message.dtype = float32
         message.shape.extend(self.request.shape)

@@ -46,7 +46,8 @@ class TrainingRequest:
 
     def data(self) -> list[Datum]:
         """What to train on; raises `DataError` that names what is wrong with it."""
-        if unknown := _find_unknown_fields(self.message):
+        fields: Any = import_module("google.protobuf.unknown_fields").UnknownFieldSet(self.message)
+        if unknown := sorted({field.field_number for field in fields}):
             raise DataError(f"the request has fields that this server does not know: numbers {unknown}.")
         return [_datum(datum, f"datum {index}") for index, datum in enumerate(self.message.data)]
 
@@ -93,6 +94,7 @@ def write_training_answer(output: ForwardBackwardOutput) -> Response:
         field = record.fields["logprobs"]
         field.dtype = pb.DTYPE_FLOAT32
         field.data = b"".join([np.ascontiguousarray(row, np.float32).tobytes() for row in rows])
+        # where each row begins, in bytes
         field.offsets = np.cumsum([0, *(4 * row.size for row in rows)], dtype=np.int64).tobytes()
         field.trailing_shape.extend(rows[0].shape[1:])
     return Response(message.SerializeToString(), media_type=PROTOBUF)
@@ -140,11 +142,6 @@ def _name_reductions(metrics: Mapping[str, float]) -> dict[str, float]:
         reduction = "sum" if key == "loss" else "mean"
         named[key if ":" in key else f"{key}:{reduction}"] = float(value)
     return named
-
-
-def _find_unknown_fields(message: Any) -> list[int]:
-    found: Any = import_module("google.protobuf.unknown_fields").UnknownFieldSet(message)
-    return sorted({field.field_number for field in found})
 
 
 def _datum(message: Any, where: str) -> Datum:
@@ -216,7 +213,7 @@ def tensor(message: Any, where: str, *, rows: int) -> NDArray[Any]:
         return _unfold(message, shape, where, rows=rows)
     values = _values(message.dense, message.dtype, where)
     shape = shape or values.shape
-    if math.prod(shape) != values.size or min(shape) < 0:
+    if math.prod(shape) != values.size or min(shape) < 0:  # of two negative numbers the product is positive
         raise DataError(f"{where}: {values.size} values do not fill the shape {list(shape)}.")
     return values.reshape(shape)
 
@@ -248,6 +245,6 @@ def _values(content: bytes, dtype: int, where: str) -> NDArray[Any]:
     if len(content) % stored.itemsize:
         raise DataError(f"{where}: {len(content)} bytes are no number of {stored.name} values.")
     values = np.frombuffer(content, stored)
-    if dtype == _BFLOAT16:
+    if dtype == _BFLOAT16:  # numpy has no such type; it is the upper half of a float32
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.int64) if dtype == _INT32 else values

@@ -68,6 +68,7 @@ async def _read_body(request: Request, service: Service, room: Reading) -> bytes
     headers = dict(request.scope["headers"])
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
+    # What cannot be read as a number announces nothing; what really comes is counted as it comes.
     announced = headers.get(b"content-length", b"0")
     room.check_announced(int(announced) if announced.isdigit() and len(announced) < 16 else 0)
     try:
@@ -79,6 +80,7 @@ async def _read_body(request: Request, service: Service, room: Reading) -> bytes
 
 async def _receive_all(request: Request, room: Reading) -> bytes:
     message = await request.receive()
+    # Most requests come in one piece, which need not be copied.
     if message["type"] == "http.request" and not message["more_body"]:
         room.grow(len(message["body"]))
         return message["body"]
@@ -196,28 +198,16 @@ def _delete(service: Service, request: Request, body: bytes) -> Result:
     return {}
 
 
+def _place(request: Request) -> Place:
+    return Place.of(request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}")
+
+
 def _addresses(service: Service, request: Request, body: bytes) -> Result:
     return external.addresses(service.checkpoints, service.signer, _place(request), str(request.base_url))
 
 
 def _download(service: Service, request: Request, body: bytes) -> Result:
     return external.download(service.checkpoints, service.signer, request)
-
-
-def _place(request: Request) -> Place:
-    return Place.of(request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}")
-
-
-def _show_run(service: Service, request: Request, body: bytes) -> Result:
-    return listing.describe_run(service, request.path_params["run_id"])
-
-
-def _list_runs(service: Service, request: Request, body: bytes) -> Result:
-    return listing.list_runs(service, **_page(request, 20))
-
-
-def _checkpoints(service: Service, request: Request, body: bytes) -> Result:
-    return listing.checkpoints(service, None, **_page(request, 100))
 
 
 def _checkpoints_of_run(service: Service, request: Request, body: bytes) -> Result:
@@ -246,14 +236,14 @@ _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("GET", "get_server_capabilities", _in_memory(lambda service, _: listing.capabilities(service))),
     ("GET", "evsys/model", _in_memory(_evsys_model)),
     ("POST", "weights_info", _in_files(_weights_info)),
-    ("GET", "training_runs", _in_files(_list_runs)),
-    ("GET", "training_runs/{run_id}", _in_files(_show_run)),
+    ("GET", "training_runs", _in_files(lambda service, r, _: listing.list_runs(service, **_page(r, 20)))),
+    ("GET", "training_runs/{run_id}", _in_files(lambda service, r, _: listing.describe_run(service, **r.path_params))),
     ("GET", "training_runs/{run_id}/checkpoints", _in_files(_checkpoints_of_run)),
     ("PUT", "training_runs/{run_id}/checkpoints/{kind}/{name}/ttl", _in_files(_set_ttl)),
     ("DELETE", "training_runs/{run_id}/checkpoints/{kind}/{name}", _in_files(_delete)),
     ("GET", "training_runs/{run_id}/checkpoints/{kind}/{name}/external_weights_urls", _in_files(_addresses)),
     ("GET", "external_weights/{permission}/{run_id}/{name}/{file:path}", _in_files(_download)),
-    ("GET", "checkpoints", _in_files(_checkpoints)),
+    ("GET", "checkpoints", _in_files(lambda service, r, _: listing.checkpoints(service, None, **_page(r, 100)))),
     ("GET", "sessions", _in_memory(lambda service, _: listing.sessions(service))),
     ("GET", "sessions/{session_id}", _in_memory(lambda service, r: listing.session(service, **r.path_params))),
     ("POST", "sessions/{session_id}/finish", _in_memory(_end_session)),

@@ -145,7 +145,9 @@ class _Drawing:
             params = replace(params, seed=seed_of_later(params.seed, first))
         samples = await self.client.sample(self.prompt, count, params)
         scored = [self.client.topk_logprobs([*self.prompt, *one.tokens], k) for one in samples] if k else []
-        best = [_without_prompt(await operation, len(self.prompt)) for operation in scored]
+        # All are submitted before the first is awaited, so that the backend can take them together.
+        tops, start = [await operation for operation in scored], len(self.prompt)
+        best = [TopLogprobs(top.tokens[start:], top.logprobs[start:]) for top in tops]
         return list(zip(samples, best or [None] * count, strict=True))
 
 
@@ -173,10 +175,6 @@ def _only_last(count: int, logprobs: Floats, top: TopLogprobs | None) -> tuple[F
     if top is not None:
         top.logprobs[skipped] = np.nan
     return logprobs, top
-
-
-def _without_prompt(top: TopLogprobs, length: int) -> TopLogprobs:
-    return TopLogprobs(top.tokens[length:], top.logprobs[length:])
 
 
 async def _finish(service: Service, request_id: str, work: Awaitable[Response]) -> None:

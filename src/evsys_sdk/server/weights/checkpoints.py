@@ -151,6 +151,7 @@ class Checkpoints:
         before = _read(CheckpointRecord, self._file(place))
         engine = self.engine_dir(place.run_id)
         inside = Path(ref).is_relative_to(engine)  # then the folder can be moved
+        size = sum(path.stat().st_size for path in Path(ref).rglob("*") if path.is_file()) if inside else None
         self._write(
             CheckpointRecord(
                 tinker_path=place.path,
@@ -159,17 +160,18 @@ class Checkpoints:
                 time=_now(),
                 expires_at=expiry(ttl_seconds),
                 user_metadata=user_metadata,
-                size_bytes=_size(Path(ref)) if inside else None,
+                size_bytes=size,
                 **about,
             )
         )
-        if before is not None:
+        if before is not None:  # only now: whenever the process dies, the name stands for something whole
             self._discard(before)
 
     def get(self, path: str) -> CheckpointRecord:
         """The record of a checkpoint, with `ref` as the backend takes it."""
         place = Place.parse(path)
         record = self._kept(place)
+        # a `ref` that is not inside is absolute, and joined to any folder it stays what it is
         return record.model_copy(update={"ref": str(self.engine_dir(place.run_id) / record.ref)})
 
     def listed(self, run_id: str | None = None) -> list[dict[str, Any]]:
@@ -207,6 +209,7 @@ class Checkpoints:
         write_json(self._file(record.place), record.model_dump(mode="json"))
 
     def _discard(self, record: CheckpointRecord) -> None:
+        # A record is a file that anybody may have edited: only what really lies in the run's own folder is removed.
         engine = self.engine_dir(record.place.run_id)
         folder = (engine / record.ref).resolve()
         if not record.inside or engine.resolve() not in folder.parents:
@@ -255,10 +258,6 @@ def _read[R: Strict](kind: type[R], path: Path) -> R | None:
     except OSError as error:
         message = error.strerror or str(error)
     raise Refusal(400, f"{path} on the server cannot be read ({message}). Use other saved weights.")
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _now() -> str:

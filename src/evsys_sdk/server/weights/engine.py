@@ -74,6 +74,7 @@ class Engine:
         key = (base_model, ref or "")
         if (found := self._samplers.get(key)) is None:
             host = self.host(base_model)
+            # `setdefault`, because somebody else may have opened the same while this one waited
             found = self._samplers.setdefault(key, await (host.sampler() if ref is None else host.open_sampler(ref)))
         return found
 
