@@ -136,6 +136,7 @@ def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> d
 def _as_script(data: dict[str, Any]) -> str:
     """JSON that means the same as a script, whatever a model wrote into it."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # "</script>" would end the script, and the two others end a line of it in older browsers, though not one of JSON.
     for unsafe in ("<", "\u2028", "\u2029"):
         text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
     return text

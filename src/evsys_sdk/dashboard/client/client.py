@@ -128,6 +128,7 @@ class DashboardClient:
         self, run_id: str, step: int, metrics: Mapping[str, float] | None = None, **more: float
     ) -> None:
         """Report the metrics of one step; never waits."""
+        # Mostly one of the two is empty, and training waits for this call: nothing is copied then.
         told = {**metrics, **more} if metrics and more else metrics or more
         self._append(self._steps.encode(run_id, step, told))
 
@@ -237,6 +238,7 @@ class DashboardClient:
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Send what can be sent in time (as `flush`) and stop; whether everything has arrived."""
+        # Taken out first: what is reported from now on, perhaps by another thread, opens a stream of its own.
         with self._opening:
             mirror, sender, self._mirror, self._sender = self._mirror, self._sender, None, None
         if mirror is None:
@@ -267,7 +269,7 @@ class DashboardClient:
         length = mirror.append(line)
         if sender is None:
             return
-        if length >= sender.wakes_at:
+        if length >= sender.wakes_at:  # a lock is taken only where somebody sleeps until this record
             sender.wake()
         if wait:
             sender.wait_for(length, _CALL_S)
@@ -277,7 +279,7 @@ class DashboardClient:
     def _open(self) -> None:
         """The stream of this process; a forked child makes its own, because it has no sender."""
         with self._opening:
-            if self._mirror is not None and self._forks == count_forks():
+            if self._mirror is not None and self._forks == count_forks():  # another thread was faster
                 return
             self._mirror = mirror = Mirror(self.connection.mirror_dir, self.connection.project)
             self._forks = count_forks()
@@ -295,7 +297,7 @@ class DashboardClient:
             error = DashboardClientError(f"the dashboard put {len(rejected)} records aside: {put_aside}", 422)
         if error is None:
             return
-        if self._raise:
+        if self._raise:  # anew: one exception that several threads raise would gather the tracebacks of all
             raise DashboardClientError(str(error), error.status)
         if self._told is None or str(self._told) != str(error):
             self._told = error

@@ -122,7 +122,9 @@ class Connection:
         """The same, with the answer as it came."""
         from http.client import HTTPException
 
-        target = self._target(path, query)
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        target = f"{urlsplit(self.url).path.rstrip('/')}{API_PREFIX}{quote(path)}"
+        target += f"?{urlencode(given, doseq=True)}" if given else ""
         content = json.dumps(body).encode() if isinstance(body, dict) else body
         headers = {"Authorization": f"Bearer {self.api_key}", PROJECT_HEADER: self.project}
         if content is not None:
@@ -135,6 +137,7 @@ class Connection:
         except (OSError, HTTPException, ValueError) as error:
             own.close()
             reason = hide(str(error) or type(error).__name__, self.api_key)
+            # `from None`: the error beneath may quote the request, and with it the key
             raise Unreachable(f"the dashboard at {self.url} cannot be reached: {reason}.") from None
         finally:
             if connection is None:
@@ -142,11 +145,6 @@ class Connection:
         if status < 300:
             return data
         raise self._refusal(status, data)
-
-    def _target(self, path: str, query: dict[str, Any] | None) -> str:
-        base = urlsplit(self.url).path.rstrip("/")
-        given = {key: value for key, value in (query or {}).items() if value is not None}
-        return f"{base}{API_PREFIX}{quote(path)}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
     def _refusal(self, status: int, data: bytes) -> DashboardClientError:
         try:
@@ -174,6 +172,7 @@ class Gap(DashboardClientError):
         super().__init__(f"the dashboard expects record {next_seq} next.", 409)
         self.next_seq = next_seq
 
+    # Exceptions are made again from their message when they cross a process, and this one is made from a number.
     def __reduce__(self) -> tuple[type[Gap], tuple[int]]:
         return type(self), (self.next_seq,)
 
@@ -204,4 +203,5 @@ def new_id() -> str:
     """An id nobody else has, which sorts by the time it was made."""
     import secrets
 
+    # milliseconds in hex, of a fixed length: as text, ids sort as times do
     return f"{int(time.time() * 1000):012x}{secrets.token_hex(10)}"

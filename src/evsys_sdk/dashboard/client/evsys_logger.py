@@ -70,7 +70,7 @@ class EvsysLogger(Callback):
         )
         if info.total_steps is not None:
             client.update_run(self._run_id, total_steps=info.total_steps)
-        if info.next_step:
+        if info.next_step:  # a resumed run does some steps again, and they must not count twice
             client.rewind_run(self._run_id, info.next_step)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -113,6 +113,7 @@ class EvsysLogger(Callback):
         """Tell the dashboard that the experiment waits, and ask it what people said."""
         id = experiment_id_of(folder)
         with DashboardClient(raise_refusals=False) as client:
+            # Nobody can approve what the dashboard has not heard of: the events first, and then the question.
             client.update_experiment(id, name=folder.name, status="running")
             for event in read_events(folder):
                 client.log_event(id, event.to_dict())

@@ -98,11 +98,11 @@ class StreamReader:
         """The next whole records, about `most` bytes of them; None when there are none yet."""
         if self._file is None:
             self._file = self.path.open("rb")
-        self._file.seek(self.offset)
+        self._file.seek(self.offset)  # anew each time, because a batch that was not acknowledged is read again
         data = self._file.read(most)
         if b"\n" not in data:
             data += self._file.readline()  # one record longer than a batch
-        cut = data.rfind(b"\n") + 1
+        cut = data.rfind(b"\n") + 1  # what follows is being written
         if not cut:
             return None
         return Batch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
@@ -196,6 +196,8 @@ class StepLines:
         given = "".join(f", {_quote(name)}: %r" for name in names)
         form = f'{{"kind": "step", "run": {_quote(run_id)}, "at": %r, "line": {{"step": %r{given}}}}}\n'
         numbers = (float(_PROBE), *[_PROBE] * (1 + len(names)))
+        # Where the encoder gives anything else for the same numbers (a metric is called like the step, or its value is
+        # hidden), the form is not used.
         same = _encode(run_id, float(_PROBE), _PROBE, dict.fromkeys(names, _PROBE)) == (form % numbers).encode()
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
@@ -213,6 +215,7 @@ def _quote(text: str) -> str:
 def _are_plain(values: tuple[Any, ...]) -> bool:
     """Whether all are numbers that Python and JSON write alike: not NaN, infinite, NumPy's or a truth value."""
     try:
+        # The sum is NaN or infinite if one of them is, and NaN is not smaller than anything.
         return _PLAIN.issuperset(map(type, values)) and abs(sum(values)) < _LARGEST_SUM
     except OverflowError:  # a whole number that no float holds
         return False

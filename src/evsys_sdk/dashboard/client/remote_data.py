@@ -38,7 +38,8 @@ class DashboardSource:
     def list(self, kind: Kind) -> list[Available]:
         """Every version of everything of a kind; nothing where it cannot be reached, so that what was pulled counts."""
         try:
-            return [_available(self._connection, kind, entry) for entry in self._entries(kind)]
+            url = self._connection.url
+            return [Available(kind, one["name"], one["version"], one["split"], url) for one in self._entries(kind)]
         except Unreachable as error:
             get_logger(__name__).warning("%s Only what was pulled before can be used.", error)
             return []
@@ -87,7 +88,7 @@ def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version
     begun = connection.request("POST", f"{base}/", about)
     if not begun["complete"]:
         for number, piece in enumerate(_pieces(rows)):
-            if number >= begun["next_piece"]:
+            if number >= begun["next_piece"]:  # an upload that was cut off goes on where it stopped
                 path = f"{base}/{begun['id']}/pieces/{number}"
                 connection.request("PUT", path, piece, content_type="application/x-ndjson")
     found = connection.request("POST", f"{base}/{begun['id']}/finish", b"")
@@ -99,10 +100,6 @@ def _pieces(rows: CachedRows) -> Iterator[bytes]:
     with rows.path.open("rb") as file:
         while lines := file.readlines(_PIECE_BYTES):
             yield b"".join(lines)
-
-
-def _available(connection: Connection, kind: Kind, one: dict[str, Any]) -> Available:
-    return Available(kind, one["name"], one["version"], one["split"], connection.url)
 
 
 def _source_entry(connection: Connection, kind: Kind, one: dict[str, Any]) -> SourceEntry:

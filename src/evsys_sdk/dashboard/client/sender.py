@@ -68,6 +68,7 @@ class StreamUpload:
             self.resume_at(gap.next_seq)
             return {}
         except DashboardClientError as error:
+            # Too long for a proxy on the way, perhaps; one record cannot be made shorter.
             if error.status == 413 and batch.next - batch.first > 1:
                 self._batch_bytes = max(self._batch_bytes // 4, 1)
                 return {}
@@ -99,6 +100,8 @@ class StreamUpload:
                 )
             except Unreachable as error:
                 self._drop_connection()
+                # A connection that was kept may have been closed by the server meanwhile, which says nothing about the
+                # server. Sending again does no harm: records that have arrived are known by their numbers.
                 if fresh or attempt == 2 or error.status is not None:
                     raise
         raise AssertionError("unreachable")
@@ -163,6 +166,7 @@ class Sender:
             self._hurried = True
             self._state.notify_all()  # somebody waits, so the pause after a failure is over
             while self._upload.acknowledged < number and self.refusal is None and self._thread.is_alive():
+                # A server that has answered is given the whole time; of one that has not, nothing is known yet.
                 answered = not self._failing and self._upload.acknowledged > 0
                 left = timeout_s if answered or stubborn else min(timeout_s, self._patience_s)
                 left -= time.monotonic() - began
@@ -193,6 +197,7 @@ class Sender:
         with self._state:
             self._stopping = True
             self._state.notify_all()
+        # Time to note what was sent; a thread that hangs in a request is left behind, it is a daemon.
         self._thread.join(0.2 if arrived else 0.0)
         return arrived
 
@@ -200,7 +205,7 @@ class Sender:
         pause = 0.0
         while self.refusal is None:
             with self._state:
-                if pause:
+                if pause:  # after a failure new records are no reason to try again sooner
                     self._sleep(pause, _NEVER)
                 else:
                     self._sleep(IDLE_S, self._upload.acknowledged + 1)
@@ -237,7 +242,7 @@ class Sender:
         except Unreachable as error:
             self._warn(str(error))
             self._settle(failing=True)
-            return min(max(pause * 2, 0.5), _LONGEST_PAUSE_S)
+            return min(max(pause * 2, 0.5), _LONGEST_PAUSE_S)  # longer each time, so that a server can come back
         except DashboardClientError as error:
             self._refuse(error)
         except Exception as error:  # the mirror was deleted, or a bug: nothing of that is training's affair
@@ -261,7 +266,7 @@ class Sender:
         with self._state:
             self._failing = failing
             self._attempts += 1
-            if not failing:
+            if not failing:  # it is back: if it goes again, that is waited for and warned of anew
                 self._patience_s = PATIENCE_S
                 _warned_about.discard(self._upload.connection.target)
             self._state.notify_all()
@@ -330,7 +335,7 @@ def _send(connection: Connection, path: Path) -> Sent:
             pass
         upload.note()
         problem = ""
-    except Unreachable:
+    except Unreachable:  # the others would fail alike; what is wrong with one stream alone does not stop them
         raise
     except (EvsysError, OSError) as error:
         problem = str(error)

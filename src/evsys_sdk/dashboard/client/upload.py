@@ -32,6 +32,7 @@ def experiment_id_of(folder: Path) -> str:
     events = read_lines(ExperimentFiles(folder).journal)
     started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
     given = text(started.get("experiment_id"))
+    # the path tells apart folders of one name; without a journal there is nothing better
     return given or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
 

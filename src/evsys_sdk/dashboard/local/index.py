@@ -66,7 +66,7 @@ class LocalIndex:
             HistoryIndex(self.roots).close()
         except Exception as error:  # the next look may find it mended
             get_logger(__name__).warning("the experiments cannot be looked through: %s", error)
-        with self._lock:
+        with self._lock:  # the longer a look takes, the longer until the next
             now = time.monotonic()
             self._looking, self._looked, self._next = False, True, now + (now - began) * _MOST_OF_THE_TIME
 

@@ -36,12 +36,13 @@ class LocalMetrics:
             known = self._known.get(folder)
         if known is not None and known[0] == stamp:
             return known[1]
+        # Without the lock: a long file must not hold up who asks for others. Two may read the same one; both are right.
         metrics = _read_metrics([file for file, *_ in present])
         points = sum(map(len, metrics.values()))
         with self._lock:
             self._points += points - self._known.pop(folder, ((), {}, 0))[2]
             self._known[folder] = (stamp, metrics, points)
-            while self._points > _MOST_POINTS and len(self._known) > 1:
+            while self._points > _MOST_POINTS and len(self._known) > 1:  # the one just read stays, however long
                 self._points -= self._known.pop(next(iter(self._known)))[2]
         return metrics
 

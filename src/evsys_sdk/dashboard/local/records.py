@@ -154,13 +154,14 @@ class LocalRecords:
             known = self._finished.get(folder)
         if known is not None and known[0] == state:
             return known[1]
+        # The index has summed it up already if it saw the files in this very state.
         with self._index.open() as index:
             same = index.summaries("id = ? AND fingerprint = ?", [id, state])
             summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
         data = self._read_experiment(folder, summary)
         if data.experiment.status in _SETTLED:
             with self._lock:
-                self._finished.pop(folder, None)
+                self._finished.pop(folder, None)  # so that it is the last, and forgotten last
                 self._finished[folder] = (state, data)
                 if len(self._finished) > _MOST_FINISHED:
                     self._finished.pop(next(iter(self._finished)))
@@ -258,7 +259,7 @@ class LocalRecords:
         answer = ""
         if request.kind == "stop":
             try:
-                outcome = cancel(folder, patience_s=0.0)
+                outcome = cancel(folder, patience_s=0.0)  # the page does not wait; it sees the status change
             except EvsysError as error:
                 raise BadQuery(str(error)) from None
             answer = "it finishes its steps and stops" if outcome["was_running"] else "it was not running"
@@ -303,6 +304,7 @@ class LocalRecords:
         folders = [root / row[0] for root, rows in known for row in rows]
         if not folders:
             raise NotFound("experiment", id)
+        # A copied folder has the id of its original; the one that changed last is the one in use.
         return max(folders, key=lambda folder: mtime(folder) or 0.0)
 
     def _arms(self, folder: Path) -> list[str]:

@@ -91,7 +91,7 @@ class LocalRollouts:
         with self._lock:
             known = next((value for one, value in kept if one == key), None)
         if known is None:
-            known = make()
+            known = make()  # without the lock, because it takes long; made twice it is the same
             with self._lock:
                 kept[:] = [(key, known), *kept[: _MOST_KEPT - 1]]
         return known
@@ -190,7 +190,7 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
                     place = (row.get("step"), row.get("name"))
                     row["task_id"] = unnamed[place] = unnamed.get(place, -1) + 1
                 shown = _line(file, row, relative, begin)
-                rows.pop(shown[2:6], None)
+                rows.pop(shown[2:6], None)  # a later attempt stands at its own place in the file
                 rows[shown[2:6]] = shown  # name, step, task and sample
     except OSError:
         return _Index(stamp)
@@ -201,6 +201,7 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
 
 
 def _has_only_grown(lines: IO[bytes], known: _Index) -> bool:
+    # Its size and time cannot tell: a file that was written anew may be longer, too.
     begin, line = known.last
     lines.seek(begin)
     return bool(line) and lines.read(len(line)) == line

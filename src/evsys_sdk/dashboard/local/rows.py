@@ -66,6 +66,7 @@ def version_of(folder: Path, *, unfinished: bool) -> int:
 @lru_cache(maxsize=1 << 16)
 def latest_of(fingerprint: str) -> int:
     """The latest time that a fingerprint names; each is asked about again and again."""
+    # a fingerprint is times in nanoseconds and sizes, in turn
     return max([int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()], default=0)
 
 

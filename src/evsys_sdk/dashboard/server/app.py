@@ -55,7 +55,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
     """What `evsys dashboard serve` serves: what clients sent, by project."""
     writer, ingest, lines, signal = Writer(engine), Ingest(), Lines(), Signal()
     gate = KeyGate(engine, writer)
-    writer.after_commit.append(signal.ring)
+    writer.after_commit.append(signal.ring)  # not earlier: a page that asks at once must find what it is told of
     writer.after_rollback.append(ingest.forget)
 
     def source(request: Request) -> StoredRecords:
@@ -117,6 +117,7 @@ def _guard(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
         return app.openapi()
 
     list_routes(app)  # raises for a route that declares no scope
+    # Last, because it takes every path that no other route has.
     app.add_route("/{path:path}", Page().answer, methods=["GET", "HEAD"], include_in_schema=False)
     return Guard(app, gate, hosts)
 
@@ -151,6 +152,7 @@ def _answer_unexpected(_: Request, problem: Exception) -> JSONResponse:
     return _problem(500, "internal", "something went wrong on the server; its log says what.")
 
 
+# Starlette looks for the nearest class above an error, so the order is for readers.
 _ANSWERS: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
     NotFound: _answer(404, "not_found"),
     BadQuery: _answer(400, "bad_request"),

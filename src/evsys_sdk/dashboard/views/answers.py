@@ -147,6 +147,7 @@ def _runs(data: ExperimentData, varied: Sequence[str]) -> list[Run]:
     by_run: dict[str, list[ArmData]] = {}
     for arm in data.arms:
         by_run.setdefault(arm.run, []).append(arm)
+    # A conclusion may name runs that have no arms, and be older than some that have: each run once, as first named.
     order = [*([baseline] if baseline in by_run else []), *(run for run in concluded if run in by_run), *by_run]
     found: list[Run] = []
     for run in dict.fromkeys(order):

@@ -39,7 +39,11 @@ def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
         raise BadQuery(f"x is {query.x!r}. It can be {', '.join(AXES)}.")
     names = source.metric_names(id)
     metric = query.metric or default_metric(names)
-    arms = [arm for arm in source.experiment(id).arms if _is_wanted(arm, query)]
+    arms = [
+        arm
+        for arm in source.experiment(id).arms
+        if (not query.runs or arm.run in query.runs) and (not query.arms or arm.arm in query.arms)
+    ]
     found = source.points(id, [arm.arm for arm in arms], metric) if metric else {}
     clock = source.points(id, list(found), AXES[query.x]) if AXES[query.x] else {}
     series: list[Series] = []
@@ -55,10 +59,6 @@ def default_metric(names: Sequence[str]) -> str:
     """The loss, or what else says most."""
     chosen = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name), *names]
     return chosen[0] if chosen else ""
-
-
-def _is_wanted(arm: ArmData, query: CurveQuery) -> bool:
-    return (not query.runs or arm.run in query.runs) and (not query.arms or arm.arm in query.arms)
 
 
 def _on_axis(points: Points, clock: Points | None, x: str) -> Points:
@@ -97,8 +97,10 @@ def downsample(points: Sequence[tuple[float, float | None]], most: int) -> tuple
 
     x = np.array([point[0] for point in points], dtype=np.float64)
     y = np.array([math.nan if point[1] is None else point[1] for point in points], dtype=np.float64)
-    width = (x[-1] - x[0]) / most or 1.0
+    width = (x[-1] - x[0]) / most or 1.0  # all at one x: one bucket
+    # the last x lies on the far edge of the last bucket, and belongs to it
     bucket = np.minimum(((x - x[0]) / width).astype(np.int64), most - 1)
+    # x is in order, so a bucket is a stretch of points: `reduceat` works over each from its first point to the next's.
     first = np.flatnonzero(np.diff(bucket, prepend=-1))
     finite = np.isfinite(y)
     count = np.add.reduceat(finite.astype(np.float64), first)

@@ -38,7 +38,7 @@ def list_items(
 def compare(source: RecordSource, a: str, b: str) -> Comparison:
     """Two experiments, by their best runs."""
     first, second = source.experiment(a), source.experiment(b)
-    chosen = [_choose_run(data) for data in (first, second)]
+    chosen = [data.experiment.best_run or next((arm.run for arm in data.arms), "") for data in (first, second)]
     left = scores_of_run(first, source.scores(a), chosen[0])
     right = scores_of_run(second, source.scores(b), chosen[1])
     paired = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
@@ -59,6 +59,7 @@ def scores_of_run(data: ExperimentData, scores: Mapping[str, Sequence[Object]], 
     for arm in data.arms:
         if arm.run != run:
             continue
+        # Of a set that was scored during training as well, the last step counts; the model before training is no run.
         latest: dict[str, tuple[float, Object, Object]] = {}
         for line in scores.get(arm.arm, ()):
             split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step")) or 0.0
@@ -75,10 +76,6 @@ def scores_of_run(data: ExperimentData, scores: Mapping[str, Sequence[Object]], 
     return found
 
 
-def _choose_run(data: ExperimentData) -> str:
-    return data.experiment.best_run or next((arm.run for arm in data.arms), "")
-
-
 def _items(left: RunSets, right: RunSets, a: str, b: str, metric: str, limit: int, cursor: str) -> Items:
     metrics = sorted({name for one in (left, right) for name, scores in one.items() if any(scores.by_task)})
     if metric not in metrics and metrics:
@@ -88,7 +85,7 @@ def _items(left: RunSets, right: RunSets, a: str, b: str, metric: str, limit: in
     order = {"lost": 0, "gained": 1, "unpaired": 2, "same": 3}
     tasks.sort(key=lambda item: (order[item.change], item.task))
     begin = _position(cursor)
-    paired = pair_scores(metric, left[metric], right[metric]) if metric in left and metric in right else None
+    pair = pair_scores(metric, left[metric], right[metric]) if metric in left and metric in right else None
     return Items(
         metric=metric,
         metrics=metrics,
@@ -97,7 +94,7 @@ def _items(left: RunSets, right: RunSets, a: str, b: str, metric: str, limit: in
         gained=sum(item.change == "gained" for item in tasks),
         lost=sum(item.change == "lost" for item in tasks),
         same=sum(item.change == "same" for item in tasks),
-        difference=None if paired is None else _difference(paired),
+        difference=None if pair is None else Difference(value=pair.difference, low=pair.low, high=pair.high, p=None),
         items=tasks[begin : begin + limit],
         next=str(begin + limit) if begin + limit < len(tasks) else None,
     )
@@ -116,10 +113,6 @@ def _item(task: str, a: float | None, b: float | None) -> Item:
     if a is None or b is None:
         return Item(task=task, a=a, b=b, change="unpaired")
     return Item(task=task, a=a, b=b, change="gained" if b > a else "lost" if b < a else "same")
-
-
-def _difference(pair: PairedDifference) -> Difference:
-    return Difference(value=pair.difference, low=pair.low, high=pair.high, p=None)
 
 
 def _metric_difference(pair: PairedDifference) -> MetricDifference:

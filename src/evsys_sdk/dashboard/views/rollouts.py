@@ -141,6 +141,7 @@ def select_rollouts(everything: Everything, query: RolloutQuery, among: Sequence
 def page_of(selection: Selection, query: RolloutQuery) -> Rollouts:
     """The rows after a cursor, or from an offset on."""
     begin = query.offset
+    # The cursor names the last rollout that was shown, not a number: what came in since moves all numbers.
     if query.cursor:
         step, arm, split, name, task, sample = read_cursor(query.cursor, int, str, str, str, str, int)
         begin = bisect_right(selection.wanted, (step, arm, split, name, task, sample), key=lambda one: one.place)

@@ -208,6 +208,7 @@ def read_cursor(cursor: str, *kinds: type | tuple[type, ...]) -> list[Any]:
 
 
 def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:
+    # Cursors come from outside: numbers that no column holds and texts that PostgreSQL refuses end here.
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) > 1 << 53):
         return False
     return isinstance(value, kind) and not (isinstance(value, str) and "\x00" in value)

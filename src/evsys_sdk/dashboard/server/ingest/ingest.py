@@ -80,12 +80,13 @@ class Ingest:
         known = self._cursor(connection, project, stream)
         if seq > known.next_seq:
             raise GapError(known.next_seq)
-        fresh = list(lines[known.next_seq - seq :])
+        fresh = list(lines[known.next_seq - seq :])  # what was stored before is skipped, however the batches are cut
         work = _Work(connection, project, known.experiment_id)
         if fresh:
             self._take_lines(work, stream, known.next_seq, fresh)
             store.touch(connection, project, sorted(work.touched))
-            self._move_cursor(work, stream, known.next_seq + len(fresh))
+            values = {"next_seq": known.next_seq + len(fresh), "experiment_id": work.experiment, "updated": time.time()}
+            connection.execute(_MOVE_CURSOR, {"of": project, "named": stream, **values})
         return Taken(known.next_seq + len(fresh), work.rejected, open_requests(connection, project, work.experiment))
 
     def apply(self, connection: Connection, project: str, record: Record) -> None:
@@ -101,7 +102,7 @@ class Ingest:
             with work.connection.begin_nested():
                 self._store_all(work, stream, decoded)
         except (DatabaseDataError, IntegrityError):  # one of them cannot be stored: find out which
-            self.forget()
+            self.forget()  # the savepoint took back runs and metrics whose numbers are remembered
             for seq, line, record in decoded:
                 try:
                     with work.connection.begin_nested():
@@ -171,7 +172,7 @@ class Ingest:
                 store.put_rollouts(connection, run, record.split, record.name, record.step, record.rows)
             case wire.Rewind():
                 run = self._run(work, record.run)
-                self._points.flush(connection)
+                self._points.flush(connection)  # what came before the rewind must be there to be forgotten
                 store.rewind(connection, run, record.next_step)
             case wire.JournalEvent():
                 store.put_event(connection, project, record.experiment, record.event)
@@ -206,7 +207,7 @@ class Ingest:
         waiting = work.connection.execute(_WAITING, mine).scalars().all()
         if not waiting:
             return
-        for line in waiting:
+        for line in waiting:  # in the order in which they were sent: a later value replaces an earlier one
             self._store(work, wire.decode(str(line).encode()))
         work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
 
@@ -224,7 +225,7 @@ class Ingest:
     def _put_aside(
         self, work: _Work, stream: str, seq: int, line: bytes, reason: str, *, waits_for: str | None = None
     ) -> None:
-        if waits_for is None:
+        if waits_for is None:  # kept to be looked at; what waits for its run is kept to be stored, so whole
             work.rejected.append({"seq": seq, "reason": reason})
             line = line[:_LONGEST_KEPT_LINE]
         text = line.decode(errors="replace").replace("\x00", "\ufffd")
@@ -240,10 +241,6 @@ class Ingest:
             connection.execute(insert(schema.stream).values(**values))
             return connection.execute(_CURSOR, same).one()
         return row
-
-    def _move_cursor(self, work: _Work, stream: str, next_seq: int) -> None:
-        values = {"next_seq": next_seq, "experiment_id": work.experiment, "updated": time.time()}
-        work.connection.execute(_MOVE_CURSOR, {"of": work.project, "named": stream, **values})
 
 
 def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:

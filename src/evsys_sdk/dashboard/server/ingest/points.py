@@ -20,6 +20,7 @@ type Latest = tuple[int, float | None, float | None, float | None]
 _COLUMNS = "run_no, key_id, step, at, value, odd"
 _LATEST_COLUMNS = "run_no, key_id, step, last, low, high"
 _REPLACE = "at = excluded.at, value = excluded.value, odd = excluded.odd"
+# Written as SQL, because streams of one run may arrive in any order: what is further, lower or higher stays.
 _KEEP_LATEST = """
     step = CASE WHEN excluded.step >= metric_latest.step THEN excluded.step ELSE metric_latest.step END,
     last = CASE WHEN excluded.step >= metric_latest.step THEN excluded.last ELSE metric_latest.last END,
@@ -56,7 +57,7 @@ class PointBuffer:
     ) -> None:
         """Many steps of one run that have the same metrics, all of them finite; the last of a step counts."""
         last = max(steps)
-        at_last = len(steps) - 1 - steps[::-1].index(last)
+        at_last = len(steps) - 1 - steps[::-1].index(last)  # the last of them, where a step is there twice
         for name, values in columns.items():
             key = self._key(connection, name)
             self._rows += [
@@ -68,6 +69,7 @@ class PointBuffer:
         """Write what was gathered."""
         if not self._rows:
             return
+        # Emptied before it is written: if that fails, the batch is stored anew, and nothing may be there twice.
         rows, self._rows = self._rows, []
         latest, self._latest = self._latest, {}
         furthest: dict[int, int] = {}
@@ -116,6 +118,7 @@ def _write(
     conflict = f"ON CONFLICT ({', '.join(columns.split(', ')[:places])}) DO UPDATE SET"
     if connection.dialect.name == "sqlite":
         insert, marks = f"INSERT INTO {table} ({columns}) VALUES", f"({', '.join('?' * len(types))})"
+        # One text for all full statements, which SQLite then compiles once; the rest go row by row with another.
         whole = len(rows) - len(rows) % _ROWS
         many = f"{insert} {', '.join([marks] * _ROWS)} {conflict} {change}" if whole else ""
         for first in range(0, whole, _ROWS):

@@ -11,7 +11,7 @@ import msgspec
 from ....errors import DataError, show
 from ...records import check_id
 
-LARGEST_NUMBER = 1 << 53
+LARGEST_NUMBER = 1 << 53  # beyond it, browsers and JSON no longer tell whole numbers apart
 MOST_METRICS = 10_000
 LONGEST_NAME = 500
 _ODD = {"NaN", "Infinity", "-Infinity"}
@@ -145,10 +145,6 @@ type Record = (
 _decode: Callable[[bytes], Record] = msgspec.json.Decoder(Record.__value__).decode
 
 
-def _convert(value: Any) -> Record:
-    return msgspec.convert(value, Record.__value__)
-
-
 def decode(line: bytes) -> Record:
     """One record; DataError when it is none that can be stored."""
     try:
@@ -156,7 +152,7 @@ def decode(line: bytes) -> Record:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DataError(f"{error}. It begins with {show(line[:80].decode(errors='replace'))}.") from None
     if b"\\u0000" in line:  # PostgreSQL has no text with this character in it
-        return _convert(_without_nul(msgspec.to_builtins(record)))
+        return msgspec.convert(_without_nul(msgspec.to_builtins(record)), Record.__value__)
     return record
 
 
@@ -180,7 +176,7 @@ def columns_of(lines: Sequence[Object]) -> tuple[Sequence[int], Columns] | None:
     if set(map(type, steps)) != {int} or min(steps) < -LARGEST_NUMBER or max(steps) > LARGEST_NUMBER:
         return None
     for name, values in columns.items():
-        kinds = set(map(type, values))
+        kinds = set(map(type, values))  # by type, because a truth value is an int to `isinstance`
         try:
             columns[name] = values if kinds == {float} else list(map(float, values))
         except (TypeError, ValueError, OverflowError):
@@ -205,7 +201,10 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
         if len(name) > LONGEST_NAME:
             raise DataError(f"a metric's name has {len(name)} characters: {show(name)}. Use at most {LONGEST_NAME}.")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            found.append((name, _finite(name, value), None))
+            finite = number(value)
+            if finite is None:  # a whole number that no float holds; JSON has no others
+                raise DataError(f"metric {show(name)} is {show(value)}, which is too large.")
+            found.append((name, finite, None))
         elif value is None:
             special = odd.get(name)
             found.append((name, None, special if special in _ODD else None))
@@ -236,13 +235,6 @@ def number(value: Any) -> float | None:
     except OverflowError:
         return None
     return found if math.isfinite(found) else None
-
-
-def _finite(name: str, value: int | float) -> float:
-    found = number(value)
-    if found is None:
-        raise DataError(f"metric {show(name)} is {show(value)}, which is too large.")
-    return found
 
 
 def _without_nul(value: Any) -> Any:

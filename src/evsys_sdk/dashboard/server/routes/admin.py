@@ -66,6 +66,7 @@ def add_session_routes(app: FastAPI, gate: Gate, describe: Callable[[Request], S
             return JSONResponse(problem.model_dump(), 401)
         request.scope["evsys.identity"] = identity
         answer = JSONResponse(describe(request).model_dump())
+        # Out of reach of scripts and of requests from other pages; on plain HTTP a browser would not send a secure one.
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=secure, path=API_PREFIX)
         return answer

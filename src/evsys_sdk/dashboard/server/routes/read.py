@@ -58,7 +58,12 @@ def add_read_routes(
 ) -> None:
     """Everything that can be read of a project."""
     routes = GuardedRouter(app, "read")
-    _session_routes(routes, session)
+
+    @routes.add("GET", "/session", "read", response_model=Session)
+    def read_session(request: Request) -> Session:
+        """Who is asking."""
+        return session(request)
+
     _list_routes(routes, source)
     _experiment_routes(routes, source)
     _rollout_routes(routes, source)
@@ -69,17 +74,12 @@ def add_read_routes(
         """What changes, as it happens: server-sent events."""
         given = request.headers.get("last-event-id", "")
         since = int(given) if given.isdecimal() and len(given) < 18 else None
+        # A browser that lost the stream says what it heard last, and misses nothing. A proxy that gathers answers
+        # (x-accel-buffering) would keep events back.
         body: AsyncIterator[bytes] = stream_changes(source(request), signal, since, polled=polled)
         return StreamingResponse(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     routes.add("GET", "/events", "read", response_class=StreamingResponse)(stream)
-
-
-def _session_routes(routes: GuardedRouter, session: Callable[[Request], Session]) -> None:
-    @routes.add("GET", "/session", "read", response_model=Session)
-    def read_session(request: Request) -> Session:
-        """Who is asking."""
-        return session(request)
 
 
 def _list_routes(routes: GuardedRouter, source: Sources) -> None:

@@ -43,9 +43,11 @@ class GuardedRouter:
 
         def register(function: F) -> F:
             extra = {_SCOPE_KEY: scope, **options.pop("openapi_extra", {})}
+            model = options.get("response_model")
+            is_shape = isinstance(model, type) and issubclass(model, Shape)
             self._app.add_api_route(
                 f"{API_PREFIX}{path}",
-                _write_json(function) if _is_shape(options.get("response_model")) else function,
+                _write_json(function) if is_shape else function,
                 methods=[method],
                 dependencies=[Depends(check)],
                 openapi_extra=extra,
@@ -56,10 +58,6 @@ class GuardedRouter:
             return function
 
         return register
-
-
-def _is_shape(model: Any) -> bool:
-    return isinstance(model, type) and issubclass(model, Shape)
 
 
 def _write_json(function: Callable[..., Any]) -> Callable[..., Response]:

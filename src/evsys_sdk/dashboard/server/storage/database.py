@@ -101,7 +101,7 @@ def restore(backup: Path, target: Path) -> None:
         _refuse_if_used(target)
         kept = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.before-restore")
         target.rename(kept)
-        for suffix in ("-wal", "-shm"):
+        for suffix in ("-wal", "-shm"):  # left here, they would be taken for the log of the restored file
             with contextlib.suppress(FileNotFoundError):
                 target.with_name(target.name + suffix).rename(kept.with_name(kept.name + suffix))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +146,7 @@ def _lock_migration(engine: Engine) -> Generator[Connection]:
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             with connection.begin():
+                # any number will do, as long as all versions take the same
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
                 yield connection
         else:
@@ -161,14 +162,16 @@ def _config() -> Config:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # transactions begin where SQLAlchemy says so
-    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA journal_mode = WAL")  # who reads does not wait for who writes
     connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power cut
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA cache_size = -65536")  # negative: KiB, not pages
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
 def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that begins by reading and then writes fails at once where another has written meanwhile, however
+    # long the timeout: so who is going to write takes the lock when it begins.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
 
 
@@ -205,6 +208,7 @@ def _refuse_network_filesystem(path: Path) -> None:
     except OSError:
         return
     below = [(fields[1], fields[2]) for fields in mounts if folder.is_relative_to(fields[1].replace("\\040", " "))]
+    # mounts lie within each other: the longest path is the one that counts
     kind = max(below, key=lambda mount: len(mount[0]), default=("", ""))[1]
     if kind in _NETWORK_FILESYSTEMS:
         raise ConfigError(

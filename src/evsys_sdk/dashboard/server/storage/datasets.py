@@ -11,7 +11,6 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
@@ -83,12 +82,15 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
         raise NotFound(kind, id)
     if not row["complete"]:
         digest, rows, size = hashlib.sha256(), 0, 0
-        for count, body in _pieces(connection, project, id):
+        mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+        pieces = select(_CHUNK.c.rows, _CHUNK.c.body).where(*mine).order_by(_CHUNK.c.number)
+        for count, compressed in connection.execute(pieces):
+            body = zlib.decompress(compressed)
             digest.update(body)
             rows, size = rows + count, size + len(body)
         if digest.hexdigest() != row["sha256"]:
-            connection.execute(delete(_CHUNK).where(_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id))
-            return None
+            connection.execute(delete(_CHUNK).where(*mine))
+            return None  # not an error, which would roll the removal back
         same = (_TABLE.c.project_id == project, _TABLE.c.id == id)
         connection.execute(update(_TABLE).where(*same).values(rows=rows, bytes=size, complete=True))
         row = find_entry(connection, project, kind, id)
@@ -154,12 +156,6 @@ def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> D
     if row is None:
         raise NotFound(kind, id)
     return _entry(row)
-
-
-def _pieces(connection: Connection, project: str, id: str) -> Iterator[tuple[int, bytes]]:
-    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
-    for count, body in connection.execute(select(_CHUNK.c.rows, _CHUNK.c.body).where(*mine).order_by(_CHUNK.c.number)):
-        yield count, zlib.decompress(body)
 
 
 def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:

@@ -111,6 +111,7 @@ class StoredRecords:
             kind = str if query.sort == "name" else (int, float)
             place, id = read_cursor(query.cursor, kind, str)
             page = page.where(or_(key > place, and_(key == place, table.c.id > id)))
+        # one more than is shown: whether there is another page is known without counting
         page = page.order_by(key, table.c.id).limit(query.limit + 1).offset(0 if query.cursor else query.offset)
         with self._engine.connect() as connection:
             rows = connection.execute(page).mappings().all()
@@ -269,6 +270,7 @@ class StoredRecords:
         table = schema.experiment
         query = select(table.c.id, table.c.version).where(self._mine, table.c.version > since)
         with self._engine.connect() as connection:
+            # the rest comes with the next look, which goes on from the last version here
             rows = connection.execute(query.order_by(table.c.version).limit(1000)).all()
         return [Change("experiment", str(id), int(version)) for id, version in rows]
 
@@ -323,6 +325,7 @@ def _conditions(query: ExperimentQuery) -> list[ColumnElement[bool]]:
         found.append(table.c.parent_id == query.parent)
     for column, word in [*((table.c.tags, tag) for tag in query.tags), (table.c.algorithms, query.algorithm)]:
         if word:
+            # with its quotes, as the column holds a JSON list: a whole word, and not the beginning of another
             quoted = json.dumps(word.lower(), ensure_ascii=False)
             found.append(func.lower(column).contains(quoted, autoescape=True))
     if query.model:

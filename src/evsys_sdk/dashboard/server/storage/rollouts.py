@@ -35,10 +35,10 @@ def list_rollouts(connection: Connection, project: str, experiment: str, query: 
     rewards = select(_TABLE.c.reward).join(_RUN, _join()).where(*wanted, _TABLE.c.reward.is_not(None))
     bins, edges = histogram(connection.execute(rewards.limit(_MOST_FOR_HISTOGRAM)).scalars())
     found = [_rollout(row) for row in rows[: query.limit]]
-    more = len(rows) > query.limit and found
+    last = found[-1] if len(rows) > query.limit and found else None
     return Rollouts(
         items=found,
-        next=write_cursor(*_place(found[-1])) if more else None,
+        next=last and write_cursor(-last.step, last.arm, last.split, last.name, last.task, last.sample),
         total=int(connection.execute(total).scalar_one()),
         arms=sorted({str(row[0]) for row in places}),
         sets=sorted({f"{row[1]}/{row[2]}" if row[2] else str(row[1]) for row in places}),
@@ -73,10 +73,6 @@ def _after(place: list[Any]) -> ColumnElement[bool]:
     """Everything after a place in the order of the list."""
     first, rest = _ORDER[0], tuple_(*_ORDER[1:])
     return or_(first > place[0], and_(first == place[0], rest > tuple_(*place[1:])))
-
-
-def _place(one: Rollout) -> tuple[int, str, str, str, str, int]:
-    return -one.step, one.arm, one.split, one.name, one.task, one.sample
 
 
 def _rollout(row: RowMapping) -> Rollout:

@@ -137,6 +137,7 @@ def put_score(connection: Connection, run: RunRef, id: str, line: Object) -> dic
 def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, step: int, rows: Sequence[Object]) -> None:
     """Keep predictions; a later one of the same task and sample takes the place of an earlier one."""
     split, name = _name(split, 100), _name(name, 300)
+    # By what must differ: one statement may not change a row twice.
     found: dict[tuple[str, int], Object] = {}
     for position, row in enumerate(rows):
         task = _name(str(row.get("task_id") or row.get("task") or position), 500)
@@ -166,6 +167,7 @@ def put_event(connection: Connection, project: str, experiment: str, event: Obje
     data = {key: value for key, value in event.items() if key not in ("id", "time", "kind")}
     values = {"project_id": project, "experiment_id": experiment, "id": id, "kind": kind}
     values |= {"time": number(event.get("time")), "data": _json(data)}
+    # Only once, however often it is sent: a note would be counted again.
     if insert_new(connection, schema.event, values, ("project_id", "experiment_id", "id")):
         _after_event(connection, project, experiment, kind, data)
 
@@ -209,7 +211,7 @@ def put_loop(connection: Connection, project: str, system: str, at: float, page:
     table = schema.loop
     mine = (table.c.project_id == project, table.c.system == system)
     known = connection.execute(select(table.c.at).where(*mine)).scalar()
-    if known is None or known <= at:
+    if known is None or known <= at:  # an older stream may be sent later
         values = {"project_id": project, "system": system, "at": at, "page": checked.model_dump_json()}
         upsert(connection, table, [values], ("project_id", "system"))
 
@@ -229,6 +231,7 @@ def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
     """Forget what a run reported from a step on: it goes on from before it."""
     for table in (schema.metric_point, schema.score, schema.rollout):
         connection.execute(delete(table).where(table.c.run_no == run.no, table.c.step >= next_step))
+    # What was furthest, lowest and highest may be among what is forgotten, so it is found anew.
     connection.execute(delete(schema.metric_latest).where(schema.metric_latest.c.run_no == run.no))
     points = schema.metric_point
     last = select(

@@ -60,6 +60,7 @@ class Writer:
 
     def _run(self) -> None:
         while (first := self._jobs.get()) is not None:
+            # What is there now goes with it, and nobody waits for more: alone, a job is committed at once.
             batch = [first]
             last = False
             while len(batch) < _MOST_AT_ONCE and not last:
@@ -79,7 +80,7 @@ class Writer:
         try:
             with self._engine.connect() as connection, connection.begin():
                 for job, future in batch:
-                    if not future.set_running_or_notify_cancel():
+                    if not future.set_running_or_notify_cancel():  # nobody waits for it any more
                         continue
                     try:
                         with connection.begin_nested():
@@ -96,7 +97,7 @@ class Writer:
                 if not future.done():
                     future.set_exception(error)
             return
-        for future, result in done:
+        for future, result in done:  # only now: whoever is told that it is stored can rely on it
             future.set_result(result)
         self._tell(self.after_commit)
 
