@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..record.jsonable import encode_line
-from ..record.metrics import metrics_record
+from ..record.run_files.metrics import metrics_record
 
 _PROBE = 1_000_000
 """A number that is hidden where a name says that it is a password."""

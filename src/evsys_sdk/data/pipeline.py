@@ -126,7 +126,7 @@ def _build(spec: _Spec) -> Transform:
     """One transform; problems have paths relative to its spec."""
     from pydantic import ValidationError
 
-    from ..config.problems import problems_in
+    from ..config.checks.problems import problems_in
 
     try:
         cls = registry("transform").get(spec.kind)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..record.run_files.scores import task_scores
 from ..record.runs import RunRecord
-from ..record.scores import task_scores
 from ..record.values import Object, items, number, part, text
 from .summary import SPLITS, is_score
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
 from .jsonl_file import JsonlFile, complete_lines
 from .layout import ExperimentFiles, RunFiles, find_begun, run_folders
-from .metrics import COMPUTE_S
+from .run_files.metrics import COMPUTE_S
 from .values import Object, load_object, mtime, number, part, read_lines, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)

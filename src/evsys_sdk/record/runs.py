@@ -13,8 +13,8 @@ from typing import Any, cast
 from .events import Event, Kind
 from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
-from .rollouts import read_rollouts
-from .scores import metric_name
+from .run_files.rollouts import read_rollouts
+from .run_files.scores import metric_name
 from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
@@ -106,7 +106,7 @@ class RunRecord:
         return self.files.logs.below(LogFiles.training.name).rollouts.is_file()
 
     def read_rollouts(self) -> Iterator[Object]:
-        """The attempts that it learned from, oldest first; see `record/rollouts.py`."""
+        """The attempts that it learned from, oldest first; see `record/run_files/rollouts.py`."""
         return read_rollouts(self.files)
 
     @property
