@@ -79,6 +79,7 @@ def load_settings[M: Strict](path: str | Path, model: type[M]) -> M:
 
 def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
+    # Each of these looks at the raw data, whatever the others found, so that all problems are told at once.
     config = _validate(data, problems)
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:

@@ -57,7 +57,8 @@ def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experime
         shown = {axis: labels[axis][index] for axis, index in chosen.items()}
         name = _cell_name(matrix.name_template, base_name, shown, cell)
         if name in cells:
-            raise ConfigError(_collision(name))
+            message, hint = "two runs of the matrix get the same name", "Put every axis into name_template."
+            raise ConfigError(Problem(message, path="matrix.name_template", value=name, hint=hint))
         cells[name] = {**cell, "name": name}
     return list(cells.values())
 
@@ -95,6 +96,7 @@ def _axis_problems(matrix: MatrixSpec) -> list[Problem]:
             )
         problems += _path_problems(axis, where)
     problems += _overlaps(matrix.axes)
+    # Worked out before anything is expanded: ten axes of ten values would not fit into memory.
     size = math.prod(len(values) for values in matrix.axes.values())
     if size > matrix.max_arms:
         hint = "Drop values, or raise matrix.max_arms if you mean it."
@@ -131,6 +133,7 @@ def _overlaps(axes: Collection[str]) -> list[Problem]:
     problems: list[Problem] = []
     paths = {axis: split_dotted(axis) for axis in axes}
     for (one, outer), (other, inner) in permutations(paths.items(), 2):
+        # Both orders of each pair are looked at; two axes for one path would be reported twice.
         same_twice = outer == inner and list(axes).index(one) > list(axes).index(other)
         if inner[: len(outer)] == outer and not same_twice:
             message = f"this axis sets a part of what the axis '{one}' sets"
@@ -140,6 +143,7 @@ def _overlaps(axes: Collection[str]) -> list[Problem]:
 
 def _find_repeated(values: list[Any]) -> list[Any]:
     seen: set[str] = set()
+    # By how they are written: in Python 1, 1.0 and True are equal, and a value may be a list, which has no hash.
     keys = [json.dumps(value, sort_keys=True, default=repr) for value in values]
     return [value for value, key in zip(values, keys, strict=True) if key in seen or seen.add(key)]
 
@@ -205,11 +209,6 @@ def slug(value: Any) -> str:
         return exact.replace("+", "").replace(".", "p")
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", "="), default=str)
     return _UNSAFE.sub("-", text).strip("-")[:60] or "empty"
-
-
-def _collision(name: str) -> Problem:
-    message, hint = "two runs of the matrix get the same name", "Put every axis into name_template."
-    return Problem(message, path="matrix.name_template", value=name, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

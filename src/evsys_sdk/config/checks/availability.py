@@ -19,6 +19,7 @@ def unavailable(config: ExperimentConfig) -> list[Problem]:
     if budget is None or not capped:
         return []
     path = f"{capped[0]}.usd"
+    # Dicts as sets that keep their order: each model is named once, and in the same order every time.
     unpriced = {(run.model.name, backend_of(run)): None for run in config.all_runs() if price_of(run, budget) is None}
     trained = "{ train: ..., input: ..., output: ... }"
     found = [_no_price(path, f"'{model}' on the backend '{kind}'", model, trained) for model, kind in unpriced]

@@ -58,8 +58,9 @@ class KindCheck:
 
     def _check(self, spec: KindSpec) -> list[Problem]:
         """Problems of one block, with paths relative to it."""
-        key = (spec.registry, spec.kind, repr(spec.params))
+        key = (spec.registry, spec.kind, repr(spec.params))  # raw params may hold what cannot be hashed
         if key not in self._seen:
+            # What is inside a block is looked at once its own model accepts it, which reports the rest by itself.
             left_out = self._rehearsed and spec.registry == "backend" and _lacks_its_extra(spec)
             self._seen[key] = [] if left_out else _spec_problems(spec) or list(self._inner_problems(spec))
         return self._seen[key]
@@ -91,7 +92,7 @@ def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path
     if isinstance(node, dict | model):
         for name, field, inner_models, item_models in _find_nested(model):
             value = _field(node, name, MISSING)
-            if value is MISSING:
+            if value is MISSING:  # the default has a kind, too, which may not be installed
                 value = field.get_default(call_default_factory=True)
             for inner in inner_models:
                 yield from _specs(inner, value, (*path, name))

@@ -68,7 +68,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
         return Problem(f"unknown key '{loc[-1]}'", path=where, hint=where_the_key_belongs(model, loc, beside))
     if kind == "missing":
         return _describe_missing(model, loc, where)
-    if kind == "value_error":
+    if kind == "value_error":  # of a check of our own, whose exception pydantic hands on
         return describe_failed_check(detail["ctx"]["error"], (*at, *loc), value)
     if kind == "literal_error":
         return _not_a_choice(detail["ctx"]["expected"], where, value)
@@ -112,6 +112,7 @@ def _out_of_bounds(kind: str, detail: dict[str, Any]) -> tuple[str, str]:
         message, hint = _BOUNDS[kind]
         bounds = {key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()}
         return message.format(**bounds), hint.format(**bounds)
+    # A kind of error that no table above knows: pydantic's own words, without its capital letter.
     message = str(detail["msg"]).replace("Input should", "should").replace("Value should", "should")
     return message[:1].lower() + message[1:], "Change it to fit."
 

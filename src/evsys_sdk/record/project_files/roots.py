@@ -28,11 +28,12 @@ def remember_output_root(path: str | Path, *, start: Path | None = None) -> None
         if not _worth_noting(root, start):
             return
         file = workspace_dir(start) / OUTPUT_ROOTS
+        # Read under the lock: the list is written as a whole, and would lose what another process adds meanwhile.
         with exclusive(lock_beside(file), str(file)):
             known = read_output_roots(start)
             if root in known:
                 return
-            kept = [*(one for one in known if one.is_dir()), root][-_MOST:]
+            kept = [*(one for one in known if one.is_dir()), root][-_MOST:]  # those that are gone make room
             write_text(file, "".join(f"{_shorten(one, project_root(start))}\n" for one in kept), verbatim=True)
     except (OSError, ValueError, EvsysError) as error:
         get_logger(__name__).warning("%s could not be noted as a folder of experiments: %s", path, error)

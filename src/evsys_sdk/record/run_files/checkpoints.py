@@ -43,6 +43,7 @@ def find_checkpoint(reference: str | Path) -> Checkpoint | None:
 
 def locate_weights(reference: str, *, sampler: bool = False) -> str:
     """Where the weights of a checkpoint are, as the backend that made it knows them."""
+    # A folder that is there and holds no checkpoints is weights itself, e.g. those of a model.
     if "://" in reference or ((path := Path(reference)).is_dir() and not CheckpointLog.in_dir(path).path.is_file()):
         return reference
     found = find_checkpoint(reference)
@@ -138,7 +139,7 @@ class CheckpointLog:
     def ranked(self, metric: str, mode: Literal["min", "max"], *, stage: int = 0) -> list[Checkpoint]:
         """The checkpoints that have a metric, the best first."""
         scored = [found for found in self.kept() if found.stage == stage and metric in found.metrics]
-        sign = 1 if mode == "min" else -1
+        sign = 1 if mode == "min" else -1  # not reverse=True, by which the later of two equal ones would come first
         return sorted(scored, key=lambda checkpoint: sign * checkpoint.metrics[metric])
 
     def dropped(self) -> set[str]:
@@ -167,7 +168,7 @@ class CheckpointLog:
         if not fitting:
             known = ", ".join(dict.fromkeys(f"step{one.next_step:06d}" for one in kept))
             raise TrainingError(f"{self.files.folder} has no checkpoint after step {step}. Name last, best or {known}.")
-        return fitting[-1]
+        return fitting[-1]  # a step that was repeated after a kill has two; the run went on from the later one
 
     def _best_so_far(self, kept: list[Checkpoint]) -> Checkpoint:
         """The one that a finished run chose; of others, that with the best validation score, reward or loss."""
@@ -175,7 +176,7 @@ class CheckpointLog:
         chosen = text(part(result, "artifacts").get("best_checkpoint"))
         if (found := next((one for one in kept if one.state == chosen), None)) is not None:
             return found
-        names = sorted({name for one in kept for name in one.metrics})
+        names = sorted({name for one in kept for name in one.metrics})  # sorted, so that each look takes the same one
         by = next((name for name in names if name.startswith(("val/", "eval/")) and not name.endswith("/stderr")), None)
         by = by or ("reward/mean" if "reward/mean" in names else "loss")
         best = self.best(by, "min" if by == "loss" else "max", stage=kept[-1].stage)

@@ -35,7 +35,7 @@ class RunLogs:
     def add_metrics(self, files: LogFiles, step: int, metrics: Mapping[str, float], **labels: str) -> None:
         """Record the numbers of a step or a scoring as one line; what measures the machine as one of its own."""
         results, timing = split_timing(metrics)
-        if results or not timing:
+        if results or not timing:  # a step without any number has its line, too: it happened
             self.append(files.metrics, metrics_record(step, results, **labels))
         if timing:
             self.append(files.timing, metrics_record(step, timing, **labels))

@@ -54,6 +54,7 @@ class ScoreLog:
 
 def hash_line(line: Mapping[str, Any]) -> str:
     """The hash of a scoring as it is read again."""
+    # Written and read back first: JSON turns tuples into lists and keys into text, and secrets are taken out.
     return hash_value(parse_object(encode_line(dict(line), "scores")))
 
 
@@ -64,7 +65,8 @@ def load_score_lines(run_dir: Path) -> list[dict[str, Any]]:
 
 def read_scores(run_dir: Path) -> list[dict[str, Any]]:
     """Every scoring of a run in the order of the steps; of several that share split, name and step, the last."""
-    latest = {_key(line): line for line in load_score_lines(run_dir)}
+    lines = load_score_lines(run_dir)
+    latest = {(int(line["step"]), str(line["split"]), str(line["name"])): line for line in lines}
     return [latest[key] for key in sorted(latest)]
 
 
@@ -95,10 +97,6 @@ def _sets_in(line: bytes, split: str, hashes: Sequence[str]) -> Iterator[tuple[s
     record = (parse_object(line) if named else None) or {}
     if record.get("split") == split and record.get("sha256") in named and isinstance(record.get("step"), int):
         yield record["sha256"], record["step"]
-
-
-def _key(line: Mapping[str, Any]) -> tuple[int, str, str]:
-    return int(line["step"]), str(line["split"]), str(line["name"])
 
 
 def _line(record: EvalRecord, result: EvalResult) -> dict[str, Any]:

@@ -137,9 +137,9 @@ class TaskIndex:
                 members.setdefault(_gram_size(len(words)), []).append(at)
         self._tables = [
             table
-            for (n, whole), some in members.items()
+            for (n, whole), of_size in members.items()
             for masked in ((False,) if whole else (False, True))
-            if len(table := GramTable(n, masked, some, texts, whole=whole))
+            if len(table := GramTable(n, masked, of_size, texts, whole=whole))
         ]
 
     def scan(self, rows: Iterable[Sequence[str]], *, threads: int = 2) -> Report:
@@ -176,26 +176,28 @@ class TaskIndex:
         """What a row and a task have in common, word by word; nothing where it is too little to mean anything."""
         task, words = self.tasks[at], self._words[at]
         spelled = _spell(" ".join(texts))
-        there = [word.lower() for word in spelled]
-        answer = bool(self._answers[at]) and _contains(there, self._answers[at], besides=words)
+        row_words = [word.lower() for word in spelled]
+        answer = bool(self._answers[at]) and _contains(row_words, self._answers[at], besides=words)
         if len(words) < _SHORTEST:
             if not _is_sentence(words, texts) and not (answer and len(words) >= 4):
                 return None  # a few words inside a sentence are found everywhere
             return Finding(row, task.task_id, task.benchmark, "short", 1.0, answer, " ".join(words))
-        share, longest = self._overlap(words, there)
+        share, longest = self._overlap(words, row_words)
         kind: Match = "verbatim" if len(longest) == len(words) else "partial"
         if not _enough(share, len(longest), len(words)):
             kind = "masked"
             share, longest = self._overlap([_mask(word) for word in _spell(task.question)], [*map(_mask, spelled)])
             if not _enough(share, len(longest), len(words)):
                 return None
-        return Finding(row, task.task_id, task.benchmark, kind, share, answer, _show(longest))
+        shown = " ".join({_NUMBER: "#", _NAME: "@"}.get(word, word) for word in longest)[:300]
+        return Finding(row, task.task_id, task.benchmark, kind, share, answer, shown)
 
     def _overlap(self, task: Sequence[str], row: Sequence[str]) -> tuple[float, list[str]]:
         """The share of a task's telling words that stand in the row in runs, and the longest run.
 
         A task of nearly nothing but the template of its benchmark is only ever found as a whole.
         """
+        # Without `autojunk`, which takes words that are frequent in a long text for noise and matches none of them.
         blocks = SequenceMatcher(None, task, _window(task, row), autojunk=False).get_matching_blocks()
         longest = max(blocks, key=lambda run: run.size)
         common = list(task[longest.a : longest.a + longest.size])
@@ -215,11 +217,6 @@ class TaskIndex:
             if pair in self._template:
                 telling[at] = telling[at + 1] = False
         return telling
-
-
-def _show(words: Sequence[str]) -> str:
-    """A run of words as evidence, with a sign for each that was masked."""
-    return " ".join({_NUMBER: "#", _NAME: "@"}.get(word, word) for word in words)[:300]
 
 
 def _template_pairs(questions: Sequence[Sequence[str]]) -> frozenset[tuple[str, str]]:
@@ -266,9 +263,9 @@ def _is_sentence(words: Sequence[str], texts: Sequence[str]) -> bool:
     return any(words_of(part) == words for text in texts for part in (text, *_SENTENCE.split(text)))
 
 
-def _contains(there: Sequence[str], wanted: Sequence[str], *, besides: Sequence[str]) -> bool:
+def _contains(row_words: Sequence[str], wanted: Sequence[str], *, besides: Sequence[str]) -> bool:
     """Whether the words of an answer stand together in a row, more often than the question itself has them."""
-    text, needle = f" {' '.join(there)} ", f" {' '.join(wanted)} "
+    text, needle = f" {' '.join(row_words)} ", f" {' '.join(wanted)} "  # spaces around: 4 is not in 42
     return text.count(needle) > f" {' '.join(besides)} ".count(needle)
 
 
@@ -283,6 +280,7 @@ def _window(task: Sequence[str], row: Sequence[str]) -> Sequence[str]:
     if len(row) <= span:
         return row
     pairs = set(pairwise(task))
+    # The `span` words with the most pairs of the task in them, found with two ends that only move forward.
     places = [at for at, pair in enumerate(pairwise(row)) if pair in pairs]
     best, most, low = 0, 0, 0
     for high, place in enumerate(places):

@@ -47,6 +47,7 @@ class GramTable:
         self._n, self._masked = n, masked
         words = hash_words([texts[at] for at in members])
         grams, rows = _ngrams(words, n, masked=masked)
+        # Each n-gram once for each task: one that a task repeats is not one that many tasks share.
         pairs = np.unique(np.stack([grams, rows.astype(np.uint64)], axis=1), axis=0)
         keys, counts = np.unique(pairs[:, 0], return_counts=True)
         # What many tasks share is the benchmark's own template.
@@ -57,7 +58,7 @@ class GramTable:
         bits = min(_MOST_FILTER_BITS, len(self._keys).bit_length() + _SPARE_FILTER_BITS)
         self._shift = np.uint64(64 - bits)
         self._filter = np.zeros(1 << bits, np.bool_)
-        self._filter[self._keys >> self._shift] = True
+        self._filter[self._keys >> self._shift] = True  # the highest bits: they depend on all others
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -90,15 +91,19 @@ def hash_words(texts: Sequence[str]) -> Words:
     import numpy as np
 
     encoded = [normalize(text).encode("utf-8", "replace") for text in texts]
-    raw = np.frombuffer(b"\0".join(encoded) + b"\0", np.uint8)
+    raw = np.frombuffer(b"\0".join(encoded) + b"\0", np.uint8)  # no word has this byte, nor goes on over it
     folded, letter = _byte_tables()
     data, inside = folded[raw], letter[raw]
+    # Where a byte is inside a word and the one before it is not, or the other way round: starts and ends in turn.
     edges = np.flatnonzero(np.diff(inside.view(np.int8), prepend=np.int8(0)))
     if len(edges) == 0:
         nothing = np.zeros(0, np.uint64)
         return Words(nothing, nothing, np.zeros(0, np.bool_), np.zeros(0, np.int64))
     starts, ends = edges[0::2], edges[1::2]
-    powers, inverses = _powers(_round_up(len(raw)))
+    # To the next power of two: chunks differ a little in length, and the powers made for one serve the others.
+    powers, inverses = _powers(1 << max(12, (len(raw) - 1).bit_length()))
+    # sum(byte * base^position) over a word depends on where it stands; base^-start takes that out again. Everything
+    # is modulo 2^64, which is how unsigned numbers overflow.
     sums = np.zeros(len(raw) + 1, np.uint64)
     np.cumsum(data * powers[: len(raw)], out=sums[1:])
     hashes = _mix((sums[ends] - sums[starts]) * inverses[starts])
@@ -106,9 +111,10 @@ def hash_words(texts: Sequence[str]) -> Words:
     np.cumsum((raw >= 48) & (raw <= 57), out=digits[1:])
     number = digits[ends] > digits[starts]
     name = (raw[starts] >= 65) & (raw[starts] <= 90)
+    # All numbers have one hash here, and all names another; which ones they are does not matter.
     masked = np.where(number, np.uint64(0x9E3779B97F4A7C15), np.where(name, np.uint64(0xC2B2AE3D27D4EB4F), hashes))
     begins = np.concatenate([[0], np.cumsum([len(text) + 1 for text in encoded])])[:-1]
-    rows = np.searchsorted(begins, starts, "right") - 1
+    rows = np.searchsorted(begins, starts, "right") - 1  # the last text that begins at or before the word
     return Words(hashes, masked, number | name, rows)
 
 
@@ -124,7 +130,7 @@ def _ngrams(words: Words, n: int, *, masked: bool) -> tuple[Hashes, Numbers]:
     for offset in range(n):
         grams *= np.uint64(0x100000001B3)
         grams += hashes[offset : offset + count]
-    whole = words.rows[:count] == words.rows[n - 1 :]
+    whole = words.rows[:count] == words.rows[n - 1 :]  # its first and last word stand in the same text
     if masked:
         hidden = np.concatenate([[0], np.cumsum(words.hidden)])
         covered = hidden[n:] - hidden[:count]
@@ -141,16 +147,12 @@ def _mix(hashes: Hashes) -> Hashes:
     return hashes ^ (hashes >> np.uint64(32))
 
 
-def _round_up(length: int) -> int:
-    return 1 << max(12, (length - 1).bit_length())
-
-
 @lru_cache(maxsize=2)
 def _powers(length: int) -> tuple[Hashes, Hashes]:
     """The powers of an odd base and of its inverse, modulo 2^64."""
     import numpy as np
 
-    base = 0x9E3779B97F4A7C15 | 1
+    base = 0x9E3779B97F4A7C15 | 1  # only odd numbers have an inverse modulo a power of two
     inverse = pow(base, -1, 1 << 64)
     ones = np.ones(length, np.uint64)
     up, down = ones.copy(), ones.copy()
