@@ -28,7 +28,8 @@ def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path
     """The folder of the experiment that `reference` names."""
     if not reference.strip() or "\x00" in reference:
         raise DataError(f"{show(reference)} names no experiment. {_LIST_THEM}")
-    if _is_path(reference) and (found := _folder(Path(reference))):
+    is_path = os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
+    if is_path and (found := _folder(Path(reference))):
         return found
     from .index import HistoryIndex  # who only asks for the roots needs no database
 
@@ -82,10 +83,6 @@ def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
     return None
 
 
-def _is_path(reference: str) -> bool:
-    return os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
-
-
 def _folder(path: Path) -> Path | None:
     """`path`, if it is an experiment's folder; a run's folder is refused with the experiment it belongs to."""
     try:
@@ -106,7 +103,7 @@ def _folder(path: Path) -> Path | None:
 
 def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str:
     names = {name: None for one in known for name in (one.name, one.id)}
-    guess = closest(reference, names) if len(names) <= 5000 else None
+    guess = closest(reference, names) if len(names) <= 5000 else None  # it compares with each of them
     parts = [name for name in names if reference.casefold() in name.casefold()][:3]
     near = parts or ([guess] if guess else [])
     hint = f"Did you mean {' or '.join(repr(name) for name in near)}? " if near else ""

@@ -17,7 +17,7 @@ from ...errors import DataError, EvsysError, closest, show
 from ...record.runs import RunRecord
 from ...record.values import Object, number, part, text
 from ..detail import Detail
-from ..outcome import SetScores, scores_of
+from ..outcome import SetScores
 from ..text import Page, clip, score_text
 
 _PASS = 1.0
@@ -70,10 +70,15 @@ class Errors:
     """After which there are answers."""
     remarks: list[str] = field(default_factory=list[str])
 
+    @property
+    def n_wrong(self) -> int:
+        """Of all answers, whatever was asked for."""
+        return sum(one.is_wrong for one in self.answers)
+
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
         """The JSON form."""
         head = {"experiment": self.experiment, "arm": self.arm, "step": self.step, "steps": self.steps}
-        counts = {"n_answers": len(self.answers), "n_wrong": sum(one.is_wrong for one in self.answers)}
+        counts = {"n_answers": len(self.answers), "n_wrong": self.n_wrong}
         pairs = [{"expected": a, "got": b, "count": n} for (a, b), n in self.confusions()]
         shown = [asdict(one) for one in self.wrong[:limit]]
         return {
@@ -142,10 +147,8 @@ def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> 
 def errors_page(found: Errors, limit: int, *, markdown: bool = False) -> str:
     """The wrong answers, for a terminal or as Markdown."""
     page = Page(markdown=markdown)
-    wrong = sum(one.is_wrong for one in found.answers)
-    page.title(
-        f"{found.experiment}, {found.arm} after step {found.step}: {wrong} of {len(found.answers)} answers wrong"
-    )
+    counts = f"{found.n_wrong} of {len(found.answers)} answers wrong"
+    page.title(f"{found.experiment}, {found.arm} after step {found.step}: {counts}")
     for remark in found.remarks:
         page.paragraph(f"({remark})")
     if pairs := found.confusions():
@@ -156,10 +159,7 @@ def errors_page(found: Errors, limit: int, *, markdown: bool = False) -> str:
     for one in found.wrong[:limit]:
         reward = "no reward" if one.reward is None else f"reward {score_text(one.reward)}"
         page.add(f"- {one.benchmark} {one.task}{f' sample {one.sample}' if one.sample else ''}: {reward}")
-        parts = {"prompt": one.prompt, "expected": one.expected, "got": one.got, "remark": one.remark or None}
-        for name, said in parts.items():
-            if said is not None:
-                page.add(f"  {name + ':':<9} {clip(said, page.width - 14)}")
+        page.quote({"prompt": one.prompt, "expected": one.expected, "got": one.got, "remark": one.remark or None})
     if left := len(found.wrong) - limit:
         page.add(*([f"... {left} more: --limit, --search or --json"] if left > 0 else []))
     others = [str(step) for step in found.steps if step != found.step]
@@ -272,7 +272,7 @@ class Flips:
 
 def find_flips(first: Detail, second: Detail) -> Flips | None:
     """The tasks that only the second gets right, and those that only the first does; None without common tasks."""
-    left, right = scores_of(first), scores_of(second)
+    left, right = first.scores, second.scores
     shared = [metric for metric in (first.outcome.metric, second.outcome.metric) if metric in left and metric in right]
     if not shared:
         return None
@@ -300,13 +300,11 @@ def _means(scores: SetScores) -> dict[str, float]:
 def _answers(detail: Detail, metric: str) -> dict[str, Answer]:
     """What the best seed answered at its latest scoring by a metric."""
     arm = detail.best_arm
-    latest = None if arm is None else _latest(arm, metric)
-    return _by_task(read_answers(detail, arm, [latest])[0]) if arm is not None and latest is not None else {}
-
-
-def _latest(arm: RunRecord, metric: str) -> Object | None:
-    taken = [(step, line) for name, step, line, _ in arm.scores if name == metric]
-    return max(taken, key=lambda one: one[0])[1] if taken else None
+    taken = [(step, line) for name, step, line, _ in arm.scores if name == metric] if arm is not None else []
+    if arm is None or not taken:
+        return {}
+    _, latest = max(taken, key=lambda one: one[0])
+    return _by_task(read_answers(detail, arm, [latest])[0])
 
 
 def _flip(task: str, before: float, after: float, first: Answer | None, second: Answer | None) -> Flip:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...record.values import Object
 from ..detail import Detail
 from ..effects import flatten_config
 from ..outcome import PairedDifference, compare_pairs
-from ..text import Page, clip, interval_text, score_text, short_spend_text
+from ..text import Page, interval_text, score_text, short_spend_text
 from .answers import Flips, find_flips
 from .curves import Curve, draw, read_training_curve, score_curve
 from .listing import verdict_text
@@ -83,7 +83,12 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
 
 def config_differences(details: Sequence[Detail]) -> list[Difference]:
     """Every path whose value is not the same in all of them."""
-    flat = [flatten_config({**_top(detail.config), **_runs(detail, details)}) for detail in details]
+    named = [{str(run.get("name")): run for run in config_runs(detail.config)} for detail in details]
+    share_names = bool(set(named[0]).intersection(*named[1:]))
+    flat = [
+        flatten_config({**_top(detail.config), **_runs(detail, own, share_names)})
+        for detail, own in zip(details, named, strict=True)
+    ]
     paths = dict.fromkeys(path for one in flat for path in one)
     return [
         (path, [one.get(path, ABSENT) for one in flat])
@@ -96,12 +101,9 @@ def _top(config: Object) -> Object:
     return {name: value for name, value in config.items() if name not in _NOT_TOLD}
 
 
-def _runs(detail: Detail, details: Sequence[Detail]) -> Object:
+def _runs(detail: Detail, own: Mapping[str, Object], share_names: bool) -> Object:
     """Runs by name where the experiments share names; else the best run of each."""
-    named = [{str(run.get("name")): run for run in config_runs(one.config)} for one in details]
-    shared = set(named[0]).intersection(*named[1:])
-    own = {str(run.get("name")): run for run in config_runs(detail.config)}
-    if shared:
+    if share_names:
         return {"runs": {name: _without_name(run) for name, run in own.items()}}
     chosen = [own[name] for name in (detail.chosen_run, *own) if name in own]
     return {"run": _without_name(chosen[0])} if chosen else {}
@@ -124,16 +126,21 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
     columns = len(_EXPERIMENT_HEADERS) - (not markdown and page.width < _WIDE_ENOUGH)  # there is no room for the spend
     page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
     page.heading("Config")
-    headers, rows = _config_table(comparison)
+    headers = ["path", *letters()[: len(comparison.details)]]
+    rows = [[path, *(_value(value) for value in values)] for path, values in comparison.config[:_MOST_PATHS]]
     if rows:
         page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
-    page.add(*_list_left_out(comparison) if rows else ("no difference",))
+    else:
+        page.add("no difference")
+    if (left := len(comparison.config) - _MOST_PATHS) > 0:
+        page.add(f"... {left} more in --json")
     for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
         if pairs:
-            page.table(_headers(letter), _pair_rows(pairs), (0, 6))
+            page.table([header or letter for header in _PAIR_HEADERS], _pair_rows(pairs), (0, 6))
         else:
-            page.add(_explain_nothing_in_common(comparison, letter))
+            other, first = comparison.details[letters().index(letter)].summary.id, comparison.details[0].summary.id
+            page.add(f"{other} has no scored metric in common with {first}.")
         if flips is not None:
             _add_flips(page, flips, letter)
     for curves in filter(None, (comparison.loss, comparison.scores)):
@@ -152,22 +159,8 @@ def _experiment_rows(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def _config_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    headers = ["path", *letters()[: len(comparison.details)]]
-    return headers, [[path, *(_value(value) for value in values)] for path, values in comparison.config[:_MOST_PATHS]]
-
-
-def _list_left_out(comparison: Comparison) -> list[str]:
-    left = len(comparison.config) - _MOST_PATHS
-    return [f"... {left} more in --json"] if left > 0 else []
-
-
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _headers(letter: str) -> list[str]:
-    return [header if header else letter for header in _PAIR_HEADERS]
 
 
 def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
@@ -192,17 +185,10 @@ def _add_flips(page: Page, flips: Flips, letter: str) -> None:
     for what, found in (("gained", flips.gained), ("lost", flips.lost)):
         for one in found[:_MOST_FLIPS]:
             page.add(f"- {what} {one.task}: {score_text(one.first)} -> {score_text(one.second)}")
-            parts = {"prompt": one.prompt, "expected": one.expected, "A": one.first_answer, letter: one.second_answer}
-            for name, said in parts.items():
-                if said is not None:
-                    page.add(f"  {name + ':':<9} {clip(said, page.width - 14)}")
+            said = {"A": one.first_answer, letter: one.second_answer}
+            page.quote({"prompt": one.prompt, "expected": one.expected, **said})
         if left := len(found[_MOST_FLIPS:]):
             page.add(f"- ... {left} more {what} in --json")
-
-
-def _explain_nothing_in_common(comparison: Comparison, letter: str) -> str:
-    other = comparison.details[letters().index(letter)].summary.id
-    return f"{other} has no scored metric in common with {comparison.details[0].summary.id}."
 
 
 def _same(curves: Sequence[Curve]) -> list[Curve]:

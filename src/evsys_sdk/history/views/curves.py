@@ -74,7 +74,7 @@ def draw(
     foot = ("└" + "─" * columns) if fine else ("+" + "-" * columns)
     left, right = f"{x_low:g}", f"{x_high:g}"
     steps = f"{left}{'step':^{max(4, columns - len(left) - len(right))}}{right}"
-    head = title if single and len(shown) == 1 else f"{title}   {_legend(shown, fine, width - len(title) - 3)}"
+    head = title if single else f"{title}   {_legend(shown, fine, width - len(title) - 3)}"
     return "\n".join([head.rstrip(), *lines, " " * margin + foot, " " * (margin + 1) + steps])
 
 
@@ -108,7 +108,7 @@ def _braille(points: Points, scale: _Scale, columns: int, rows: int) -> list[lis
 def _mark(curves: Sequence[tuple[str, Points]], scale: _Scale, columns: int, rows: int, fine: bool) -> list[list[str]]:
     cells = [[" "] * columns for _ in range(rows)]
     marks = _MARKS if fine else _ASCII_MARKS
-    for place, (_, points) in reversed(list(enumerate(curves))):
+    for place, (_, points) in reversed(list(enumerate(curves))):  # the first one last, on top of the others
         seen = [False] * columns
         for column, row in _path(points, scale, columns, rows):
             # One mark a column, and where curves meet they take turns: none of them may vanish behind another.

@@ -63,6 +63,7 @@ def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, chec
     line, sampler = _find_checkpoint(detail, run, checkpoint)
     source = _find_files(detail, sampler)
     found = _describe(detail, run, line, sampler, folder, [path.name for path in sorted(source.iterdir())])
+    # Copied beside it and renamed: a folder of this name is never half of one.
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -158,6 +159,7 @@ def _find_files(detail: Detail, sampler: str) -> Path:
     path = Path(sampler)
     parts = path.parts
     if detail.folder.name in parts:  # written relative to the folder that it was started in
+        # From the last part of that name on, because an experiment may have the name of a folder above it.
         moved = detail.folder.joinpath(*parts[len(parts) - parts[::-1].index(detail.folder.name) :])
         path = moved if moved.is_dir() else path
     if not path.is_dir():

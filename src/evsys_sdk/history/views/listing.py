@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..find import describe_roots
 from ..summary import ExperimentSummary
-from ..text import date_text, fit_table, is_unicode, score_text, terminal_width, write_markdown_table
+from ..text import Page, date_text, is_unicode, score_text
 
 HEADERS = ("id", "started", "status", "verdict", "score", "best run", "arms", "hypothesis")
 _WIDE_ENOUGH = 110
@@ -29,32 +29,22 @@ class TreeLine:
     """Whether its ancestors lead back to itself."""
 
 
-def list_text(lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False) -> str:
-    """The table for a terminal, and what it leaves out."""
+def list_page(
+    lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False, markdown: bool = False
+) -> str:
+    """The table, for a terminal or as Markdown, where a tree is a nested list; and what it leaves out."""
     if not lines:
         return explain_nothing(total, roots)
-    rows, width = [_cells(line, tree=tree) for line in lines], terminal_width()
-    if width >= _WIDE_ENOUGH:
-        table = fit_table(HEADERS, rows, width=width, flexible=(7, 5))
+    page, rows = Page(markdown=markdown), [_cells(line, tree=tree) for line in lines]
+    if markdown and tree:
+        page.add(*(f"{'  ' * min(line.depth, _DEEPEST)}- {_story(line)}" for line in lines))
+    elif markdown or page.width >= _WIDE_ENOUGH:
+        page.table(HEADERS, rows, (7, 5))
     else:  # the claim would be a few letters; the id is what other commands take, so it stays whole if it can
         narrow = [[row[0], row[1][:10], *row[2:5], row[6].partition(" ")[0]] for row in rows]
-        table = fit_table([*HEADERS[:5], HEADERS[6]], narrow, width=width, flexible=(0,))
-    return "\n".join([table, *_remarks(lines, total)])
-
-
-def list_markdown(lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False) -> str:
-    """The same as a Markdown table; a tree is a nested list."""
-    if not lines:
-        return explain_nothing(total, roots)
-    if not tree:
-        return "\n".join(
-            [write_markdown_table(HEADERS, [_cells(line, tree=False) for line in lines]), *_remarks(lines, total)]
-        )
-    shown = [
-        f"{'  ' * min(line.depth, _DEEPEST)}- `{line.summary.id}` {_story(line.summary)}{_strangeness(line)}"
-        for line in lines
-    ]
-    return "\n".join([*shown, *_remarks(lines, total)])
+        page.table([*HEADERS[:5], HEADERS[6]], narrow, (0,))
+    page.add(*_remarks(lines, total))
+    return str(page).rstrip("\n")
 
 
 def explain_nothing(total: int, roots: Sequence[Path]) -> str:
@@ -109,9 +99,10 @@ def _strangeness(line: TreeLine) -> str:
     return f" (child of {line.missing_parent}, not shown)" if line.missing_parent else ""
 
 
-def _story(summary: ExperimentSummary) -> str:
-    score = f", {summary.metric} {score_text(summary.best_score)}" if summary.best_score is not None else ""
-    return f"{summary.status}, {verdict_text(summary)}{score}"
+def _story(line: TreeLine) -> str:
+    one = line.summary
+    score = f", {one.metric} {score_text(one.best_score)}" if one.best_score is not None else ""
+    return f"`{one.id}` {one.status}, {verdict_text(one)}{score}{_strangeness(line)}"
 
 
 def _remarks(lines: Sequence[TreeLine], total: int) -> list[str]:
@@ -148,6 +139,7 @@ def tree_lines(summaries: Sequence[ExperimentSummary]) -> list[TreeLine]:
 
 def _parents(summaries: Sequence[ExperimentSummary]) -> list[int | None]:
     """The place of each one's parent, named by id, by folder, or by name (its latest attempt)."""
+    # In the order of time, so that of several with one name the latest stays.
     in_time = sorted(enumerate(summaries), key=lambda pair: pair[1].started or 0.0)
     by_id = {one.id: index for index, one in in_time}
     by_folder = {one.folder.name: index for index, one in in_time}

@@ -11,7 +11,6 @@ from ...errors import DataError
 from ...lazy import import_extra
 from ..detail import Detail
 from ..outcome import RunScore
-from ..summary import ExperimentSummary
 from .compare import Comparison, letters
 from .curves import Curve, read_training_curve, score_curve
 
@@ -37,16 +36,12 @@ def plot_comparison(comparison: Comparison, path: str) -> None:
     """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
     metric = comparison.details[0].outcome.metric
     runs = [
-        _best_score(f"{letter} {one.summary.id}", one.summary)
-        for letter, one in zip(letters(), comparison.details, strict=False)
-        if one.outcome.metric == metric
+        RunScore(f"{letter} {one.id}", one.best_score, one.best_low, one.best_high, covers=one.best_covers)
+        for letter, one in zip(letters(), [detail.summary for detail in comparison.details], strict=False)
+        if one.metric == metric
     ]
     title = " against ".join(detail.summary.id for detail in comparison.details)
     _draw(path, _Picture(title, comparison.loss, comparison.scores, runs, metric))
-
-
-def _best_score(label: str, one: ExperimentSummary) -> RunScore:
-    return RunScore(label, one.best_score, one.best_low, one.best_high, covers=one.best_covers)
 
 
 @dataclass(frozen=True, slots=True)

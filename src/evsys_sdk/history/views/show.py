@@ -18,7 +18,7 @@ from ...record.runs import RunRecord, config_runs
 from ...record.values import find_row, items, number, part, text
 from ..detail import Detail, checkpoints, commands, failures, read_detail, run_spend
 from ..find import find_experiment, shortest
-from ..outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores, scores_of
+from ..outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores
 from ..summarize import scalars
 from ..text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
 from .export import read_exported
@@ -66,11 +66,7 @@ def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
         **detail.summary.to_dict(),
         "failures": failures(detail),
         "runs": [_run_data(detail, run) for run in detail.outcome.runs],
-        "arms": [
-            {"arm": arm.name, "run": arm.run, "seed": arm.seed, "status": arm.status, "metrics": arm.metrics}
-            | _arm_score(detail, arm)
-            for arm in detail.arms
-        ],
+        "arms": [_arm_data(detail, arm) for arm in detail.arms],
         "gain_over_parent": gain.to_dict() if gain else None,
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
@@ -101,11 +97,12 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
     page.heading("Runs")
     page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
     if detail.outcome.metric:
-        page.add(f"score: {detail.outcome.metric} ({_direction(detail)}); * marks the best run")
+        direction = "less" if detail.outcome.mode == "min" else "more"
+        page.add(f"score: {detail.outcome.metric} ({direction} is better); * marks the best run")
     _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
     _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
     _list(page, "Decisions", [_decision(event) for event in detail.decisions])
-    _list(page, "Next", _next_steps(detail))
+    _list(page, "Next", [one for one in items(detail.conclusion.get("next")) if isinstance(one, str)])
     _list(page, "Best arm", _best_lines(detail), wrap=False)
     notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in summary.notes]
     _list(page, "Notes", notes)
@@ -117,12 +114,6 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
 def _is_told(detail: Detail, gain: Gain) -> bool:
     """Whether the conclusion compares with the same run of the parent already."""
     return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.outcome.runs)
-
-
-def _arm_score(detail: Detail, arm: RunRecord) -> dict[str, Any]:
-    """The latest score of an arm, and the step of it where it was not the end."""
-    found = latest_score(arm, detail.outcome.metric)
-    return {"score": found[0] if found else None, "score_step": found[1] if found else None}
 
 
 def _write_unfinished(detail: Detail) -> list[str]:
@@ -139,10 +130,6 @@ def _when(detail: Detail) -> str:
     one = detail.summary
     took = f", took {duration_text(one.ended - one.started)}" if one.ended and one.started else ""
     return f", started {date_text(one.started)}{took}"
-
-
-def _direction(detail: Detail) -> str:
-    return "less is better" if detail.outcome.mode == "min" else "more is better"
 
 
 def _run_row(detail: Detail, run: RunScore) -> list[str]:
@@ -183,6 +170,12 @@ def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
         "is_baseline": run.role == "baseline",
         "spend": run_spend(detail, run.run),
     }
+
+
+def _arm_data(detail: Detail, arm: RunRecord) -> dict[str, Any]:
+    score, step = latest_score(arm, detail.outcome.metric) or (None, None)
+    told = {"arm": arm.name, "run": arm.run, "seed": arm.seed, "status": arm.status, "metrics": arm.metrics}
+    return {**told, "score": score, "score_step": step}
 
 
 def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
@@ -228,19 +221,13 @@ def _short_json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _next_steps(detail: Detail) -> list[str]:
-    return [one for one in items(detail.conclusion.get("next")) if isinstance(one, str)]
-
-
 def _best_lines(detail: Detail) -> list[str]:
     arm = detail.best_arm
     if arm is None:
         return []
     lines = [f"{arm.name} ({arm.status})"]
-    for run in [detail.chosen_run] if detail.chosen_run else []:
-        params = scalars(_algorithm(detail, run))
-        if params:
-            lines.append(clip("params: " + ", ".join(f"{name}={value}" for name, value in params.items()), 300))
+    if params := scalars(part(find_row(config_runs(detail.config), "name", detail.chosen_run), "algorithm", "params")):
+        lines.append(clip("params: " + ", ".join(f"{name}={value}" for name, value in params.items()), 300))
     lines += [f"{name}: {path}" for name, path in arm.artifacts.items()]
     found = checkpoints(arm)
     if found:
@@ -249,10 +236,6 @@ def _best_lines(detail: Detail) -> list[str]:
             f"checkpoints at steps: {', '.join(steps)}" + (f" ({len(found)} in all)" if len(found) > 5 else "")
         )
     return lines
-
-
-def _algorithm(detail: Detail, run: str) -> dict[str, Any]:
-    return part(find_row(config_runs(detail.config), "name", run), "algorithm", "params")
 
 
 def _facts(detail: Detail) -> list[str]:
@@ -280,9 +263,9 @@ def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
     except DataError:  # it was removed, or its name now means several
         return None
     metric = detail.outcome.metric
-    own = scores_of(detail).get(metric)
+    own = detail.scores.get(metric)
     started = _find_start(detail, parent)
-    before = scores_of(parent).get(metric) if started is None else _scores_after(*started, metric)
+    before = parent.scores.get(metric) if started is None else _scores_after(*started, metric)
     if own is None or before is None or parent.folder == detail.folder:
         return None
     if own.sha256 and before.sha256 and own.sha256 != before.sha256:
