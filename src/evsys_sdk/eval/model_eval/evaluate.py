@@ -133,7 +133,8 @@ def evaluate_model(
             "its model's own format. Use prompt_format 'chat'."
         )
     rows = {row.id: row for row in _read_rows(dataset)}
-    benchmark = Benchmark.of([_task_of(row, config) for row in rows.values()], name=_name(dataset))
+    name = Path(dataset).stem if isinstance(dataset, str | Path) else "rows"
+    benchmark = Benchmark.of([_task_of(row, config) for row in rows.values()], name=name)
     settings = _settings(config, lambda task_id, answer: _judge(answer, rows[task_id], matcher, extract))
     for _, problem, remedy in settings.metric_problems(benchmark.tasks):
         raise EvalError(
@@ -303,10 +304,6 @@ def _write(artifacts: EvalArtifacts, result: EvalResult) -> None:
         write_json(artifacts.output_dir / "summary.json", artifacts.summary.to_dict())
         write_text(artifacts.output_dir / "summary.md", format_summary_markdown(artifacts.summary))
         write_scoring(artifacts.output_dir, "eval model", {**result.to_dict(), "summary": artifacts.summary.to_dict()})
-
-
-def _name(dataset: Any) -> str:
-    return Path(dataset).stem if isinstance(dataset, str | Path) else "rows"
 
 
 def _read_rows(dataset: Any) -> list[EvalRow]:

@@ -175,7 +175,9 @@ def _plain(value: Any) -> Any:
 
 def format_summary_markdown(summary: EvalSummary, title: str = "Model evaluation") -> str:
     """The summary as a page: scores, toolkits, what failed, and what to know before believing it."""
-    parts = [f"# {title}", _counts(summary), _scores(summary), _toolkits(summary), _failures(summary), _notes(summary)]
+    listed = "\n".join(f"- {note}" for note in summary.notes)
+    notes = f"## Notes\n\n{listed}" if listed else ""
+    parts = [f"# {title}", _counts(summary), _scores(summary), _toolkits(summary), _failures(summary), notes]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -233,11 +235,6 @@ def _failures(summary: EvalSummary) -> str:
     lines += [f"- and {rest} more"] if rest else []
     listed = "\n".join(lines)
     return f"## Failures\n\nThese questions got no answer. They are in no score.\n\n{listed}"
-
-
-def _notes(summary: EvalSummary) -> str:
-    listed = "\n".join(f"- {note}" for note in summary.notes)
-    return f"## Notes\n\n{listed}" if listed else ""
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
