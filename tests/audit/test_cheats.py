@@ -304,7 +304,7 @@ def forge_everything(project: Path) -> None:
     """Answers, scores, hashes and chain agree with each other; only the verifier still disagrees."""
     edit_answers_and_scores(project)
     from evsys_sdk.record.evidence import seal_run
-    from evsys_sdk.record.scores import hash_line
+    from evsys_sdk.record.run_files.scores import hash_line
 
     [line] = read_lines(study(project) / "short__seed42/scores.jsonl")
     sealed = seal_run(study(project) / "short__seed42")

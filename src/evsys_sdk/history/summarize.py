@@ -69,7 +69,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         backends=_kinds(runs, "backend", "kind"),
         params=best_params(runs, outcome),
         varied=find_varied_paths(runs),
-        config_sha256=start.text("config_sha256") or _sha256(config),
+        config_sha256=start.text("config_sha256") or (_hash_config(config) if config else ""),
     )
 
 
@@ -174,7 +174,7 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def find_varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
     """The dotted paths in which the runs of an experiment differ."""
-    runs = runs[:200]
+    runs = runs[:200]  # a sweep of thousands shows in its first runs what it varies
     same = {key for key, value in runs[0].items() if all(run.get(key) == value for run in runs)} if runs else set[str]()
     flat = [scalars({key: value for key, value in run.items() if key != "name" and key not in same}) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
@@ -193,5 +193,6 @@ def _short(value: str, most: int = _LONGEST_TEXT) -> str:
     return value if len(value) <= most else f"{value[: most - 1]}…"
 
 
-def _sha256(config: Object) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest() if config else ""
+def _hash_config(config: Object) -> str:
+    """As the journal has it since there is one."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()

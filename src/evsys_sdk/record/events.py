@@ -15,7 +15,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -162,7 +162,8 @@ def load_events(experiment_dir: Path) -> list[Event]:
     """All of them at once. A run reads its own journal several times: of a long one, only what is new is parsed."""
     path = ExperimentFiles(experiment_dir).journal
     content = read_whole(path) or b""
-    content = content[: content.rfind(b"\n") + 1]
+    content = content[: content.rfind(b"\n") + 1]  # half a line is being written, and will be read the next time
+    # Taken out rather than looked up: two threads that read at once may parse twice, but never share a list.
     known, events = _kept.pop(path, (b"", list[Event]()))
     if not content.startswith(known):  # somebody changed it: what was read before is not what is there
         known, events = b"", []
@@ -173,7 +174,7 @@ def load_events(experiment_dir: Path) -> list[Event]:
             _kept[path] = (content, events)
             for oldest in list(_kept)[:-_MOST_KEPT]:
                 _kept.pop(oldest, None)
-    return [*events]
+    return [*events]  # a copy: what is kept must not change with what a caller does to its list
 
 
 def first_event(experiment_dir: Path) -> Event | None:
@@ -208,7 +209,7 @@ def verify_chain(path: Path) -> list[str]:
         where, expected = f"{path}:{line_number}", digest(before)
         if record is None:
             problems.append(f"{where}: this line is damaged.")
-        elif _version(record) < _CHAINED_SINCE:
+        elif int(number(record.get("format")) or 1) < _CHAINED_SINCE:
             unchained += not chained
             if chained:
                 problems.append(f"{where}: this line has no hash although lines before it do.")
@@ -216,7 +217,7 @@ def verify_chain(path: Path) -> list[str]:
             chained = True
             if record.get("prev") != expected:
                 problems.append(f"{where}: the line before it is not the one it was written after.")
-        before = line
+        before = line  # damaged or not, it is what the next one was written after
     if unchained:
         told = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
         problems.insert(0, f"{path}: {told}")
@@ -229,7 +230,3 @@ def chain_head(path: Path) -> str:
     for _, line in complete_lines(path):
         last = line[:-1]
     return digest(last)
-
-
-def _version(record: Mapping[str, Any]) -> int:
-    return int(number(record.get("format")) or 1)

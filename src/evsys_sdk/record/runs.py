@@ -13,8 +13,8 @@ from typing import Any, cast
 from .events import Event, Kind
 from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
-from .rollouts import read_rollouts
-from .scores import metric_name
+from .run_files.rollouts import read_rollouts
+from .run_files.scores import metric_name
 from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
@@ -106,7 +106,7 @@ class RunRecord:
         return self.files.logs.below(LogFiles.training.name).rollouts.is_file()
 
     def read_rollouts(self) -> Iterator[Object]:
-        """The attempts that it learned from, oldest first; see `record/rollouts.py`."""
+        """The attempts that it learned from, oldest first; see `record/run_files/rollouts.py`."""
         return read_rollouts(self.files)
 
     @property
@@ -195,7 +195,7 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
         if event.kind == Kind.RESUMED:  # what did not end well has its chance again
             again = {name: _change(run, status=PENDING) for name, run in runs.items() if run.status != "completed"}
             runs = {name: again.get(name, run) for name, run in runs.items()}
-        elif name := event.text("arm"):
+        elif name := event.text("arm"):  # which nobody may have announced: a race adds seeds on its way
             runs[name] = _apply(runs.get(name) or _guess_run(folder / name, known), event)
     for name in sorted({*found, *runs}):
         if from_files or name not in told:
@@ -243,7 +243,7 @@ def _expand_config(folder: Path, config: Object, found: Iterable[RunRecord]) -> 
         name = text(run.get("name"))
         first_seed = number(config.get("base_seed"))
         seed = int(first_seed if first_seed is not None else number(run.get("seed")) or 0)
-        for repeat in range(min(repeats, 1000) if name else 0):
+        for repeat in range(min(repeats, 1000) if name else 0):  # a damaged number must not make millions of arms
             arm = name if repeats == 1 else f"{name}__seed{seed + repeat}"
             if there.get((name, seed + repeat), arm) == arm:
                 yield RunRecord(folder / arm, name, seed + repeat)

@@ -87,7 +87,7 @@ def _check_sandbox(as_json: bool) -> int:
 def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> Any:
     from pydantic import ValidationError
 
-    from ...config.problems import problems_in
+    from ...config.checks.problems import problems_in
     from ...errors import ConfigError
     from ...registry import config_model, get_backend
 

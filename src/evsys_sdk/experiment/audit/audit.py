@@ -26,15 +26,15 @@ from ...errors import EvsysError
 from ...eval.predictions import digest_task
 from ...eval.samples import Sample, TaskSamples
 from ...record.anchors import check_anchors
-from ...record.claims import read_claims
 from ...record.events import Event, Kind, verify_chain
 from ...record.evidence import broken_seals, hash_file
 from ...record.folders import read_conclusion
 from ...record.layout import ExperimentFiles
 from ...record.ledger import read_tally
+from ...record.project_files.claims import read_claims
 from ...record.reader import ExperimentRecord
+from ...record.run_files.scores import hash_line
 from ...record.runs import RunRecord
-from ...record.scores import hash_line
 from ...record.values import items, part, text
 from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...record.claims import share_questions
+from ...record.project_files.claims import share_questions
 from ...record.reader import ExperimentRecord
 from ...record.values import items, number, subfolders, text
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
 from ...config.prices import Prices
-from ...record.checkpoints import locate_weights
+from ...record.run_files.checkpoints import locate_weights
 from ..renderer import get_renderer
 from .sampled import SampledChatClient, SampledParams, require_model
 

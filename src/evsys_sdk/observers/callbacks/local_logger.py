@@ -24,8 +24,8 @@ from ...config.base import Strict
 from ...history.text import write_markdown_table
 from ...protocols import Row, RunResult
 from ...record.layout import LogFiles, RunFiles
-from ...record.logs import RunLogs, last_scores, last_step
-from ...record.metrics import restore_nonfinite
+from ...record.run_files.logs import RunLogs, last_scores, last_step
+from ...record.run_files.metrics import restore_nonfinite
 from ...record.runs import RunRecord
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
