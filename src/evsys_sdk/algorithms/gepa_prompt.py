@@ -36,7 +36,7 @@ from ..protocols import AlgorithmTraits, Row, RunContext, RunNotes, RunResult
 from ..record.checkpoints import Checkpoint, CheckpointLog
 from ..record.prompt_calls import PromptCalls
 from ..registry import get_inference
-from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.environment import NoEnvironment
 from ..rollouts.policy import SamplerPolicy
 from ..rollouts.rollout import Rollout, Turn, opening
 from ..training.blocking import run_blocking

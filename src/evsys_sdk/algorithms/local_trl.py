@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from ..errors import BackendError, ConfigError, MissingExtraError, Problem
 from ..protocols import AlgorithmTraits, RunContext, RunNotes, RunResult
-from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.environment import NoEnvironment
 from ..rollouts.harness import Harness
 from ..rollouts.rollout import Rollout, Turn, opening
 from ..training.blocking import run_blocking

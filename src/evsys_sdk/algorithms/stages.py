@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
-from ..inference.renderers.prompted import PromptedRenderer
+from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import Checkpoint, CheckpointLog

@@ -30,15 +30,13 @@ from ..paths import project_root, workspace_dir
 from ..record.jsonl_file import JsonlFile, read_records
 from ..record.lock import folder_lock
 from ..record.values import part
-from .candidate import load_candidate, scaffold
 from .decider import LearnDecision, decide
 from .live_scores import TracedScores
-from .rounds_state import RoundState, tell_round
+from .round import RoundState, load_candidate, scaffold, tell_round, watch_live
 from .system import SystemConfig
 from .traces.rounds import read_rounds, seal_round
 from .traces.store import TraceStore, import_traces
 from .traces.trace import RewardRule
-from .watch import watch_live
 
 SYSTEM = "system.json"
 

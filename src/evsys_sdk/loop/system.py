@@ -14,7 +14,7 @@ from ..config.typed_file import load_settings
 from ..deploy.deployers.openai_server import OpenAIServer
 from ..errors import ConfigError, Problem
 from ..registry import get_inference
-from .names import check_name
+from .traces.store import check_name
 
 
 class TracesSpec(Strict):

@@ -19,7 +19,7 @@ from ..errors import ConfigError, Problem
 from ..paths import project_root
 from ..registry import get_agent, get_environment
 from .environment import Environment
-from .harbor.foreign_agent import ForeignAgent, is_harbor_agent, refuse_inline
+from .harbor.native import ForeignAgent, is_harbor_agent, refuse_inline
 from .rollout import Agent
 
 

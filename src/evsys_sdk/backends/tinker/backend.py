@@ -122,8 +122,7 @@ class TinkerBackend:
 
     def facts(self, base_url: str, model: str, extras: Mapping[str, Any] | None = None) -> Facts:
         """What is known about a server: found by `evsys doctor`, said by itself, or assumed."""
-        from ..probes.cache import Server, read_facts
-        from ..probes.facts import Facts
+        from ..probes.facts import Facts, Server, read_facts
 
         if self._probed is not None:
             from .quirks import PROMISED

@@ -17,10 +17,10 @@ from ...config.base import Strict
 from ...errors import DataError
 from ...files import write_json
 from ...redact import hide
-from ..base_model import find_base, read_chat_template
 from ..deployer import Built
 from ..source import Source, read_adapter_config
-from .peft_dir import PeftDir
+from ..weights import find_base, read_chat_template
+from .adapters import PeftDir
 
 _KEY: Final = "FIREWORKS_API_KEY"
 _RANKS: Final = range(4, 65)

@@ -17,9 +17,8 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from ...redact import redact
-from .personal import Pseudonyms
+from .privacy import Pseudonyms, find_perhaps_personal, find_suspicious
 from .reading import Counts, Piece, Record, TraceFile
-from .screening import find_perhaps_personal, find_suspicious
 from .trace import Feedback, RewardRule, Trace, work_out_reward
 
 _AT_ONCE: Final = 4000

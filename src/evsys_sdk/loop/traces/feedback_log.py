@@ -25,7 +25,7 @@ from ...record.layout import lock_beside
 from ...record.lock import exclusive
 from ...redact import redact
 from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
-from .personal import Pseudonyms
+from .privacy import Pseudonyms
 from .reading import FORMATS, Counts, read_file
 from .rounds import find_taken, read_rounds, rounds_file
 from .store import LiveStore, TraceStore

@@ -15,9 +15,9 @@ from harbor.utils.logger import logger as harbor_logger
 
 from ..rollout import Rollout, TruncatedError
 from .attempt import Attempt
-from .native_environment import NativeEnvironment
+from .bridges import before_verification
+from .native import NativeEnvironment
 from .task_folder import write_stub
-from .verifier_bridge import before_verification
 
 _HERE = __package__
 _OUT_OF_TIME = "AgentTimeoutError"
@@ -36,13 +36,13 @@ def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> Any:
     # A folder has time limits of its own, and ours are the most that they may be.
     limit = "override_timeout_sec" if folder is None else "max_timeout_sec"
     verify_time = {limit: attempt.limits.verify_timeout_s}
-    verifier: dict[str, Any] = {"import_path": f"{_HERE}.verifier_bridge:BridgeVerifier", "kwargs": bridge}
+    verifier: dict[str, Any] = {"import_path": f"{_HERE}.bridges:BridgeVerifier", "kwargs": bridge}
     return TrialConfig(
         task=TaskConfig(path=folder or write_stub(root, _needs(attempt))),
         trial_name=name,
         trials_dir=root / "trials",
         agent=AgentConfig(
-            import_path=f"{_HERE}.agent_bridge:BridgeAgent", kwargs=bridge, override_timeout_sec=attempt.agent_limit_s
+            import_path=f"{_HERE}.bridges:BridgeAgent", kwargs=bridge, override_timeout_sec=attempt.agent_limit_s
         ),
         environment=_environment(attempt, bridge),
         verifier=VerifierConfig(**({} if attempt.tests_decide else verifier), **verify_time),

@@ -1,26 +1,79 @@
-"""`gguf`: one file for llama.cpp and what is built on it, written here for Llama and Qwen shapes."""
+"""The base model with the adapter added in: `merged_safetensors`, a model that any loader of transformers models takes,
+and `gguf`, one file for llama.cpp and what is built on it, written here for Llama and Qwen shapes.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 
 from ...config.base import Strict
 from ...errors import DataError, MissingExtraError
+from ...files import write_json
 from ...record.values import number, part
-from ..base_model import find_base, read_chat_template, read_config, weight_files
 from ..deployer import Built
-from ..gguf_vocabulary import Vocabulary
 from ..source import ADAPTER, Source, read_adapter_config
-from ..tensors import Adapter, Floats, Merged, round_half
-from .merged_safetensors import MergedSafetensors
+from ..weights import (
+    CONFIG,
+    Adapter,
+    Floats,
+    Merged,
+    copy_tokenizer,
+    find_base,
+    read_chat_template,
+    read_config,
+    round_half,
+    weight_files,
+    write_safetensors,
+)
+
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+class MergedSafetensors:
+    """The base model with the adapter added in, as one model of transformers."""
+
+    name: ClassVar[str] = "merged_safetensors"
+    library: ClassVar[str] = "transformers"
+
+    class Config(Strict):
+        """Params of `merged_safetensors`."""
+
+        base: str | None = None
+        """Folder of the base model, where its name alone does not lead there."""
+        dtype: Literal["as_base", "float32", "float16", "bfloat16"] = "as_base"
+        """Precision of the merged weights."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    def build(self, source: Source, folder: Path) -> Built:
+        source.require_adapter(self.name)
+        base = find_base(source.base_model, self.cfg.base)
+        config = read_config(base)
+        adapter = Adapter.read(source.weights / ADAPTER, read_adapter_config(source))
+        merged = Merged.of(weight_files(base), adapter)
+        shapes = merged.names()
+        dtypes = {name: _DTYPES.get(self.cfg.dtype) or merged.dtype(name) for name in shapes}
+        write_safetensors(folder / "model.safetensors", shapes, dtypes, merged.read)
+        if merged.unties_head:
+            config["tie_word_embeddings"] = False
+        if self.cfg.dtype != "as_base":
+            config.pop("torch_dtype", None)
+            config["dtype"] = self.cfg.dtype
+        write_json(folder / CONFIG, config)
+        copy_tokenizer(base, folder)
+        return Built(facts={"dtype": self.cfg.dtype, "changed": len(adapter.changes), "tensors": len(shapes)})
+
 
 _ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
 _SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "rms_norm_eps", "vocab_size")
@@ -194,3 +247,75 @@ class _Writer:
                 smooth = (old / wave - low) / (high - low)
                 factors.append(1 / ((1 - smooth) / factor + smooth))
         return np.array(factors, dtype=np.float32)
+
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+"""GGUF's types of tokens."""
+_SPLITTERS: Final = (
+    # How llama.cpp calls the ways in which text is cut before the merges; told by what stands in the tokenizer.
+    (r"\p{N}{1,3}", "llama-bpe"),
+    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|", "qwen2"),
+    ('"individual_digits": true', "smollm"),
+)
+_NO_MERGE: Final = "\u0120 \u0120"
+"""llama.cpp refuses a list without any. In a vocabulary of bytes this one makes no token, so it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a GGUF file says about its tokenizer."""
+
+    tokens: list[str]
+    types: list[int]
+    merges: list[str]
+    splitter: str
+
+    @classmethod
+    def read(cls, base: Path, size: int) -> Vocabulary:
+        """From `tokenizer.json`; other kinds of tokenizers are refused."""
+        path = base / "tokenizer.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            model = content["model"]
+            if model["type"] != "BPE" or "ByteLevel" not in json.dumps(content.get("decoder")):
+                raise DataError(
+                    f"{path}: this tokenizer is {model['type']} without bytes as letters, which is not written here. "
+                    "Name llama.cpp's convert_hf_to_gguf.py with --param converter=FILE."
+                )
+            tokens = {int(id): text for text, id in cast(dict[str, int], model["vocab"]).items()}
+            merges = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} cannot be read ({type(error).__name__}: {error}). Use another base.") from None
+        types = dict.fromkeys(tokens, NORMAL)
+        for added in content.get("added_tokens") or ():
+            tokens[added["id"]] = added["content"]
+            types[added["id"]] = CONTROL if added.get("special") else USER_DEFINED
+        if max(tokens) >= size:
+            raise DataError(f"{path} has the token {max(tokens)}, and the model only {size}. Use another base.")
+        ids = range(size)  # a model may have more rows than its tokenizer has tokens
+        return cls(
+            [tokens.get(id, f"[PAD{id}]") for id in ids],
+            [types.get(id, UNUSED) for id in ids],
+            merges or [_NO_MERGE],
+            _splitter(content),
+        )
+
+
+def _splitter(content: dict[str, Any]) -> str:
+    cut = content.get("pre_tokenizer")
+    text = json.dumps(cut)
+    patterns = text + "".join(_patterns(cut))
+    return next((name for mark, name in _SPLITTERS if mark in patterns), "gpt-2")
+
+
+def _patterns(value: Any) -> list[str]:
+    """Every regular expression in a description, as it is without JSON's escapes."""
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        own = [fields["Regex"]] if isinstance(fields.get("Regex"), str) else []
+        return [*own, *(one for inner in fields.values() for one in _patterns(inner))]
+    if isinstance(value, list):
+        return [one for inner in cast(list[Any], value) for one in _patterns(inner)]
+    return []
