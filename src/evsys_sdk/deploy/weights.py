@@ -74,6 +74,7 @@ def read_config(base: Path) -> dict[str, Any]:
 def weight_files(base: Path) -> list[Path]:
     """The safetensors files of a base model, in order."""
     if (base / _INDEX).is_file():
+        # The index names a file for every tensor; each file is wanted once, in the order of its first mention.
         shards: dict[str, str] = json.loads((base / _INDEX).read_text(encoding="utf-8"))["weight_map"]
         found = [base / name for name in dict.fromkeys(shards.values())]
     else:
@@ -113,7 +114,7 @@ def read_chat_template(base: Path) -> str:
 type Floats = NDArray[np.float32]
 
 _DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_LONGEST_HEADER: Final = 100_000_000
+_LONGEST_HEADER: Final = 100_000_000  # as in the format's own reader: a damaged length must not become a huge read
 _PREFIX = "base_model.model."
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -132,7 +133,9 @@ class Stored:
     def read(self) -> Floats:
         """The tensor as float32."""
         with self.file.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # Slicing a map copies, so that only this tensor is read, and nothing points into the map once it is closed.
             raw = np.frombuffer(content[self.start : self.end], dtype=_DTYPES[self.dtype])
+        # A brain float is the upper half of a float32: moved up by 16 bits it is exactly the same number.
         if self.dtype == "BF16":
             return (raw.astype(np.uint32) << 16).view(np.float32).reshape(self.shape)
         return raw.astype(np.float32).reshape(self.shape)
@@ -184,6 +187,7 @@ class Adapter:
                 if b is None:
                     raise DataError(f"{weights}: {layer} has no lora_B. Use another checkpoint.")
                 changes[f"{layer.removeprefix(_PREFIX)}.weight"] = (a, b)
+        # What is more than pairs (trained embeddings, magnitudes of DoRA) would be lost by merging without a word.
         if not changes or 2 * len(changes) != len(there):
             raise DataError(f"{weights} holds other tensors than lora_A and lora_B. Ship a plain LoRA adapter.")
         try:
@@ -197,6 +201,7 @@ class Adapter:
         if name not in self.changes:
             return weight
         a, b = (one.read() for one in self.changes[name])
+        # B is (out, rank) and A is (rank, in), as PEFT keeps them.
         change = np.float32(self.scale) * (b @ a)
         change = change.T if self.transposed else change
         if change.shape != weight.shape:
@@ -218,6 +223,7 @@ class Merged:
     def of(cls, files: Iterable[Path], adapter: Adapter) -> Merged:
         """Checks that every change has its weight before anything is written."""
         base = {name: tensor for file in files for name, tensor in list_tensors(file).items()}
+        # A base with tied weights has no output layer: a change of that is added to a copy of the embedding.
         missing = [name for name in adapter.changes if name not in base and not (name == _HEAD and _EMBEDDING in base)]
         if missing:
             raise DataError(
@@ -254,6 +260,7 @@ def write_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], dtypes: di
         start, end = end, end + int(np.prod(shape)) * (4 if dtypes[name] == "F32" else 2)
         header[name] = {"dtype": dtypes[name], "shape": list(shape), "data_offsets": [start, end]}
     head = json.dumps(header).encode()
+    # Padded with blanks, which JSON allows: tensors begin at a multiple of eight, where readers can map them.
     head += b" " * (-len(head) % 8)
     with atomic_write(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
@@ -268,6 +275,8 @@ def encode(tensor: Floats, dtype: str) -> bytes:
         return round_half(plain).tobytes()
     if dtype == "BF16":
         bits = plain.view(np.uint32)
+        # Nearest, ties to even: this carries into the upper half exactly when it should. A NaN is set apart, because
+        # the carry could make an infinity of it.
         rounded = bits + 0x7FFF + ((bits >> 16) & 1)
         return np.where(np.isnan(plain), 0x7FC0, rounded >> 16).astype("<u2").tobytes()
     return plain.tobytes()
@@ -275,6 +284,6 @@ def encode(tensor: Floats, dtype: str) -> bytes:
 
 def round_half(tensor: Floats) -> NDArray[np.float16]:
     """Rounded to half precision; what that cannot hold is an error, not infinity."""
-    if tensor.size and float(np.abs(tensor).max()) > 65504:
+    if tensor.size and float(np.abs(tensor).max()) > 65504:  # the largest number that half precision has
         raise DataError("a weight is larger than half precision can hold. Ship it with --param dtype=float32.")
     return tensor.astype("<f2")

@@ -28,6 +28,7 @@ __all__ = ["Rendered", "Renderer", "Supervise", "Tokenizer", "decode", "get_rend
 _log = get_logger(__name__)
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that rendering needs; `eos_token_id` is used where there is one."""
 

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..config.building import build_extension
@@ -48,7 +47,7 @@ class Reason:
     value: float = 0.0
 
 
-_Z = 1.96
+_Z = 1.96  # of the interval of 95 %
 _DAY_S = 86_400.0
 _MET_AGAIN = 0.1
 """Others must have failed at this share of a kind of question for a good answer to it to be worth learning."""
@@ -81,6 +80,7 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     taken, trained = find_taken(rounds), find_trained(rounds, refused)
     traces = list(TraceStore(system.traces.store).read())
     fresh = [one for one in traces if one["id"] not in taken]
+    # Counting is cheap; everything below reads questions, and most looks end here.
     volume = _judge_volume(len(fresh), rules.min_new)
     if volume.votes is False:
         return LearnDecision(False, [volume], len(fresh))
@@ -101,6 +101,7 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
         _judge_drift(new, known, rules.drift),
     ]
     if any(one.votes for one in why):
+        # Where rewards fell, an answer is good when it earns what used to be earned, but for the fall that is allowed.
         bar = max(0.5, _mean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
         why.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
     why.append(contradiction)
@@ -154,6 +155,7 @@ def _judge_drift(new: Sequence[Asked], known: Sequence[Asked], most: float) -> R
         return Reason("drift", None, "There are too few rewards to tell whether they fell.")
     drop = _mean(before) - _mean(after)
     error = math.sqrt(_variance(before) / len(before) + _variance(after) / len(after))
+    # Welch's degrees of freedom are never fewer than those of the smaller group: that number is the careful one.
     low = drop - t_quantile(0.975, min(len(before), len(after)) - 1) * error
     told = f"Rewards changed by {-drop:+.3f} since what was trained on (a fall of {most:.3f} is allowed)."
     return Reason("drift", True if low > most else None, told, drop)
@@ -172,6 +174,7 @@ def _judge_lessons(
         if one.answer and (least_reward is None if one.reward is None else one.reward >= max(bar, least_reward or 0)):
             others = failed.get(one.kind, Counter[str]())
             elsewise = others.total() - others[one.answer]
+            # One failure may be a slip, and in a kind that is asked often so may be two: a tenth of it has to fail.
             count += one.question in strange or elsewise >= max(2, _MET_AGAIN * asked[one.kind])
     told = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
     return Reason("lessons", False if count < fewest else None, told, float(count))
@@ -187,6 +190,7 @@ def _judge_contradiction(new: Sequence[Asked], known: Sequence[Asked], most: flo
     if not disputed:
         told = f"People agree about {len(standings)} kinds of questions that are settled."
         return set(), Reason("contradiction", None, told)
+    # The one with the largest share of other answers is shown, because a person has to look at it.
     worst = max(disputed, key=lambda one: one.others / (one.others + one.liked))
     share = worst.others / (worst.others + worst.liked)
     told = (
@@ -259,9 +263,10 @@ def ask_opinion(
         count=len(fresh),
         examples="\n".join(_show_example(one) for one in _choose_examples(fresh)),
     )
+    # The key covers model and question: with other traces or other reasons it is asked again.
     key = hashlib.blake2b(f"{spec.model_dump_json()}\0{question}".encode(), digest_size=16).hexdigest()
     file = workspace_dir() / "loop" / system.name / "opinions.jsonl"
-    answer = _find_opinion(file, key)
+    answer = next((str(one["answer"]) for one in read_records(file) if one.get("key") == key), None)
     if answer is None:
         client = as_chat_client(
             build_extension(
@@ -280,6 +285,7 @@ def ask_opinion(
 
 
 def _read_opinion(answer: str, who: str) -> Reason:
+    # Models like to put words around the object that they were asked for.
     found = re.search(r"\{.*\}", answer, re.DOTALL)
     said = parse_object(found[0].encode("utf-8", "replace")) if found else None
     if said is None or not isinstance(said.get("learn"), bool):
@@ -288,10 +294,6 @@ def _read_opinion(answer: str, who: str) -> Reason:
     return Reason(
         "opinion", None if said["learn"] else False, f"{who} {'agrees' if said['learn'] else 'objects'}: {words}"
     )
-
-
-def _find_opinion(file: Path, key: str) -> str | None:
-    return next((str(one["answer"]) for one in read_records(file) if one.get("key") == key), None)
 
 
 def _choose_examples(fresh: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,9 +6,7 @@ here is noted by the loop itself, so a loop that was killed anywhere finds out w
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -17,7 +15,9 @@ from ..config import ExperimentConfig, load_yaml, validate_yaml
 from ..config.yaml_text import read_yaml_file, write_yaml
 from ..deploy.deployers.openai_server import WEIGHTS
 from ..deploy.deployments import Deployment, Deployments
+from ..deploy.gate import first_failure
 from ..deploy.policy import Watch
+from ..deploy.rollout import estimate_mean
 from ..deploy.source import Source, find_source
 from ..errors import ConfigError, DataError, Problem
 from ..experiment.parents import latest_attempt
@@ -26,7 +26,7 @@ from ..files import write_text
 from ..record.events import Event, Kind
 from ..record.promotions import read_promotions
 from ..record.reader import ExperimentRecord
-from ..record.values import items, number, part, text
+from ..record.values import number, text
 from .system import SystemConfig
 from .traces.store import TraceStore
 
@@ -76,7 +76,7 @@ def _read_template(path: str) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(cast(dict[str, Any], found).get("run"), dict):
         hint = "Give it one `run`; data, starting weights and the held-out tasks are filled in."
         raise ConfigError(Problem("the template of an experiment must have `run`", file=path, hint=hint))
-    return copy.deepcopy(cast(dict[str, Any], found))
+    return cast(dict[str, Any], found)
 
 
 type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "rollout", "settled"]
@@ -118,6 +118,7 @@ class RoundState:
 def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundState:
     """How far a round has come; `given_up` is why it ended without a decision, where it did."""
     number, path = int(made["number"]), folder / f"round-{made['number']}.yaml"
+    # From the first stage to the last: whatever is not there yet is what is to be done next.
     if not path.is_file():
         return RoundState(number, made, "scaffold")
     config = load_yaml(path)  # it was checked when it was written
@@ -135,6 +136,7 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
     decisions = find_decisions(source.sha256)
     if not decisions:
         return RoundState(number, made, "gate", config=config, source=source, usd=usd)
+    # The gate may have been asked more than once, by a person say: its last word counts.
     decision = decisions[-1]
     if decision.get("verdict") != "pass":
         reason = first_failure(decision)
@@ -180,10 +182,12 @@ def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
     if len(rewards) < policy.min_scores:
         told = f"{deployment.id} has {len(rewards)} live scores, {policy.min_scores} are needed."
         return LiveState("waiting", told, len(rewards), None, expected)
-    mean, high = _upper_end(rewards)
+    mean, variance = estimate_mean(rewards)
+    high = mean + t_quantile(1 - _ERROR, len(rewards) - 1) * math.sqrt(variance)
     said = (
         f"{deployment.id} scores {mean:.3f} (at most {high:.3f}) live on {len(rewards)}, and {expected:.3f} when judged"
     )
+    # Only where even the upper end is too low: a few bad scores must not take anything back.
     if high < expected - policy.drop:
         return LiveState("fell", f"{said}: more than {policy.drop:g} below.", len(rewards), mean, expected)
     return LiveState("ok", f"{said}.", len(rewards), mean, expected)
@@ -206,17 +210,3 @@ def find_decisions(weights_sha256: str) -> list[Event]:
     """Decisions about some weights, oldest first."""
     gated = (event for event in read_promotions() if event.kind == Kind.GATED)
     return [event for event in gated if text(event.part("candidate").get("weights_sha256")) == weights_sha256]
-
-
-def first_failure(event: Event) -> str:
-    """Why the gate refused."""
-    checks = [part({"one": one}, "one") for one in items(event.get("checks"))]
-    return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
-
-
-def _upper_end(rewards: Sequence[float]) -> tuple[float, float]:
-    n = len(rewards)
-    mean = sum(rewards) / n
-    spread = sum((reward - mean) ** 2 for reward in rewards) / (n - 1)
-    error = math.sqrt(max(spread, 1 / (n + 1)) / n)  # all alike does not mean that the next one is
-    return mean, mean + t_quantile(1 - _ERROR, n - 1) * error

@@ -274,7 +274,7 @@ def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipe
         return pipeline.submit(what, work, lambda found: found, lane="connect").result()
     except BaseException:  # also Ctrl-C, after which nobody wants to wait
         pipeline.close(wait_s=0.0)
-        session.close("errored", timeout_s=session.farewell_s)
+        session.close("errored", timeout_s=session.teardown_grace_s)
         raise
 
 

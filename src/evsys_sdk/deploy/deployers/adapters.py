@@ -38,6 +38,7 @@ class PeftDir:
         config = read_adapter_config(source)
         base = find_base(source.base_model, self.cfg.base)
         shutil.copyfile(source.weights / ADAPTER, folder / ADAPTER)
+        # The config that PEFT wrote may name the base by a folder of the machine that trained.
         write_json(folder / ADAPTER_CONFIG, {**config, "base_model_name_or_path": source.base_model})
         copied = copy_tokenizer(base, folder)
         return Built(facts={"tokenizer": copied, "chat_template": bool(read_chat_template(base))})
@@ -76,6 +77,7 @@ class VLLM:
         }
         lines = [f"{key}: {str(value).lower()}" for key, value in settings.items() if value is not None]
         write_text(folder / "vllm.yaml", "\n".join([*lines, ""]))
+        # The script finds its own folder when it is run, so that a deployment can be copied to the machine that serves.
         name = shlex.quote(self.cfg.served_name)
         command = f'vllm serve {shlex.quote(base)} --config "$here/vllm.yaml" --lora-modules {name}="$here"'
         script = f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\nexec {command}\n'

@@ -130,6 +130,7 @@ class _Writer:
     def __init__(self, gguf: Any, path: Path, arch: Any, config: dict[str, Any], outtype: str) -> None:
         self.gguf, self.config, self.outtype = gguf, config, outtype
         self.arch_name: str = gguf.MODEL_ARCH_NAMES[arch]
+        # Without a file in between, the writer holds every tensor in memory until the last one is there.
         self.out = gguf.GGUFWriter(path, self.arch_name, use_temp_file=True)
         self.heads, layers = int(config["num_attention_heads"]), int(config["num_hidden_layers"])
         self.heads_kv = int(config.get("num_key_value_heads") or self.heads)
@@ -172,13 +173,14 @@ class _Writer:
         out.add_rope_dimension_count(self.head_dim)
         out.add_rope_freq_base(self._rope("rope_theta", 10_000.0))
         out.add_vocab_size(int(config["vocab_size"]))
-        out.add_tokenizer_model("gpt2")
+        out.add_tokenizer_model("gpt2")  # what GGUF calls every BPE over bytes
         out.add_tokenizer_pre(vocabulary.splitter)
         out.add_token_list(vocabulary.tokens)
         out.add_token_types(vocabulary.types)
         out.add_token_merges(vocabulary.merges)
         for mark in ("bos", "eos", "pad"):
             token = config.get(f"{mark}_token_id")
+            # A model may end in several ways; GGUF has room for one.
             token = token[0] if isinstance(token, list) else token  # pyright: ignore[reportUnknownVariableType]
             if isinstance(token, int):
                 getattr(out, f"add_{mark}_token_id")(token)
@@ -202,8 +204,10 @@ class _Writer:
 
     def _add(self, name: str, tensor: Floats) -> None:
         kinds = self.gguf.GGMLQuantizationType
+        # Norms and biases are few and decide much: they stay float32, as llama.cpp's own converter has it.
         if tensor.ndim == 1:
             self.out.add_tensor(name, tensor)
+        # Blocks of 32 weights share a scale; a row that is no multiple of that stays in half precision.
         elif self.outtype == "q8_0" and tensor.shape[-1] % 32 == 0:
             packed = self.gguf.quants.quantize(tensor, kinds.Q8_0)
             self.out.add_tensor(name, packed, raw_dtype=kinds.Q8_0)
@@ -219,6 +223,7 @@ class _Writer:
         return np.ascontiguousarray(tensor.reshape(shape).swapaxes(1, 2).reshape(tensor.shape))
 
     def _rope(self, name: str, default: float) -> float:
+        # Newer versions of transformers keep these in a block of their own, older ones beside everything else.
         for place in (part(self.config, "rope_parameters"), self.config):
             if (value := number(place.get(name))) is not None:
                 return value
@@ -232,19 +237,20 @@ class _Writer:
             return None
         if kind != "llama3":
             raise DataError(f"rope_type {kind!r} is not written as GGUF here. Use --param converter.")
-        factor, low, high, old = (
+        factor, low, high, old_length = (
             float(scaling[key])
             for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         )
         factors: list[float] = []
-        for at in range(0, self.head_dim, 2):
-            wave = 2 * math.pi * self._rope("rope_theta", 10_000.0) ** (at / self.head_dim)
-            if wave < old / high:
+        for dimension in range(0, self.head_dim, 2):
+            wavelength = 2 * math.pi * self._rope("rope_theta", 10_000.0) ** (dimension / self.head_dim)
+            # Short waves tell neighbours apart and stay; long ones are stretched; in between one fades into the other.
+            if wavelength < old_length / high:
                 factors.append(1.0)
-            elif wave > old / low:
+            elif wavelength > old_length / low:
                 factors.append(factor)
             else:
-                smooth = (old / wave - low) / (high - low)
+                smooth = (old_length / wavelength - low) / (high - low)
                 factors.append(1 / ((1 - smooth) / factor + smooth))
         return np.array(factors, dtype=np.float32)
 

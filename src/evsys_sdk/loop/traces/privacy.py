@@ -26,6 +26,7 @@ _HINT = re.compile(r"@|\d[\d ().+-]{5,}\d|\b[A-Z]{2}\d{2} ?[A-Z0-9]{4}|:[0-9A-Fa
 
 
 def _luhn(digits: str) -> bool:
+    # Every second digit from the right counts twice, and of a product of two digits the sum of them (less nine).
     doubled = [int(digit) * (1 + at % 2) for at, digit in enumerate(reversed(digits))]
     return sum(value - 9 * (value > 9) for value in doubled) % 10 == 0
 
@@ -39,6 +40,7 @@ def _is_iban(text: str) -> bool:
     plain = text.replace(" ", "").upper()
     if not 15 <= len(plain) <= 34:
         return False
+    # ISO 13616: country and check digits go to the end, letters count from 10, and the remainder by 97 is 1.
     turned = plain[4:] + plain[:4]
     return int("".join(str(int(letter, 36)) for letter in turned)) % 97 == 1
 
@@ -53,6 +55,8 @@ def _is_address(text: str) -> bool:
     return True
 
 
+# In this order: each works on what the one before has left, and a short pattern must not cut a piece out of a long
+# number.
 _PATTERNS: tuple[tuple[str, re.Pattern[str], Callable[[str], bool] | None], ...] = (
     ("EMAIL", re.compile(r"[A-Za-z0-9._%+'-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}"), None),
     ("IBAN", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _is_iban),
@@ -100,6 +104,7 @@ class Pseudonyms:
         if is_real is not None and not is_real(value):
             return value
         self.counts[kind] = self.counts.get(kind, 0) + 1
+        # The same number written with other blanks is still the same person's.
         plain = re.sub(r"[\s().-]", "", value).lower() if kind != "EMAIL" else value.lower()
         return f"[{kind}_{hashlib.blake2b(plain.encode(), key=self._salt, digest_size=3).hexdigest()}]"
 
@@ -124,6 +129,7 @@ def find_suspicious(lines: Sequence[bytes]) -> list[int]:
     found: list[int] = []
     if holds_environment_secret(whole.decode("utf-8", "replace")):
         found = [at for at, line in enumerate(lines) if holds_environment_secret(line.decode("utf-8", "replace"))]
+    # On bytes, lower() changes ASCII alone: letters elsewhere whose lower case is one of ASCII are needles themselves.
     places = _secret_needles().find(np.frombuffer(whole.lower(), np.uint8))
     return sorted({*found, *_lines_at(places, lines)})
 
@@ -131,6 +137,8 @@ def find_suspicious(lines: Sequence[bytes]) -> list[int]:
 def find_perhaps_personal(lines: Sequence[bytes]) -> list[int]:
     """Indexes of lines that may hold something personal."""
     whole = np.frombuffer(b"\n".join(lines), np.uint8)
+    # What `_HINT` asks for, as conditions on single bytes: a digit with six more signs of numbers behind it, the
+    # beginning of an IBAN, two colons close to each other, and the sign of addresses.
     digit, upper, counts = (table[whole] for table in _classes())
     started = _all_of(counts, 7) & digit[: max(0, len(whole) - 6)]
     coded = _one_after_another(upper, upper, digit, digit)
@@ -152,6 +160,7 @@ def _all_of(flags: Flags, width: int) -> Flags:
     """Where so many neighbours in a row are set, at the first of them."""
     have = 1
     while have < width:
+        # Doubles the width that is known with each step: seven in a row take three passes and not six.
         step = min(have, width - have)
         flags, have = flags[: max(0, len(flags) - step)] & flags[step:], have + step
     return flags
@@ -209,11 +218,12 @@ class _Needles:
         for pair, needles in self.by_pair.items():
             low, high = np.searchsorted(pairs, [pair, pair + 1])
             for needle in needles if high > low else ():
-                here = places[low:high]
-                here = here[here + len(needle) <= len(data)]
+                begins = places[low:high]
+                begins = begins[begins + len(needle) <= len(data)]
+                # Places get fewer with every byte that is compared; most are gone after one.
                 for shift, byte in enumerate(needle[2:], 2):
-                    here = here[data[here + shift] == byte]
-                found.append(here)
+                    begins = begins[data[begins + shift] == byte]
+                found.append(begins)
         return found
 
 

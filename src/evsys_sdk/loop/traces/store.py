@@ -84,6 +84,7 @@ class TraceStore:
         path = self.folder / "salt"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
+            # For its owner alone: who has the salt can try out whom a mark stands for.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(16))
@@ -140,6 +141,7 @@ def import_traces(
             writer.add(batch)
     report, counts = writer.report(name), writer.counts
     seen = counts.records + counts.bad
+    # Said at the end, with what could be read kept: importing the corrected files adds only what is missing.
     if counts.bad > most_bad * seen:
         reason, where = next(iter(counts.reasons.items()))
         raise DataError(
@@ -182,6 +184,7 @@ class LiveStore:
 
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
         """Add the traces of some records; they are in the file when this returns."""
+        # Made before the lock is taken: others wait for the writing alone.
         batches = convert_records(records, format, self._conversion)
         with (
             self._lock,

@@ -55,6 +55,7 @@ class UnsafeHostEnvironment:
         self.cfg = UnsafeHostConfig(**params)
         self._folder: Path | None = None
         self._stopped = False
+        # Inherited by everything that commands start: what has left its process group is found by it at the end.
         self._mark = secrets.token_hex(16)
         self._running: set[HostCommand] = set()
 
@@ -206,6 +207,7 @@ class HostCommand:
             raise
         finally:
             for stream in streams:
+                # The command has copies of its own; ours would keep the pipe from ever ending.
                 os.close(stream.write_end)
         return cls(process, streams)
 

@@ -71,6 +71,7 @@ class HarborEngine:
         from .trial import open_queue
 
         self._root = Path(tempfile.mkdtemp(prefix="evsys-harbor-", dir=_fast_folder()))
+        # Also for an engine that nobody closes: these files are in memory.
         weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._queue = open_queue(self.limits.concurrency)
         self._names = asyncio.LifoQueue()
@@ -203,7 +204,7 @@ def require_harbor() -> None:
         found = version("harbor")
     except PackageNotFoundError:
         raise MissingExtraError("engine 'harbor'", "harbor") from None
-    if _numbers(found) < OLDEST:
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
         raise TrainingError(
             f"harbor {found} is installed, and before 0.25 an agent could write its own reward file and be believed. "
             "Install harbor>=0.25,<0.26."
@@ -213,7 +214,3 @@ def require_harbor() -> None:
     harbor_logger = logging.getLogger("harbor")
     if not harbor_logger.handlers:
         harbor_logger.addHandler(logging.NullHandler())  # what goes wrong in a trial is told by its rollout
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
