@@ -10,8 +10,7 @@ import click
 from ..output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
-    from ...backends.probes.cache import Server
-    from ...backends.probes.facts import Facts
+    from ...backends.probes.facts import Facts, Server
 
 
 @click.command()
@@ -47,7 +46,7 @@ def doctor(
     """
     if sandbox:
         return _check_sandbox(as_json)
-    from ...backends.probes.cache import Server, read_answer
+    from ...backends.probes.facts import Server, read_answer
 
     built = _build_backend(backend, base_url, params)
     server = Server(backend, _address(built), model or _only_model(built))
@@ -141,7 +140,7 @@ def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
     from pathlib import Path
 
     from ...backends.client import ModelSpec
-    from ...backends.probes.cache import write_answer
+    from ...backends.probes.facts import write_answer
     from ...backends.probes.probe import probe
 
     asked = backend.for_probing(server.model) if hasattr(backend, "for_probing") else backend

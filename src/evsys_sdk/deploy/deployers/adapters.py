@@ -1,18 +1,47 @@
-"""`vllm`: the adapter with the settings and the command by which vLLM serves it."""
+"""The adapter by itself, with tokenizer and chat template beside it: `peft_dir` as PEFT, vLLM and others load it, and
+`vllm` with the settings and the command by which vLLM serves it.
+"""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from ...config.base import Strict
-from ...files import write_text
+from ...files import write_json, write_text
 from ..deployer import Built
-from ..source import Source, read_adapter_config
-from .peft_dir import PeftDir
+from ..source import ADAPTER, ADAPTER_CONFIG, Source, read_adapter_config
+from ..weights import copy_tokenizer, find_base, read_chat_template
+
+
+class PeftDir:
+    """The adapter in PEFT's layout, with tokenizer and chat template."""
+
+    name: ClassVar[str] = "peft_dir"
+    library: ClassVar[str] = "peft"
+
+    class Config(Strict):
+        """Params of `peft_dir`."""
+
+        base: str | None = None
+        """Folder of the base model, where its name alone does not lead there."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    def build(self, source: Source, folder: Path) -> Built:
+        source.require_adapter(self.name)
+        config = read_adapter_config(source)
+        base = find_base(source.base_model, self.cfg.base)
+        shutil.copyfile(source.weights / ADAPTER, folder / ADAPTER)
+        # The config that PEFT wrote may name the base by a folder of the machine that trained.
+        write_json(folder / ADAPTER_CONFIG, {**config, "base_model_name_or_path": source.base_model})
+        copied = copy_tokenizer(base, folder)
+        return Built(facts={"tokenizer": copied, "chat_template": bool(read_chat_template(base))})
 
 
 class VLLM:
@@ -48,6 +77,7 @@ class VLLM:
         }
         lines = [f"{key}: {str(value).lower()}" for key, value in settings.items() if value is not None]
         write_text(folder / "vllm.yaml", "\n".join([*lines, ""]))
+        # The script finds its own folder when it is run, so that a deployment can be copied to the machine that serves.
         name = shlex.quote(self.cfg.served_name)
         command = f'vllm serve {shlex.quote(base)} --config "$here/vllm.yaml" --lora-modules {name}="$here"'
         script = f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\nexec {command}\n'
