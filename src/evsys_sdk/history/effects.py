@@ -31,7 +31,7 @@ type Settings = dict[str, str]
 """Dotted path into a run -> its value, as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Contrast:
     """One setting changed, everything else the same, in one experiment."""
 

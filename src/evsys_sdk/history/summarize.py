@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -139,6 +140,8 @@ def best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:
     sign = 1 if outcome.mode == "min" else -1
     ranked = [(sign * score[0], arm) for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
     for _, arm in sorted(ranked, key=lambda pair: pair[0]):
+        if not os.path.isdir(arm.folder):  # a record that was copied without its arms
+            continue
         artifacts = part(arm.result or {}, "artifacts")
         found = text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint"))
         if found := found or (text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""):
