@@ -152,10 +152,11 @@ def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(value, dict):
-        for key, inner in cast(Object, value).items():
-            _flatten(inner, f"{path}.{key}" if path else key, found)
-    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast(list[Any], value)):
-        for index, inner in enumerate(cast(list[Any], value)):
+        opening = f"{path}." if path else ""
+        for key, inner in cast("Object", value).items():
+            _flatten(inner, f"{opening}{key}", found)
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast("list[Any]", value)):
+        for index, inner in enumerate(cast("list[Any]", value)):
             _flatten(inner, f"{path}[{index}]", found)
     elif value is not None and value != "" and value != []:
         found[path] = value

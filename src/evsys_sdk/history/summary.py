@@ -24,7 +24,7 @@ SPLITS = ("val", "eval", "test", "train_fit")
 """How names of scores begin; the earlier ones decide before the later ones."""
 _OPENINGS = tuple(f"{split}/" for split in SPLITS)
 _COUNTS = ("/stderr", "/tasks", "/failed_samples", "/unscored_tasks")
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
 
 
 @dataclass(frozen=True, slots=True)

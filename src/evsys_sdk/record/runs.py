@@ -32,7 +32,9 @@ type Points = list[tuple[float, float]]
 class RunRecord:
     """One run with one seed. What is not in the journal is read from its folder when it is asked for, once."""
 
-    folder: Path
+    experiment: Path
+    """The folder that its own is in."""
+    name: str
     run: str
     seed: int | None = None
     status: str = PENDING
@@ -46,9 +48,9 @@ class RunRecord:
     findings: tuple[str, ...] = ()
     """What was noticed about it while it went on, in sentences."""
 
-    @property
-    def name(self) -> str:
-        return self.folder.name
+    @cached_property
+    def folder(self) -> Path:
+        return self.experiment / self.name
 
     @property
     def files(self) -> RunFiles:
@@ -199,7 +201,7 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
         elif name := event.text("arm"):
             _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
     runs |= {name: run for name, run in found.items() if name not in runs}
-    records = {name: RunRecord(folder / name, **run) for name, run in runs.items()}
+    records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
     return [run if name in told and not from_files else _read_folder(run) for name, run in records.items()]
 
 
@@ -224,7 +226,7 @@ def add_spend(*bills: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _begin(run: str, seed: int | None = None) -> Object:
-    """The fields of an arm of which nothing was told yet; events fill them in, and a `RunRecord` is made of the last."""
+    """The fields of an arm of which nothing was told yet; events fill them in, and a `RunRecord` is made of them."""
     return {"run": run, "seed": seed, "status": PENDING, "metrics": {}, "spend": {}, "findings": ()}
 
 
@@ -266,15 +268,15 @@ def _apply(run: Object, event: Event) -> None:
     match event.kind:
         case Kind.ARM_STARTED:
             run |= {"status": STARTED, "error": "", "unscored": ""}
+        case Kind.ARM_ENDED:
+            # The bill of an arm is about all of its attempts, so the last one is the whole.
+            run |= _read_result(event.payload, run, spend=plain_spend(event.part("spend")) or run["spend"])
         case Kind.ARM_RECALLED:
             run["status"] = event.text("status") or "completed"
         case Kind.DIAGNOSED:
             run["findings"] = (*run["findings"], event.text("text"))
         case Kind.ARM_RETRIED:
             run |= {"status": PENDING, "error": event.text("reason")}
-        case Kind.ARM_ENDED:
-            # The bill of an arm is about all of its attempts, so the last one is the whole.
-            run |= _read_result(event.payload, run, spend=plain_spend(event.part("spend")) or run["spend"])
         case _:
             pass
 
