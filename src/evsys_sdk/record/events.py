@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from .jsonl_file import JsonlFile, complete_lines, parse_lines, parse_object, read_records, read_whole
+from .jsonl_file import JsonlFile, complete_lines, parse_object, parse_text, read_records, read_whole
 from .layout import ExperimentFiles
 from .values import Object, number, part, text
 
@@ -70,7 +70,7 @@ class Kind(StrEnum):
     ROLLED_BACK = "rolled_back"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # there are thousands; see `RunRecord`
 class Event:
     """One thing that happened."""
 
@@ -153,22 +153,21 @@ def read_events(experiment_dir: Path) -> Iterator[Event]:
 
 _WORTH_KEEPING = 1 << 16
 _MOST_KEPT = 4
-_kept: dict[Path, tuple[bytes, list[Event]]] = {}
+_kept: dict[str, tuple[bytes, list[Event]]] = {}
 """What was read of long journals, and the events in it, the latest last."""
 _keeping = threading.Lock()
 
 
 def load_events(experiment_dir: Path) -> list[Event]:
     """All of them at once. A run reads its own journal several times: of a long one, only what is new is parsed."""
-    path = ExperimentFiles(experiment_dir).journal
+    path = ExperimentFiles.journal.below(experiment_dir)
     content = read_whole(path) or b""
     content = content[: content.rfind(b"\n") + 1]  # half a line is being written, and will be read the next time
     # Taken out rather than looked up: two threads that read at once may parse twice, but never share a list.
     known, events = _kept.pop(path, (b"", list[Event]()))
     if not content.startswith(known):  # somebody changed it: what was read before is not what is there
         known, events = b"", []
-    new = enumerate(content[len(known) :].split(b"\n")[:-1], known.count(b"\n") + 1)
-    events = [*events, *map(Event.of, parse_lines(new, path))]
+    events = [*events, *map(Event.of, parse_text(content[len(known) :], path, known.count(b"\n") + 1))]
     if len(content) >= _WORTH_KEEPING:
         with _keeping:
             _kept[path] = (content, events)
