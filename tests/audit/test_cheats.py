@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -540,6 +541,53 @@ class BetterSFT(SFT):
     [check] = [one for one in report["checks"] if one["name"] == "contamination"]
     assert [line.split(" was trained on ")[0] for line in check["evidence"]] == ["long__seed42", "long__seed43"]
     assert all("20 tasks of 'test/tools'" in line for line in check["evidence"])
+
+
+def test_what_was_learned_before_a_kill_is_still_known_after_the_resume(tmp_path: Path) -> None:
+    """The test file goes through the client, the process dies, and the recipe is honest from then on."""
+    make_project(tmp_path)
+    hasty = """
+import json, os, signal
+from pathlib import Path
+from evsys_sdk import register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+
+@register_algorithm("hasty_sft")
+class HastySFT(SFT):
+    name = "hasty_sft"
+
+    async def setup(self):
+        if not Path("killed").exists():
+            tasks = [json.loads(line) for line in open("data/test.jsonl")]
+            self.rows = [
+                {"messages": [
+                    {"role": "user", "content": task["instruction"]},
+                    {"role": "assistant", "content": task["verifier"]["expected"]},
+                ]}
+                for task in tasks[:20]
+            ]
+        await super().setup()
+
+    async def build_batch(self, step_idx):
+        if step_idx == 10 and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().build_batch(step_idx)
+"""
+    (tmp_path / "hasty.py").write_text(hasty, encoding="utf-8")
+    write_config(tmp_path, more="launcher: { kind: local, params: { arms_in: threads } }")
+    config = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    baseline, candidate = config.split("- name: long")
+    changed = candidate.replace("kind: sft, params: {", "kind: hasty_sft, params: { save_every: 5,")
+    (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
+    assert evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "hasty.py").returncode == -signal.SIGKILL
+    assert "contamination" in flags(tmp_path)  # of what has not ended, too
+    done = evsys(tmp_path, "run", "config.yaml", "--quiet", "--resume", "--import", "hasty.py")
+    assert done.returncode == 0, done.stderr
+    events = read_lines(study(tmp_path) / "journal.jsonl")
+    trained_on = {one["arm"]: one["trained_on"] for one in events if one["kind"] == "arm_ended" and "trained_on" in one}
+    assert trained_on["long__seed42"]["test/tools"]["n"] == 20
+    assert flags(tmp_path) == {"contamination"}
 
 
 def test_a_callback_that_rewrites_scores_is_flagged(tmp_path: Path) -> None:

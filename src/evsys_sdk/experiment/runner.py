@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..inference.renderer import get_renderer
 from ..log import get_logger
 from ..protocols import Algorithm, DataStore, LogStore, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.checkpoints import CheckpointLog
+from ..record.events import load_events, note_trained_tasks, read_trained_tasks
 from ..record.folders import begin_run, note_identity, note_length
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
@@ -92,7 +94,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         benchmarks, services = add_benchmarks(config, run, algorithm, services, options)
         if benchmarks is not None:
             ending.callback(benchmarks.close)
-        trained = watch_for_tasks(services.client, benchmarks)
+        trained = watch_for_tasks(services, benchmarks, run_dir)
         extras: dict[str, Any] = {"train_rows": rows, "n_train_rows": len(rows), "backend_handles": handles}
         extras |= {"model_name": run.model.name, "tags": run.tags}
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
@@ -201,8 +203,9 @@ def add_benchmarks(
     )
 
 
-def watch_for_tasks(client: Any, benchmarks: RunBenchmarks | None) -> TrainedTasks | None:
-    """Notice every task of the benchmarks that the client is given to learn."""
+def watch_for_tasks(services: RunServices, benchmarks: RunBenchmarks | None, run_dir: Path) -> TrainedTasks | None:
+    """Notice every task of the benchmarks that the client is given to learn, now or before it was killed."""
+    client = services.client
     if benchmarks is None or not isinstance(client, MeteredClient):
         return None
     asked = {
@@ -211,7 +214,8 @@ def watch_for_tasks(client: Any, benchmarks: RunBenchmarks | None) -> TrainedTas
         }
         for one in benchmarks.planned
     }
-    trained = TrainedTasks(asked, client.tokenizer)
+    known = read_trained_tasks(load_events(run_dir.parent)).get(run_dir.name) if services.attempt > 1 else None
+    trained = TrainedTasks(asked, client.tokenizer, known=known, tell=partial(note_trained_tasks, run_dir))
     client.hear = trained.look
     return trained
 

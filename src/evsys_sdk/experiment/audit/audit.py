@@ -42,6 +42,7 @@ from .identity import COMPARED
 from .neighbours import find_changed_tasks, find_copies, find_left_out
 from .recheck import TOLERANCE, Rechecker, choose_answers, compare_conclusions
 from .report import AuditReport, Check, State, find_contradiction
+from .training import find_trained_tasks
 
 
 def audit_experiment(
@@ -309,12 +310,7 @@ class _Auditor:
     def check_contamination(self) -> Check:
         """Neither the training rows nor what the weights learned from held the tasks."""
         found = [str(one) for one in items(self.record.start.get("contamination"))]
-        for event in self.events:
-            for benchmark in event.part("trained_on") if event.kind == Kind.ARM_ENDED else ():
-                seen = part(event.payload, "trained_on", benchmark)
-                named = ", ".join(f"'{task}'" for task in items(seen.get("first"))[:3])
-                found.append(f"{event.text('arm')} was trained on {seen.get('n')} tasks of '{benchmark}': {named}")
-        return _judge("contamination", found, invalidates=False)
+        return _judge("contamination", [*found, *find_trained_tasks(self.events)], invalidates=False)
 
     def check_conclusion(self, audit: AuditReport) -> Check:
         """The conclusion on disk is the one that was drawn, and follows from the record."""
