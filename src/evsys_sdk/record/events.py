@@ -49,7 +49,7 @@ class Kind(StrEnum):
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
     DIAGNOSED = "diagnosed"
-    TRAINED_ON = "trained_on"
+    TRAINED_ON = "tasks_trained_on"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
