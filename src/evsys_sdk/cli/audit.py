@@ -68,6 +68,7 @@ def _find(experiment: str | None) -> list[Path]:
 
 def _journal(report: AuditReport) -> None:
     """Let history know what was found, once."""
+    from ..record.anchors import note_head
     from ..record.events import Journal, Kind
     from ..record.reader import ExperimentRecord
 
@@ -76,6 +77,7 @@ def _journal(report: AuditReport) -> None:
     if flags != (before[-1] if before else []):
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
+        note_head(report.path)
 
 
 def _forget_summaries(folders: list[Path]) -> None:

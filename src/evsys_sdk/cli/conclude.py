@@ -22,6 +22,8 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
     """Conclude from the record of EXPERIMENT: its folder, id, the beginning of its id, or its name."""
     from ..experiment.conclusion import conclude as draw
     from ..experiment.conclusion import write_conclusion
+    from ..experiment.experiment import journal_conclusion
+    from ..record.events import Journal
 
     path = _folder(experiment)
     conclusion = draw(path)
@@ -29,7 +31,9 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
     agrees = None if changed is None else not changed
     write = not check and agrees is not True
     if write:
-        write_conclusion(path)
+        written = write_conclusion(path)
+        with Journal.of(path) as journal:
+            journal_conclusion(journal, path, written)
     answer = {"path": str(path), "agrees": agrees, "changed": changed or [], "written": write}
     emit(answer | {"conclusion": conclusion.to_dict()}, as_json, lambda: _render(path, conclusion, changed, check))
     return 2 if check and agrees is not True else 0

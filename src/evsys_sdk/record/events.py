@@ -50,6 +50,7 @@ class Kind(StrEnum):
     SCORED = "scored"
     DIAGNOSED = "diagnosed"
     TRAINED_ON = "tasks_trained_on"
+    WEIGHTS_LOADED = "weights_loaded"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
@@ -152,6 +153,13 @@ def note_trained_tasks(run_dir: Path, tasks: Mapping[str, list[str]]) -> None:
     if ExperimentFiles(run_dir.parent).journal.exists():
         with Journal.of(run_dir.parent) as journal:
             journal.append(Kind.TRAINED_ON, arm=run_dir.name, tasks=tasks)
+
+
+def note_loaded_weights(run_dir: Path, ref: str) -> None:
+    """Write into the experiment's journal that an arm loads weights that are not its own."""
+    if ExperimentFiles(run_dir.parent).journal.exists():
+        with Journal.of(run_dir.parent) as journal:
+            journal.append(Kind.WEIGHTS_LOADED, arm=run_dir.name, ref=ref)
 
 
 def read_trained_tasks(events: Iterable[Event]) -> dict[str, dict[str, list[str]]]:

@@ -25,6 +25,8 @@ from ..benchmark_plan import PlannedBenchmark
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
 _PACKAGE = __name__.partition(".")[0]
+_PACE = ("concurrency", "timeout_s", "run_every", "models", "tags")
+"""What says when and how fast tasks are asked, and of whom else."""
 _MOST_HASHED = 64 << 20
 """Of a larger file, its size and its beginning identify it."""
 
@@ -45,6 +47,7 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
                     {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
                 ),
                 "harness": hash_value(one.settings.harness.description),
+                "settings": hash_value(one.entry.model_dump(mode="json", exclude_defaults=True, exclude={*_PACE})),
             }
             for one in planned
         },
@@ -133,9 +136,11 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+    """By benchmark; None where a version that did not know of it wrote the identity."""
     benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
-    return {name: one.get(what) for name, one in benchmarks.items()}
+    found = {name: one.get(what) for name, one in benchmarks.items()}
+    return None if None in found.values() else found
 
 
 COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -143,5 +148,6 @@ COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
     "agent": lambda identity: _of_benchmarks(identity, "harness"),
     "benchmark": lambda identity: _of_benchmarks(identity, "content"),
+    "way of scoring": lambda identity: _of_benchmarks(identity, "settings"),
 }
 """What compared arms must share, unless the claim is about it."""

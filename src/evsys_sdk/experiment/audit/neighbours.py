@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from ...paths import project_root
 from ...record.claims import share_questions
-from ...record.reader import ExperimentRecord
+from ...record.layout import DEFAULT_ROOT
+from ...record.reader import ExperimentRecord, experiment_id
+from ...record.roots import read_output_roots
 from ...record.values import items, number, subfolders, text
 
 _PART = 0.9
@@ -15,11 +19,19 @@ _PART = 0.9
 def find_copies(record: ExperimentRecord) -> list[str]:
     """Other experiments that have events of this one, which belong to it alone."""
     mine = {event.id for event in record.events if event.id}
-    return [
-        f"{other.folder.name} has the same events, so that one of the two is a copy"
-        for other in _neighbours(record)
-        if other.files.journal.is_file() and mine & {event.id for event in other.events}
-    ]
+    found = [other for other in _neighbours(record) if other.files.journal.is_file()]
+    found = [other.folder.name for other in found if mine & {event.id for event in other.events}]
+    found += [str(folder) for folder in _find_namesakes(record)]
+    return [f"{name} has the same events, so that one of the two is a copy" for name in found]
+
+
+def _find_namesakes(record: ExperimentRecord) -> Iterator[Path]:
+    """Folders with the same id in other places that the project writes to."""
+    here, mine = record.folder.resolve(), record.experiment_id
+    roots = {root.resolve() for root in (project_root() / DEFAULT_ROOT, *read_output_roots())} - {here.parent}
+    for folder in (root / name for root in sorted(roots) for name in subfolders(root)):
+        if mine is not None and folder.resolve() != here and experiment_id(folder) == mine:
+            yield folder
 
 
 def find_changed_tasks(record: ExperimentRecord) -> list[str]:
