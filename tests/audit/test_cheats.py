@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import signal
@@ -22,6 +21,7 @@ from .project import (
     flags,
     make_project,
     read_lines,
+    rehash,
     task,
     write_config,
     write_lines,
@@ -74,20 +74,6 @@ def fail_all(line: dict[str, Any]) -> None:
     for metric in line["metrics"].values():
         metric["value"] = 0.0
         metric["per_task"] = [0.0] * len(line["tasks"])
-
-
-def rehash(journal: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Write a journal anew with a chain that holds, as somebody would who has read the source."""
-    before = b""
-    written: list[bytes] = []
-    for event in read_lines(journal):
-        changed = change(event)
-        if changed is None:
-            continue
-        changed["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
-        before = json.dumps(changed, ensure_ascii=False).encode()
-        written.append(before + b"\n")
-    journal.write_bytes(b"".join(written))
 
 
 # Each act, and the checks of which at least one must flag it.

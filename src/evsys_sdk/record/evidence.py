@@ -18,9 +18,18 @@ _DIGITS = 32
 _RUN = RunFiles(Path())
 _SEALED = [
     path.as_posix()
-    for path in (_RUN.config, _RUN.datasets, _RUN.benchmarks, _RUN.identity, _RUN.scores, _RUN.logs.metrics)
+    for path in (
+        _RUN.config,
+        _RUN.datasets,
+        _RUN.benchmarks,
+        _RUN.identity,
+        _RUN.scores,
+        _RUN.logs.metrics,
+        _RUN.checkpoints,
+    )
 ]
 """Below the folder of an arm. Text, because a sweep has thousands of them and paths are slow."""
+_SCORES = _RUN.scores.as_posix()
 
 
 def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
@@ -62,5 +71,6 @@ def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
     """Files of an arm that are not what they were when it ended."""
     now = seal_run(run_dir)
     gone = [f"{name} is gone" for name in sealed if name not in now]
-    gone += [f"{name} appeared" for name in now if name not in sealed]
+    # Of what versions before this one sealed as well: a later one knows more files.
+    gone += [f"{name} appeared" for name in now if name not in sealed and (name == _SCORES or name not in _SEALED)]
     return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from ...record.events import Event, Kind, read_trained_tasks
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
+from .recheck import TOLERANCE
 
 _NAMED = 3
 
@@ -47,6 +49,26 @@ def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
         return "status"
     unscored = text(part(result, "extras").get("unscored"))
     return "words about its scores" if text(told.get("unscored")) != unscored else None
+
+
+def find_misquoted_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Results that name a score which no scoring of the arm has given."""
+    for run in runs:
+        given: dict[str, set[float]] = {}
+        for metric, _, _, score in run.scores:
+            if (value := number(score.get("value"))) is not None:
+                given.setdefault(metric, set()).add(value)
+        for metric in given.keys() & run.metrics.keys():
+            if not any(math.isclose(run.metrics[metric], value, abs_tol=TOLERANCE) for value in given[metric]):
+                yield f"{run.name}: its result has {metric} {run.metrics[metric]:.6g}, and no scoring of it gives that"
+
+
+def find_dropped_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Arms that failed after their last scoring, so that what they had scored is left out of the comparison."""
+    for run in runs:
+        steps, total = [number(line.get("step")) or 0.0 for line in run.score_lines], run.total_steps
+        if run.status == "failed" and total and steps and max(steps) >= total:
+            yield f"{run.name} failed after it had been scored at its end, and its scores are left out"
 
 
 def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,10 +37,10 @@ from ...record.values import items, part, text
 from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256
 from .answers import AnswerBook, name_scoring
-from .arms import find_foreign_weights, find_stray_arms, find_trained_tasks
+from .arms import find_dropped_scores, find_foreign_weights, find_misquoted_scores, find_stray_arms, find_trained_tasks
 from .arms import find_replaced_code as find_replaced_code_of
 from .identity import COMPARED
-from .neighbours import find_changed_tasks, find_copies, find_left_out
+from .neighbours import find_changed_tasks, find_copies, find_left_out, find_repeated_tasks
 from .recheck import Rechecker, compare_conclusions
 from .replaced_code import find_replaced_code, find_start_hooks
 from .report import AuditReport, Check, State, find_contradiction
@@ -88,6 +89,7 @@ def _audit(
         auditor.check_identities,
         auditor.check_contamination,
         auditor.check_code,
+        auditor.check_dropped,
     ]
     if auditor.record.start.get("looks") or auditor.record.looks:
         of_record.append(auditor.check_looks)
@@ -157,6 +159,10 @@ class _Auditor:
         found = list(find_stray_arms(self.record, self.runs, is_chained=self.is_chained))
         return _judge("arms", found, said=f"{len(self.runs)} arms")
 
+    def check_dropped(self) -> Check:
+        """No arm was left out after its score had been seen."""
+        return _judge("dropped", list(find_dropped_scores(self.runs)), invalidates=False)
+
     def check_config(self) -> Check:
         """The config on disk is the one that the experiment was started, or last taken up, with."""
         turns = [event for event in self.events if event.kind in (Kind.STARTED, Kind.RESUMED)]
@@ -225,7 +231,8 @@ class _Auditor:
             if self.is_chained and known and hash_line(line) not in known[run.name]
         ]
         lines = sum(len(run.score_lines) for run in self.runs)
-        return _judge("scores", [*found, *self.answers.contradictions], said=f"{lines} scorings")
+        found += [*self.answers.contradictions, *find_misquoted_scores(self.runs)]
+        return _judge("scores", found, said=f"{lines} scorings")
 
     @cached_property
     def answers(self) -> AnswerBook:
@@ -319,7 +326,7 @@ class _Auditor:
 
     def check_answers(self) -> Check:
         """Some of the answers, judged again, earn what they earned."""
-        tasks = self._tasks()
+        tasks = {task.task_id: task for tasks in self.benchmarks.values() for task in tasks}
         if not tasks:
             return Check("answers", "unchecked", ["no benchmark of it can be read here"])
         found, checked, changed = self.answers.judge_again(tasks)
@@ -328,14 +335,14 @@ class _Auditor:
             return Check("answers", "unchecked", [why])
         return _judge("answers", found, said=f"{checked} answers judged again")
 
-    def _tasks(self) -> dict[str, HarborTask]:
+    @cached_property
+    def benchmarks(self) -> dict[str, Sequence[HarborTask]]:
+        """The tasks of each benchmark that can be read here, by its label."""
         metadata = Metadata.model_validate(self._config().get("metadata") or {})
-        found: dict[str, HarborTask] = {}
+        found: dict[str, Sequence[HarborTask]] = {}
         for entry in metadata.benchmark:
-            try:
-                found |= {task.task_id: task for task in load_entry(entry).tasks}
-            except EvsysError:
-                continue
+            with suppress(EvsysError):
+                found[entry.label or ""] = load_entry(entry).tasks[: entry.n_tasks]
         return found
 
     def check_origin(self) -> Check:
@@ -344,7 +351,7 @@ class _Auditor:
 
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
-        found = [*find_changed_tasks(self.record), *find_left_out(self.record)]
+        found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_repeated_tasks(self.benchmarks)]
         return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
