@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import sqlite3
@@ -313,7 +314,186 @@ def forge_everything(project: Path) -> None:
     edit_json(study(project) / "short__seed42/run_result.json", raise_score)
 
 
+def fail_a_baseline_seed(project: Path) -> None:
+    """The better of the two had an accident, it says."""
+    change = {"status": "failed", "error": "a cable was pulled"}
+    edit_json(study(project) / "short__seed42/run_result.json", lambda result: result | change)
+
+
+def unscore_a_baseline_seed(project: Path) -> None:
+    def forget(result: dict[str, Any]) -> None:
+        result["extras"]["unscored"] = "the judge was ill"
+
+    edit_json(study(project) / "short__seed42/run_result.json", forget)
+
+
+def edit_page(project: Path) -> None:
+    page = study(project) / "conclusion.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("supported", "refuted"), encoding="utf-8")
+
+
+def repeat_a_key_of_the_conclusion(project: Path) -> None:
+    """Which of the two verdicts is read depends on who reads."""
+    path = study(project) / "conclusion.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("{", '{"verdict": "refuted", ', 1), encoding="utf-8")
+
+
+def hide_a_handicap(project: Path) -> None:
+    """The page then no longer says that the baseline was trained for fewer steps."""
+
+    def lengthen(config: dict[str, Any]) -> None:
+        for run in config["runs"]:
+            run["algorithm"]["params"]["max_steps"] = 40
+
+    edit_json(study(project) / "config.json", lengthen)
+
+
+def relabel_the_benchmark(project: Path) -> None:
+    def relabel(config: dict[str, Any]) -> None:
+        config["metadata"]["benchmark"][0] |= {"split": "val", "samples": 4}
+
+    edit_json(study(project) / "config.json", relabel)
+
+
+def forge_right_answers(project: Path) -> None:
+    """Answers that a model never gave, and that are right; scores, hashes, chain and conclusion agree with them."""
+    from evsys_sdk.record.evidence import seal_run
+    from evsys_sdk.record.scores import hash_line
+
+    arm = study(project) / "short__seed42"
+    expected = {one["task_id"]: one["verifier"]["expected"] for one in read_lines(project / "data/test.jsonl")}
+
+    def answer(line: dict[str, Any]) -> None:
+        if "task_id" in line:
+            line |= {"reward": 1.0, "text": expected[line["task_id"]]}
+
+    edit_lines(predictions(project, arm.name), answer)
+    edit_lines(arm / "scores.jsonl", pass_all)
+    edit_json(arm / "run_result.json", lambda result: result["metrics"].update({"test/tools/pass@1": 1.0}))
+    [line] = read_lines(arm / "scores.jsonl")
+
+    def forge(event: dict[str, Any]) -> dict[str, Any]:
+        if event.get("arm") == arm.name and event["kind"] == "scored":
+            event["line"] = hash_line(line)
+        if event.get("arm") == arm.name and event["kind"] == "arm_ended":
+            event["sealed"] = seal_run(arm)
+            event["metrics"]["test/tools/pass@1"] = 1.0
+        return event
+
+    rehash(study(project) / "journal.jsonl", forge)
+    forge_conclusion(project)
+
+
+def forge_conclusion(project: Path) -> None:
+    """Have the journal name the conclusion that follows from the forged record."""
+    from evsys_sdk.experiment.conclusion.write import write_conclusion
+    from evsys_sdk.record.evidence import hash_conclusion_page
+
+    found = write_conclusion(study(project))
+    told = {"sha256": found.sha256, "verdict": found.verdict, "best_arm": found.best_arm}
+    told["page"] = hash_conclusion_page(study(project))
+    rehash(study(project) / "journal.jsonl", lambda event: event | told if event["kind"] == "concluded" else event)
+
+
+def delete_seed_and_what_announced_it(project: Path) -> None:
+    delete_seed(project)
+
+    def forget(event: dict[str, Any]) -> dict[str, Any] | None:
+        if event["kind"] == "experiment_started":
+            event["arms"] = [one for one in event["arms"] if one["arm"] != "short__seed43"]
+        return None if event.get("arm") == "short__seed43" else event
+
+    rehash(study(project) / "journal.jsonl", forget)
+    forge_conclusion(project)
+
+
+def set_the_clock_back(project: Path) -> None:
+    """So that it seems to have come before the experiments that speak against it."""
+    rehash(study(project) / "journal.jsonl", lambda event: event | {"time": event["time"] - 30 * 86400})
+
+
+def cut_off_a_mark(project: Path) -> None:
+    assert evsys(project, "invalidate", "study", "--reason", "the tasks are odd").returncode == 0
+    journal = study(project) / "journal.jsonl"
+    write_lines(journal, read_lines(journal)[:-1])
+
+
+def restore_an_older_record(project: Path) -> None:
+    """Of before somebody wrote down what is wrong with it."""
+    shutil.copytree(study(project), project / "older")
+    assert evsys(project, "note", "study", "two of the tasks are odd").returncode == 0
+    shutil.rmtree(study(project))
+    (project / "older").rename(study(project))
+
+
+def edit_checkpoints(project: Path) -> None:
+    """Another step than the one that was scored is to be shipped."""
+    edit_lines(study(project) / "long__seed42/checkpoints.jsonl", lambda line: line.update(next_step=20))
+
+
+def link_an_arm(project: Path) -> None:
+    shutil.rmtree(study(project) / "long__seed43")
+    (study(project) / "long__seed43").symlink_to("long__seed42")
+
+
+def copy_an_arm_to_a_name_that_looks_the_same(project: Path) -> None:
+    shutil.copytree(study(project) / "long__seed42", study(project) / "l\u043eng__seed42")
+
+
+def add_a_scoring(project: Path) -> None:
+    path = study(project) / "long__seed42/scores.jsonl"
+    [line] = read_lines(path)
+    write_lines(path, [line, line | {"name": "harder"}])
+
+
+def score_below_nothing(project: Path) -> None:
+    def lower(line: dict[str, Any]) -> None:
+        line["samples"] = [[-5.0] for _ in line["samples"]]
+        line["metrics"]["pass@1"] |= {"value": -5.0, "per_task": [-5.0] * len(line["tasks"])}
+
+    edit_lines(study(project) / "short__seed42/scores.jsonl", lower)
+
+
+def score_no_number(project: Path) -> None:
+    edit_lines(study(project) / "short__seed42/scores.jsonl", lambda line: line.update(samples=[[math.nan]]))
+
+
+def remove_answers(project: Path) -> None:
+    predictions(project, "short__seed42").unlink()
+
+
+def copy_to_another_place(project: Path) -> None:
+    """A second experiment with the same result, where the project writes too."""
+    shutil.copytree(study(project), project / "elsewhere/confirmed")
+    (project / ".evsys/output_roots.txt").write_text("elsewhere\n", encoding="utf-8")
+
+
+def start_with_other_code(project: Path) -> None:
+    """Python imports this before the audit, which it could change."""
+    (project / "sitecustomize.py").write_text("import evsys_sdk\n", encoding="utf-8")
+
+
 ACTS: dict[Callable[[Path], None], set[str]] = {
+    fail_a_baseline_seed: {"arms"},
+    unscore_a_baseline_seed: {"arms"},
+    edit_page: {"conclusion"},
+    repeat_a_key_of_the_conclusion: {"conclusion"},
+    hide_a_handicap: {"config"},
+    relabel_the_benchmark: {"config"},
+    forge_right_answers: {"anchor"},
+    delete_seed_and_what_announced_it: {"anchor"},
+    set_the_clock_back: {"anchor"},
+    cut_off_a_mark: {"anchor"},
+    restore_an_older_record: {"anchor"},
+    edit_checkpoints: {"files"},
+    link_an_arm: {"copies"},
+    copy_an_arm_to_a_name_that_looks_the_same: {"arms"},
+    add_a_scoring: {"scores"},
+    score_below_nothing: {"scores"},
+    score_no_number: {"scores"},
+    remove_answers: {"files"},
+    copy_to_another_place: {"origin"},
+    start_with_other_code: {"code"},
     edit_scores: {"scores", "files"},
     edit_value_only: {"scores"},
     edit_answers: {"scores", "files"},

@@ -272,8 +272,9 @@ class _Auditor:
     def _find_uninterrupted(self) -> list[str]:
         """Arms that went from start to end at once: a killed process takes along what it had not written of a bill."""
         starts = Counter(event.text("arm") for event in self.events if event.kind == Kind.ARM_STARTED)
-        ended = {event.text("arm") for event in self.events if event.kind == Kind.ARM_ENDED}
-        return [arm for arm, n in starts.items() if n == 1 and arm in ended]
+        ended = [event for event in self.events if event.kind == Kind.ARM_ENDED]
+        completed = {event.text("arm") for event in ended if event.text("status") == "completed"}
+        return [arm for arm, n in starts.items() if n == 1 and arm in completed]
 
     def check_identities(self) -> Check:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
