@@ -15,7 +15,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .jsonl_file import JsonlFile, complete_lines, parse_object, parse_text, read_records, read_whole
 from .layout import ExperimentFiles
-from .values import Object, number, part, text
+from .values import Object, items, number, part, text
 
 FORMAT = 2
 """Version of the record. Events of version 1 do not say theirs, and have no chain."""
@@ -49,6 +49,8 @@ class Kind(StrEnum):
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
     DIAGNOSED = "diagnosed"
+    TRAINED_ON = "tasks_trained_on"
+    WEIGHTS_LOADED = "weights_loaded"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
@@ -144,6 +146,30 @@ def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
     ):
         with Journal.of(folder) as journal:
             journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
+
+
+def note_trained_tasks(run_dir: Path, tasks: Mapping[str, list[str]]) -> None:
+    """Write into the experiment's journal which tasks of its benchmarks an arm is about to learn from."""
+    if ExperimentFiles(run_dir.parent).journal.exists():
+        with Journal.of(run_dir.parent) as journal:
+            journal.append(Kind.TRAINED_ON, arm=run_dir.name, tasks=tasks)
+
+
+def note_loaded_weights(run_dir: Path, ref: str) -> None:
+    """Write into the experiment's journal that an arm loads weights that are not its own."""
+    if ExperimentFiles(run_dir.parent).journal.exists():
+        with Journal.of(run_dir.parent) as journal:
+            journal.append(Kind.WEIGHTS_LOADED, arm=run_dir.name, ref=ref)
+
+
+def read_trained_tasks(events: Iterable[Event]) -> dict[str, dict[str, list[str]]]:
+    """Which tasks of which benchmark each arm has learned from, as far as that was noted at once."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for event in events:
+        for benchmark in event.part("tasks") if event.kind == Kind.TRAINED_ON else ():
+            known = found.setdefault(event.text("arm"), {}).setdefault(benchmark, {})
+            known |= dict.fromkeys(str(task) for task in items(event.part("tasks").get(benchmark)))
+    return {arm: {name: [*tasks] for name, tasks in seen.items()} for arm, seen in found.items()}
 
 
 def read_events(experiment_dir: Path) -> Iterator[Event]:

@@ -281,6 +281,18 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
+def find_repeated_keys(content: str) -> list[str]:
+    """Keys that an object in a JSON text has more than once, of which readers take the one or the other."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        repeated.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+
+    json.loads(content, object_pairs_hook=look)
+    return repeated
+
+
 def parse_object(line: bytes) -> dict[str, Any] | None:
     """The object in a line or a small file; None where there is none that can be read."""
     try:
