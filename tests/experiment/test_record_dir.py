@@ -5,6 +5,7 @@ import pytest
 
 from evsys_sdk.config import ExperimentConfig
 from evsys_sdk.errors import ConfigError
+from evsys_sdk.experiment.conclusion.reading import read_evidence
 from evsys_sdk.experiment.record_dir import ExperimentDir, open_experiment_dir
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.folders import begin_run
@@ -75,3 +76,27 @@ def test_names_with_special_characters_are_numbered_too(tmp_path: Path) -> None:
 
 def test_starts_are_counted(tmp_path: Path) -> None:
     assert [begin_run(tmp_path / "r", {}) for _ in range(3)] == [1, 2, 3]
+
+
+def test_what_was_changed_when_it_was_taken_up_is_told_with_both_values(tmp_path: Path) -> None:
+    open_experiment_dir(config(tmp_path, description="first", budget={"tokens": 100}))
+    opened = open_experiment_dir(config(tmp_path, description="second", budget={"tokens": 900}), resume=True)
+    assert opened.changed == {"budget.tokens": [100, 900], "description": ["first", "second"]}
+    with Journal.of(opened.path) as journal:
+        journal.append(Kind.RESUMED, changed=opened.changed)
+    said = read_evidence(opened.path).deviations
+    assert said == ["It was resumed once.", "`budget.tokens` was 100 and then 900."]
+
+
+def test_taking_up_what_is_concluded_is_no_deviation_unless_something_is_done(tmp_path: Path) -> None:
+    path = open_experiment_dir(config(tmp_path)).path
+    with Journal.of(path) as journal:
+        journal.append(Kind.CONCLUDED, verdict="descriptive")
+        journal.append(Kind.RESUMED, changed={})
+        assert list(read_evidence(path).deviations) == []
+        journal.append(Kind.RESUMED, changed={"budget.usd": [None, 5.0]})
+        journal.append(Kind.ARM_STARTED, arm="r")
+    assert list(read_evidence(path).deviations) == [
+        "It was resumed once.",
+        "`budget.usd` was not set and then 5.0.",
+    ]

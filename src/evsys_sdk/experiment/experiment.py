@@ -146,7 +146,12 @@ class Experiment:
         if known is not None:
             get_logger(__name__).info("going on with %s", folder.path)
             folder.write_config()
-            journal.append(Kind.RESUMED, experiment_id=known, recorded_config=hash_recorded_config(folder.path))
+            journal.append(
+                Kind.RESUMED,
+                experiment_id=known,
+                recorded_config=hash_recorded_config(folder.path),
+                changed=folder.changed,
+            )
             return
         from .claims import register_claim
         from .contamination import contamination_warnings

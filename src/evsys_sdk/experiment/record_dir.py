@@ -46,6 +46,8 @@ class ExperimentDir:
     """Whether it was there before and is taken up again."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """How it is run from now on; written by whoever has the folder to itself."""
+    changed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """What is another value than before, as dotted paths: what it was, and what it is."""
 
     def write_config(self) -> None:
         """Note how it is run from now on, which may have changed."""
@@ -67,7 +69,8 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
     latest = folders.latest_attempt(base)
     if latest is not None and not fresh:
         record = ExperimentRecord(latest)
-        changed = _changes(record.load(), resolved)
+        changes = {path: [old, new] for path, old, new in _differences(_complete(record.load()), resolved)}
+        changed = [path for path in changes if re.split(r"[.\[]", path)[0] not in _MAY_CHANGE]
         if resume and (other := [key for key in changed if not _TRAINS_NOTHING.match(key)]):
             hint = "Change it back to resume, or run without --resume to start a new attempt."
             named = ", ".join(other[:_MOST_NAMED]) + (" …" if len(other) > _MOST_NAMED else "")
@@ -75,7 +78,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
         taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
         if resume or not (changed or taken or record.is_finished):
             _refuse_later_format(record)
-            return ExperimentDir(latest, resumed=True, config=resolved)
+            return ExperimentDir(latest, resumed=True, config=resolved, changed=changes)
     return ExperimentDir(folders.create_attempt(base, resolved), config=resolved)
 
 
@@ -101,14 +104,8 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
         raise ConfigError(Problem(message, hint=hint))
 
 
-def _changes(recorded: dict[str, Any], resolved: dict[str, Any]) -> list[str]:
-    """The keys in which a recorded experiment is another one than this, as dotted paths."""
-    recorded = _complete(recorded)
-    kept = {key: value for key, value in recorded.items() if key not in _MAY_CHANGE}
-    return list(_differences(kept, {key: value for key, value in resolved.items() if key not in _MAY_CHANGE}))
-
-
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two configs differ, as dotted paths, with what either of them has there."""
     if one == other:
         return
     if isinstance(one, dict) and isinstance(other, dict):
@@ -123,7 +120,7 @@ def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
         for index, pair in enumerate(zip(cast("list[Any]", one), cast("list[Any]", other), strict=True)):
             yield from _differences(*pair, f"{path}[{index}]")
     else:
-        yield path
+        yield path, one, other
 
 
 def _complete(recorded: dict[str, Any]) -> dict[str, Any]:

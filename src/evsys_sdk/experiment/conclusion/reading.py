@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from .earlier import find_parent, read_lent
 from .evidence import Evidence
 from .looks import count_looks
 from .recorded_runs import read_runs
+
+_LONGEST = 60
+"""Characters of a changed value that are told."""
 
 
 def read_evidence(path: Path, audit: AuditReport | None = None) -> Evidence:
@@ -73,14 +77,34 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
         ) from error
 
 
-def _deviations(events: Iterable[Event]) -> list[str]:
-    """What did not go as planned before the conclusion, which later events must not change."""
-    resumed = 0
-    for event in events:
-        if event.kind == Kind.CONCLUDED:
-            break
-        resumed += event.kind == Kind.RESUMED
-    return [f"It was resumed {'once' if resumed == 1 else f'{resumed} times'}."] if resumed else []
+def _deviations(events: Sequence[Event]) -> list[str]:
+    """What did not go as planned: that it was taken up again, and what was another value from then on.
+
+    Taking up what is finished and concluded trains nothing and is none: it must not change what was concluded.
+    """
+    turns = [at for at, event in enumerate(events) if event.kind == Kind.RESUMED]
+    resumed, changes = 0, dict[str, tuple[Any, Any]]()
+    for at, end in zip(turns, [*turns[1:], len(events)], strict=False):  # none has no end
+        concluded = any(event.kind == Kind.CONCLUDED for event in events[:at])
+        if concluded and not any(event.kind in (Kind.ARM_STARTED, Kind.SCORED) for event in events[at:end]):
+            continue
+        resumed += 1
+        for path, values in events[at].part("changed").items():
+            old, new = (*items(values), None, None)[:2]
+            changes[path] = (changes[path][0] if path in changes else old, new)
+    said = [f"It was resumed {'once' if resumed == 1 else f'{resumed} times'}."] if resumed else []
+    told = {
+        path: f"`{path}` was {_tell(old)} and then {_tell(new)}." for path, (old, new) in changes.items() if old != new
+    }
+    return [*said, *(one for path, one in told.items() if path != "description")]
+
+
+def _tell(value: Any) -> str:
+    """A value of a config in a sentence; what is long is not told in full."""
+    if value is None:
+        return "not set"
+    found = json.dumps(value, ensure_ascii=False)
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]} …"
 
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:

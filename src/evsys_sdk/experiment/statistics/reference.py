@@ -33,7 +33,7 @@ _ERROR_IF_ERRATIC, _ERROR_IF_ERRATIC_WITH_TWO_SEEDS = 0.028, 0.021
 _ERRATIC = 25.0
 """Seed variance of an erratic run, in those of the others."""
 _PREFERRED = 0.9
-"""Share of the error rate that is spent on the run which validation prefers: where one is better, it most often sees it."""
+"""Share of the error rate that is spent on the run which validation prefers; it most often sees which one is better."""
 _MIDDLE = 0.5
 """What is foretold is so from noise that is as often too high as too low; few seeds most often show too little."""
 CAUTIOUS, _CAUTIOUS_IF_ERRATIC = 0.4, 0.5
