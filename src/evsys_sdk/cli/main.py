@@ -77,8 +77,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        # a function called `list` would hide Python's own in its module
         return getattr(module, "list_" if cmd_name == "list" else cmd_name.replace("-", "_"))
 
+    # click's own asks each command for its help, which would import all of them.
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
@@ -132,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
     arguments = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in arguments
+    as_json = "--json" in arguments  # not what click reads: the arguments themselves may be what is wrong
     try:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0

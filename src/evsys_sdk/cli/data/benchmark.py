@@ -190,7 +190,7 @@ def _load(ref: str) -> Benchmark:
     except WorkspaceError as unknown:
         try:
             return Benchmark.load(id=ref)
-        except WorkspaceError:
+        except WorkspaceError:  # most references are names, so what is said about those helps more
             raise unknown from None
 
 
@@ -198,6 +198,7 @@ def _identity(kind: str, params: dict[str, Any]) -> str:
     """Which model this is: predictions of another one, or of this one asked otherwise, are not to be mixed with its."""
     from ...data.digest import digest
 
+    # An API key changes nothing about the answers, and not even a hash of it should be written down.
     named = [key for key in ("model", "checkpoint", "adapter_path", "checkpoint_path") if params.get(key)]
     others = {key: value for key, value in params.items() if key not in named and "key" not in key.lower()}
     suffix = f"@{digest(others).hex()[:8]}" if others else ""

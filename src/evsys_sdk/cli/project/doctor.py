@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option, table
+from ..output import emit, import_option, json_option, read_params, table
 
 if TYPE_CHECKING:
     from ...backends.probes.cache import Server
@@ -92,30 +92,13 @@ def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> 
     from ...registry import config_model, get_backend
 
     extension = get_backend(kind)
-    given = _params(params) | ({} if base_url is None else {"base_url": base_url})
+    given = read_params(params, "--param") | ({} if base_url is None else {"base_url": base_url})
     try:
         return extension(**given)
     except ValidationError as error:
         model = config_model(extension)
         assert model is not None  # what has no params cannot refuse them in this way
         raise ConfigError(problems_in(error, model=model, data=given)) from None
-
-
-def _params(params: tuple[str, ...]) -> dict[str, Any]:
-    import yaml
-
-    from ...errors import ConfigError, Problem
-
-    found: dict[str, Any] = {}
-    for param in params:
-        key, separator, value = param.partition("=")
-        if not separator or not key:
-            raise ConfigError(Problem("a param is written KEY=VALUE", path="--param", value=param))
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(Problem("this value is not YAML", path="--param", value=param)) from None
-    return found
 
 
 def _address(backend: Any) -> str:

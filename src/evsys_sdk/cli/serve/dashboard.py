@@ -55,7 +55,8 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     _need_server()
     from ...dashboard.server.app import local_app
     from ...dashboard.server.auth import LocalGate
-    from ...dashboard.server.run import is_loopback, list_hosts, listen, serve
+    from ...dashboard.server.run import list_hosts, listen, serve
+    from ...server.settings import is_loopback
 
     if not is_loopback(host):
         hint = "Only this machine may see the record of a project. For others, run: evsys dashboard serve"
@@ -70,6 +71,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
 
     def announce() -> None:
         about = {"url": url, "open": f"{url}/#token={gate.token}", "token": gate.token, "project": str(project)}
+        # not `echo`: what is printed is freed of secrets, and this one is meant to be read
         hand_over(json.dumps(about) if as_json else f"Open {about['open']}\nCtrl-C stops it.")
 
     serve(app, sock, announce)
@@ -95,7 +97,8 @@ def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], a
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     try:
         text = f"The dashboard of {hide_password(database)} is at {url}. Ctrl-C stops it."
-        serve(app, sock, lambda: _announce({"url": url, "database": hide_password(database)}, as_json, text))
+        about = {"url": url, "database": hide_password(database)}
+        serve(app, sock, lambda: click.echo(json.dumps(about) if as_json else text))
     finally:
         engine.dispose()
 
@@ -223,10 +226,6 @@ def _need_server() -> None:
 
     for module in ("fastapi", "sqlalchemy", "alembic", "msgspec", "uvicorn"):
         import_extra(module, extra="dashboard", needed_by="evsys dashboard")
-
-
-def _announce(about: dict[str, Any], as_json: bool, text: str) -> None:
-    click.echo(json.dumps(about) if as_json else text)
 
 
 def _print_keys(keys: list[dict[str, Any]]) -> None:
