@@ -130,6 +130,7 @@ def _settings(
     check_engine(engine)
     return ScoreSettings(
         samples=samples,
+        # several attempts at temperature 0 would all be the same one
         sampling=Sampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
         harness=_harness(agent, agent_params, EnvironmentSpec(kind=environment) if environment else None),
         engine=engine,

@@ -47,7 +47,7 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
             over = False
             for step in running.steps():
                 report()
-                over = over or step.over_budget
+                over = over or step.over_budget  # what comes after it is still told
                 if as_json:
                     import json
 

@@ -145,7 +145,10 @@ class Server:
 
     def _run(self, asked: str | int, tool: Tool, call: Call, arguments: Any) -> None:
         try:
-            text, failed = self._outcome(tool, call, arguments)
+            value = tool.run(call, _check(tool, arguments))
+            text, failed = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), False
+        except ToolError as refusal:
+            text, failed = str(refusal), True
         except Exception as error:  # a bug of ours is an answer too
             get_logger(__name__).exception("the tool %s failed", tool.name)
             text, failed = f"{tool.name} failed: {type(error).__name__}: {error}", True
@@ -153,13 +156,6 @@ class Server:
             self._calls.pop(json.dumps(asked), None)
         if not call.cancelled:
             self._send({"id": asked, "result": {"content": [{"type": "text", "text": text}], "isError": failed}})
-
-    def _outcome(self, tool: Tool, call: Call, arguments: Any) -> tuple[str, bool]:
-        try:
-            value = tool.run(call, _check(tool, arguments))
-        except ToolError as refusal:
-            return str(refusal), True
-        return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)), False
 
     def _fail(self, asked: str | int | None, code: int, message: str) -> None:
         self._send({"id": asked, "error": {"code": code, "message": message}})

@@ -48,6 +48,7 @@ def doctor(
     if sandbox:
         return _check_sandbox(as_json)
     from ...backends.probes.cache import Server, read_answer
+    from ...backends.probes.facts import Facts, consequences
 
     built = _build_backend(backend, base_url, params)
     server = Server(backend, _address(built), model or _only_model(built))
@@ -55,7 +56,9 @@ def doctor(
     cached = answer is not None
     if answer is None:
         answer = _ask(built, server, quiet)
-    _report(answer, server, cached, as_json)
+    facts = Facts.from_dict(answer["facts"])
+    told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
+    emit(told, as_json, lambda: _render(told, facts))
     return 0
 
 
@@ -140,14 +143,6 @@ def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
 
         facts, problems = probe(prepare, server.model, asked.teardown, progress)
     return write_answer(server, facts, problems)
-
-
-def _report(answer: dict[str, Any], server: Server, cached: bool, as_json: bool) -> None:
-    from ...backends.probes.facts import Facts, consequences
-
-    facts = Facts.from_dict(answer["facts"])
-    told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
-    emit(told, as_json, lambda: _render(told, facts))
 
 
 def _render(told: dict[str, Any], facts: Facts) -> None:

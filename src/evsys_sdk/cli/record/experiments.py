@@ -29,7 +29,7 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
         from ...history.plots import plot_experiment
 
         plot_experiment(detail, plot)
-    answer(
+    answer(  # of the three forms only the one that is asked for is made
         lambda: {**show_data(detail, gain), **({"plot": plot} if plot else {})},
         as_json=as_json,
         as_markdown=as_markdown,

@@ -52,7 +52,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     from ...loop.page import read_loops
     from ...paths import project_root
 
-    _need_server()
+    _need_server()  # before these are imported: it names the extra that they need
     from ...dashboard.server.app import local_app
     from ...dashboard.server.auth import LocalGate
     from ...dashboard.server.run import list_hosts, listen, serve
@@ -65,7 +65,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     source = LocalRecords(experiment_roots(roots), project)
     gate = LocalGate()
     sock = listen(host, port)
-    port = sock.getsockname()[1]
+    port = sock.getsockname()[1]  # if 0 was asked for, only now known; it is part of the names that are answered to
     app = local_app(source, gate, list_hosts(host, port), name=project.name, loops=read_loops)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -138,6 +138,7 @@ def key_command(
     engine = _open(database)
     from ...dashboard.server.auth import list_keys, make_key, make_project, revoke_key
 
+    # `writes` takes SQLite's lock at once; a server may be running on the same file
     with engine.execution_options(writes=True).begin() as connection:
         if revoke is not None:
             if not revoke_key(connection, project, revoke):

@@ -59,7 +59,7 @@ class PrintProgress(Callback):
         )
         self._snapshot = self._state.start(self._began)
         self._display = self._choose_display(info.run_id)
-        self._display.start(plain.opening(info), self._snapshot)
+        self._display.start(plain.describe_start(info), self._snapshot)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = self._clock()

@@ -84,7 +84,7 @@ def progress_line(snapshot: Snapshot) -> str:
 # The moments of a run worth a line of their own, the same on every display.
 
 
-def opening(info: RunInfo) -> str:
+def describe_start(info: RunInfo) -> str:
     """`arithmetic, sft on mock, Qwen/Qwen3-4B, 200 steps`."""
     algorithm, backend = _entry(info.config, "algorithm", "kind"), _entry(info.config, "backend", "kind")
     parts = [

@@ -70,7 +70,7 @@ def chat_logprobs(drawing: Drawing, answer: Answer, start: int = 0) -> dict[str,
     """The log-probabilities of an answer's tokens from `start` on, as chat completions have them."""
     content: list[dict[str, Any]] = []
     top = [(piece.tokens[at], piece.logprobs[at]) for piece in answer.top for at in range(len(piece.tokens))]
-    for at in range(start, drawing.said(answer)):
+    for at in range(start, drawing.count_text_tokens(answer)):
         entry = _token(drawing, answer.tokens[at], answer.logprobs[at])
         best = [_token(drawing, int(token), float(value)) for token, value in zip(*top[at], strict=True)] if top else []
         content.append({**entry, "top_logprobs": best})

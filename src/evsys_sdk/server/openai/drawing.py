@@ -129,7 +129,7 @@ class Drawing:
         text, was_cut = cut_at_stop(self.text(answer), self.stops or None)
         return text, "stop" if was_cut else answer.reason
 
-    def said(self, answer: Answer) -> int:
+    def count_text_tokens(self, answer: Answer) -> int:
         """How many tokens of an answer are text, and not the mark that ends it."""
         ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self.is_chat else []
         return next((at for at, token in enumerate(answer.tokens) if token in ends), len(answer.tokens))

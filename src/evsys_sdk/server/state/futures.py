@@ -72,11 +72,11 @@ class Futures:
         """How many operations have been accepted and have not ended."""
         return len(self._running)
 
-    def waiting(self, queue: str) -> int:
+    def count_waiting(self, queue: str) -> int:
         """Results of a queue that are not there yet or were not fetched."""
         return self._open.get(queue, 0)
 
-    def unfetched(self) -> int:
+    def count_unfetched(self) -> int:
         """Results that nobody has fetched yet."""
         return len(self._unfetched)
 

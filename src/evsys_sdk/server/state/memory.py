@@ -31,18 +31,15 @@ class Memory:
     def give_back(self, size: int) -> None:
         self.used -= size
 
-    def reading(self, most: int, hint: str) -> Reading:
-        """Room for one request as long as it is read and answered; `hint` is what to do about one that is longer."""
-        return Reading(self, most, hint)
-
 
 @dataclass(slots=True)
 class Reading:
-    """One request."""
+    """Room for one request as long as it is read and answered."""
 
     memory: Memory
     most: int
     hint: str
+    """What to do about one that is longer."""
     size: int = 0
 
     def __enter__(self) -> Self:

@@ -70,7 +70,7 @@ def _check_room(service: Service, of_session: str, of_all: str) -> None:
     settings, futures = service.settings, service.futures
     limits = ((of_session, settings.max_samples_of_one, "this session"), (of_all, settings.max_samples, "all clients"))
     for queue, most, whose in limits:
-        if futures.waiting(queue) >= most:
+        if futures.count_waiting(queue) >= most:
             raise Refusal(
                 429,
                 f"{most} sampling requests of {whose} are waiting or their results were not fetched. Fetch results, or "

@@ -124,6 +124,7 @@ class Ingest:
         return decoded
 
     def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
+        # Only neighbours go together: a rewind between them must keep its place.
         for (run, _), alike in itertools.groupby(records, _likeness):
             together = list(alike)
             if run and self._store_steps(work, run, [cast("wire.Step", record) for _, _, record in together]):
