@@ -109,6 +109,6 @@ def downsample(points: Sequence[tuple[float, float | None]], most: int) -> tuple
     high = np.maximum.reduceat(np.where(finite, y, -np.inf), first)
 
     def list_values(values: Any) -> list[float | None]:
-        return [float(value) if some else None for value, some in zip(values, count, strict=True)]
+        return [float(value) if n_finite else None for value, n_finite in zip(values, count, strict=True)]
 
     return x[first].tolist(), list_values(mean), list_values(low), list_values(high)
