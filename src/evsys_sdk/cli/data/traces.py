@@ -175,7 +175,7 @@ def _wait_for_signal() -> None:
     def end(number: int, frame: object) -> None:
         stop.set()
 
-    # Both: SIGTERM would end the process where it stands, with what was received and is not stored yet.
+    # SIGTERM, too: without a handler it ends the process in the middle of whatever it is storing.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     stop.wait()

@@ -208,7 +208,7 @@ class Ingest:
         waiting = work.connection.execute(_WAITING, mine).scalars().all()
         if not waiting:
             return
-        for line in waiting:  # in the order in which they were sent: a later value replaces an earlier one
+        for line in waiting:  # in the order of their numbers: a later value replaces an earlier one
             self._store(work, wire.decode(str(line).encode()))
         work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
 
