@@ -28,7 +28,7 @@ COMMANDS = {
     "approve": ("experiment.jobs", "Let an experiment start that waits for approval."),
     "cancel": ("experiment.jobs", "Stop a running experiment, with checkpoints to go on from."),
     "logs": ("experiment.jobs", "Show the end of what it prints, measures and answers."),
-    "mutate": ("experiment.mutate", "Propose valid neighbours of a config."),
+    "mutate": ("experiment.plan", "Propose valid neighbours of a config."),
     "list": ("project.registry", "List what can be named in a config."),
     "schema": ("project.registry", "Print the JSON schema of one extension's params."),
     "dataset": ("data.workspace", "List, inspect, add, verify and upload datasets."),

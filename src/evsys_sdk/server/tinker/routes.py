@@ -17,7 +17,7 @@ from ...errors import show
 from ..answer import Refusal, answer_json
 from ..openai import routes as openai
 from ..service import Service
-from ..state.memory import Reading
+from ..state.futures import Reading
 from ..weights import external
 from ..weights.checkpoints import Place
 from . import listing, requests, sampling
