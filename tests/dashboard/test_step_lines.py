@@ -15,7 +15,7 @@ from evsys_sdk.dashboard.client import mirror
 from evsys_sdk.dashboard.client.mirror import StepLines
 from evsys_sdk.errors import DataError
 from evsys_sdk.record.jsonable import encode_line
-from evsys_sdk.record.metrics import metrics_record
+from evsys_sdk.record.run_files.metrics import metrics_record
 
 NOW = 1_790_000_000.25
 NUMBERS = st.one_of(st.floats(), st.integers(), st.booleans(), st.floats().map(np.float64))

@@ -59,9 +59,9 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("eval/scores.py", "note"): "what a scoring says about itself",
 }
 NAMES_ELSEWHERE = {
-    ("deploy/base_model.py", "config.json"): "of a model, in the layout of transformers",
+    ("deploy/weights.py", "config.json"): "of a model, in the layout of transformers",
     ("data/workspace/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
-    ("eval/model_eval.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
+    ("eval/model_eval/evaluate.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",
 }
 MAY_OPEN = {
     "dashboard/local/records.py": "pages for people are shown as text",

@@ -78,7 +78,7 @@ def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifa
 def _config(options: dict[str, Any]) -> ModelEvalConfig:
     from pydantic import ValidationError
 
-    from ...config.problems import problems_in
+    from ...config.checks.problems import problems_in
     from ...errors import ConfigError
     from ...eval import ModelEvalConfig
 

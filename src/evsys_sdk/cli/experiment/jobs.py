@@ -186,7 +186,7 @@ def logs(
 
     from ...history.find import find_experiment
     from ...record.reader import ExperimentRecord
-    from ...record.tails import last_console, last_metrics, last_rollouts
+    from ...record.run_files.logs import last_console, last_metrics, last_rollouts
 
     record = ExperimentRecord(find_experiment(experiment, [Path(root) for root in roots] or None))
     answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}

@@ -10,10 +10,10 @@ import click
 from ..output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
-    from ...experiment.fit import Fit
     from ...experiment.mutation import Child
-    from ...experiment.plan import LimitPlan, Needs, Plan
-    from ...experiment.sensitivity import Sensitivity
+    from ...experiment.plan.fit import Fit
+    from ...experiment.plan.plan import LimitPlan, Needs, Plan
+    from ...experiment.plan.sensitivity import Sensitivity
 
 
 @click.command()
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @import_option
 def plan(path: str, fit_minutes: float | None, as_json: bool) -> None:
     """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
-    from ...experiment.plan import plan_experiment
-    from ...experiment.plan_hash import hash_plan
+    from ...experiment.plan.plan import plan_experiment
+    from ...experiment.plan.plan_hash import hash_plan
     from ...experiment.preflight import check_file
 
     config = check_file(path).config

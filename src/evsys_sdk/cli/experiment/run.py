@@ -60,7 +60,7 @@ def run(
     for warning in checked.warnings:
         click.echo(f"warning: {warning}.", err=True)
     if plan_hash is not None:
-        from ...experiment.plan_hash import refuse_other_plan
+        from ...experiment.plan.plan_hash import refuse_other_plan
 
         refuse_other_plan(config, plan_hash)
     if not dry and campaign_of(config) is not None:

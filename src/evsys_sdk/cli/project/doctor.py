@@ -10,8 +10,7 @@ import click
 from ..output import emit, import_option, json_option, read_params, table
 
 if TYPE_CHECKING:
-    from ...backends.probes.cache import Server
-    from ...backends.probes.facts import Facts
+    from ...backends.probes.facts import Facts, Server
 
 
 @click.command()
@@ -47,8 +46,7 @@ def doctor(
     """
     if sandbox:
         return _check_sandbox(as_json)
-    from ...backends.probes.cache import Server, read_answer
-    from ...backends.probes.facts import Facts, consequences
+    from ...backends.probes.facts import Facts, Server, consequences, read_answer
 
     built = _build_backend(backend, base_url, params)
     server = Server(backend, _address(built), model or _only_model(built))
@@ -90,7 +88,7 @@ def _check_sandbox(as_json: bool) -> int:
 def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> Any:
     from pydantic import ValidationError
 
-    from ...config.problems import problems_in
+    from ...config.checks.problems import problems_in
     from ...errors import ConfigError
     from ...registry import config_model, get_backend
 
@@ -127,7 +125,7 @@ def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
     from pathlib import Path
 
     from ...backends.client import ModelSpec
-    from ...backends.probes.cache import write_answer
+    from ...backends.probes.facts import write_answer
     from ...backends.probes.probe import probe
 
     asked = backend.for_probing(server.model) if hasattr(backend, "for_probing") else backend

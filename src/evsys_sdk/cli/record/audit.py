@@ -23,6 +23,8 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
     """Conclude from the record of EXPERIMENT: its folder, id, the beginning of its id, or its name."""
     from ...experiment.conclusion import conclude as draw
     from ...experiment.conclusion import write_conclusion
+    from ...experiment.experiment import journal_conclusion
+    from ...record.events import Journal
 
     path = _folder(experiment)
     conclusion = draw(path)
@@ -30,7 +32,9 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
     agrees = None if changed is None else not changed
     write = not check and agrees is not True
     if write:
-        write_conclusion(path)
+        written = write_conclusion(path)
+        with Journal.of(path) as journal:
+            journal_conclusion(journal, path, written)
     answer = {"path": str(path), "agrees": agrees, "changed": changed or [], "written": write}
     emit(
         answer | {"conclusion": conclusion.to_dict()},
@@ -142,6 +146,7 @@ def _find(experiment: str | None) -> list[Path]:
 
 def _journal(report: AuditReport) -> None:
     """Let history know what was found, once."""
+    from ...record.anchors import note_head
     from ...record.events import Journal, Kind
     from ...record.reader import ExperimentRecord
 
@@ -150,6 +155,7 @@ def _journal(report: AuditReport) -> None:
     if flags != (before[-1] if before else []):  # a journal that grew with each audit would say less each time
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
+        note_head(report.path)
 
 
 def _forget_summaries(folders: list[Path]) -> None:

@@ -28,8 +28,8 @@ def context(
     from ...history.context.sections import make_digest
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex
-    from ...history.listing import explain_nothing
     from ...history.text import printable, printable_json
+    from ...history.views.listing import explain_nothing
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")

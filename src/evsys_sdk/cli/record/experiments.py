@@ -20,13 +20,13 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ...history.detail import read_detail
     from ...history.find import experiment_roots, find_experiment
-    from ...history.show import find_gain, show_data, show_page
+    from ...history.views.show import find_gain, show_data, show_page
 
     searched = experiment_roots(roots)
     detail = read_detail(find_experiment(experiment, searched))
     gain = find_gain(detail, searched)
     if plot is not None:
-        from ...history.plots import plot_experiment
+        from ...history.views.plots import plot_experiment
 
         plot_experiment(detail, plot)
     answer(  # of the three forms only the one that is asked for is made
@@ -53,9 +53,9 @@ def compare(
     experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool
 ) -> None:
     """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
-    from ...history.compare import compare_experiments, compare_page
     from ...history.detail import read_detail
     from ...history.find import experiment_roots, find_experiment
+    from ...history.views.compare import compare_experiments, compare_page
 
     if not 2 <= len(experiments) <= _MOST:
         raise click.UsageError(f"Give 2 to {_MOST} experiments to compare (got {len(experiments)}).")
@@ -65,7 +65,7 @@ def compare(
         raise click.UsageError("Two of these are the same experiment. Name different ones; an id names one attempt.")
     comparison = compare_experiments([read_detail(folder) for folder in folders])
     if plot is not None:
-        from ...history.plots import plot_comparison
+        from ...history.views.plots import plot_comparison
 
         plot_comparison(comparison, plot)
     answer(
@@ -99,8 +99,8 @@ def errors(
     as_markdown: bool,
 ) -> None:
     """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
-    from ...history.answers import errors_page, find_errors
     from ...history.detail import read_detail
+    from ...history.views.answers import errors_page, find_errors
 
     detail = read_detail(_find(experiment, roots))
     found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
@@ -125,7 +125,7 @@ def export(
 ) -> None:
     """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
     from ...history.detail import read_detail
-    from ...history.export import export_weights
+    from ...history.views.export import export_weights
 
     detail = read_detail(_find(experiment, roots))
     found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint)

@@ -9,7 +9,7 @@ import click
 from ..record_options import answer, filter_options, format_options, read_filters, root_option
 
 if TYPE_CHECKING:
-    from ...history.listing import TreeLine
+    from ...history.views.listing import TreeLine
 
 
 @click.command()
@@ -39,7 +39,7 @@ def history(
     """List the experiments recorded on this machine, the newest first."""
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex, count, select
-    from ...history.listing import TreeLine, list_markdown, list_text, tree_lines
+    from ...history.views.listing import TreeLine, list_page, tree_lines
 
     wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
@@ -50,8 +50,8 @@ def history(
         lambda: {"total": total, "experiments": [_as_dict(line, tree) for line in lines]},
         as_json=as_json,
         as_markdown=as_markdown,
-        text=lambda: list_text(lines, total, folders, tree=tree),
-        markdown=lambda: list_markdown(lines, total, folders, tree=tree),
+        text=lambda: list_page(lines, total, folders, tree=tree),
+        markdown=lambda: list_page(lines, total, folders, tree=tree, markdown=True),
     )
 
 

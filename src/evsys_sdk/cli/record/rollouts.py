@@ -159,7 +159,7 @@ class Survey:
         return [line for step in sorted(self._kept, reverse=True) for line in self._kept[step]][: self.limit]
 
     def sum_up(self) -> dict[str, Any]:
-        from ...record.rollouts import mean_reward
+        from ...record.run_files.rollouts import mean_reward
 
         steps = sorted(self._rewards)
         means = [mean_reward([{"reward": one} for one in self._rewards[step]]) for step in (*steps[:1], *steps[-1:])]

@@ -22,7 +22,7 @@ from ...errors import DataError, show
 from ...files import write_json
 from ...record.jsonable import encode_line
 from ...record.jsonl_file import JsonlFile, cannot_write
-from ...record.metrics import metrics_record
+from ...record.run_files.metrics import metrics_record
 from .connection import new_id
 
 FORMAT = 1

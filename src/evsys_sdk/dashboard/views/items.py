@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...history.compare import ABSENT
 from ...history.effects import flatten_config
 from ...history.outcome import SetScores, add_score, pair_scores
 from ...history.summary import is_score
-from ...record.scores import metric_name
+from ...history.views.compare import ABSENT
+from ...record.run_files.scores import metric_name
 from ...record.values import number, part, text
 from ..shapes import Comparison, ConfigDifference, Difference, Item, Items, MetricDifference
 from .answers import baseline_of, decisive_metric

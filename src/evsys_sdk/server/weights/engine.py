@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from pydantic import ValidationError
 
 from ...backends.client import Capabilities, ModelSpec, SamplingClient, TrainingClient
-from ...config.problems import problems_in
+from ...config.checks.problems import problems_in
 from ...errors import ConfigError, closest, show
 from ...registry import config_model, get_backend
 from ..answer import Refusal
