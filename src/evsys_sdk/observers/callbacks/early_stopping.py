@@ -118,7 +118,7 @@ class EarlyStopping(Callback):
             self._control.stop(self._reason())
 
     def _improves(self, value: float) -> bool:
-        if not math.isfinite(value):
+        if not math.isfinite(value):  # uses up patience: a run that diverged does not get better by itself
             return False
         if self._best is None:
             return True

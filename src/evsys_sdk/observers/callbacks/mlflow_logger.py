@@ -78,6 +78,7 @@ class MlflowLogger(Callback):
         if self.cfg.mode == "disabled":
             return
         self._client = self._connect()
+        # a run that begins anew in the same folder is another one there
         self._run_id = _read_id(info.run_dir) if info.steps_done else ""
         if self._run_id:
             self._post("runs/update", {"run_id": self._run_id, "status": "RUNNING"})

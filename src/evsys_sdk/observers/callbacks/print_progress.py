@@ -49,7 +49,7 @@ class PrintProgress(Callback):
         self._scores: dict[str, Mapping[str, float]] = {}
         self._shown: set[tuple[str, int]] = set()
         """Scorings by label and step."""
-        self._saved_at = -1e9
+        self._saved_at = -1e9  # long ago, so that the first one is shown
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._control = control

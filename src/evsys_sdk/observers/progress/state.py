@@ -142,6 +142,7 @@ class ProgressState:
         early, late = values[:half], values[-half:]
         change = sum(late) / half - sum(early) / half
         scatter = math.sqrt((_variance(early) + _variance(late)) / half)
+        # values that are all the same have no scatter, and rounding is no trend
         return 0 if abs(change) <= max(scatter, 1e-12) else int(math.copysign(1, change))
 
     def _speed(self) -> tuple[float | None, float | None]:
