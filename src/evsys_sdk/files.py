@@ -22,7 +22,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
         with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # else a power cut may leave the new name with nothing in it
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f".{homes[name]}", package), name)
-        setattr(sys.modules[package], name, value)
+        setattr(sys.modules[package], name, value)  # from now on Python finds it there, and does not ask again
         return value
 
     return load

@@ -49,7 +49,7 @@ def configure_logger(level: str | int = "WARNING") -> logging.Logger:
         handler = _ToStderr()
         handler.setFormatter(_Redacted(_FORMAT, datefmt="%H:%M:%S"))
         logger.addHandler(handler)
-        logger.propagate = False
+        logger.propagate = False  # where the root logger prints as well, each line would come twice
     set_level(level)
     return logger
 

@@ -281,7 +281,7 @@ def _redact_named(text: str, lower: str) -> str:
     parts: list[str] = []
     done = 0
     for start, end in _names_in(text, lower):
-        hidden = _given_to(text, text[start:end], end) if start >= done else None
+        hidden = _find_given(text, text[start:end], end) if start >= done else None
         if hidden is not None:
             begin, stop, instead = hidden
             parts += [text[done:begin], instead]
@@ -309,11 +309,11 @@ def _names_in(text: str, lower: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
+def _find_given(text: str, name: str, end: int) -> tuple[int, int, str] | None:
     """What is given to a name that ends at `end`: from where to where it stands, and what to write instead."""
     if is_secret_name(name):
         opened = _compile(_OPENED).match(text, end)
-        stop = _closing(text, opened.end()) if opened else 0
+        stop = _find_closing(text, opened.end()) if opened else 0
         # Code holds names, and counts numbers.
         if opened and stop and _compile(_TEXT_INSIDE).search(text, opened.end(), stop):
             return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
@@ -325,7 +325,7 @@ def _given_to(text: str, name: str, end: int) -> tuple[int, int, str] | None:
     return given.start(3), given.end(3), REDACTED
 
 
-def _closing(text: str, start: int) -> int:
+def _find_closing(text: str, start: int) -> int:
     """Where the bracket that opens at `start` is closed; 0 if it is not, as in a text that was cut off."""
     depth = 0
     for found in _compile(_BRACKET).finditer(text, start, start + _LONGEST_CONTAINER):

@@ -166,7 +166,7 @@ class Registry:
             if taken is not None and taken is not extension and not _same_definition(taken, extension):
                 raise DuplicateNameError(
                     f"{self.kind} '{name}' is already registered by {_origin(taken)}; {_origin(extension)} "
-                    f"must use another name, for instance '{_package_of(extension)}/{name}'."
+                    f"must use another name, for instance '{extension.__module__.partition('.')[0].strip('_')}/{name}'."
                 )
             self._registered[name] = extension
             self._later.discard(name)
@@ -183,7 +183,7 @@ class Registry:
         extension = builtin.load()
         if name not in self._builtins:
             return extension.member(name)
-        with self._lock:
+        with self._lock:  # another thread may have been faster, and there is one class of a name
             return self._registered.setdefault(name, extension)
 
     def _load_entry_points(self) -> None:
@@ -319,10 +319,6 @@ def _origin(extension: Extension) -> str:
     if isinstance(extension, str):
         return extension
     return f"{extension.__module__}.{getattr(extension, '__qualname__', type(extension).__name__)}"
-
-
-def _package_of(extension: Extension) -> str:
-    return extension.__module__.partition(".")[0].strip("_")
 
 
 KINDS: dict[str, str] = {

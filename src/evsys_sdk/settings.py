@@ -87,12 +87,12 @@ def _import(reference: str, root: Path) -> ModuleType:
         if error.name and f"{reference}.".startswith(f"{error.name}."):
             hint = f"Give a module that can be imported from {root}, or the path of a .py file."
             raise ConfigError(Problem(f"there is no module '{reference}'", hint=hint)) from error
-        raise _failed(reference, error, "Install what is missing, or correct that module.") from error
+        raise _explain_failure(reference, error, "Install what is missing, or correct that module.") from error
     except (Exception, SystemExit) as error:
-        raise _failed(reference, error, "Correct that module; it is the project's own code.") from error
+        raise _explain_failure(reference, error, "Correct that module; it is the project's own code.") from error
 
 
-def _failed(reference: str, error: BaseException, hint: str) -> ConfigError:
+def _explain_failure(reference: str, error: BaseException, hint: str) -> ConfigError:
     """The error of a module that cannot be imported, at the last line of the project's own code that was running."""
     message = f"importing '{reference}' failed: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):

@@ -276,9 +276,8 @@ def test_no_address_leads_out_of_the_pages_folder(local: AppThread, target: str)
 
 def test_without_the_page_the_server_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evsys_sdk.dashboard.local.records import LocalRecords
-    from evsys_sdk.dashboard.server import page
 
-    monkeypatch.setattr(page.Page.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(Page.__init__, "__defaults__", (tmp_path,))
     source = LocalRecords([], tmp_path)
     with running_app(lambda hosts: local_app(source, LocalGate(), hosts, name="here")) as server:
         answer = httpx.get(server.url, trust_env=False)

@@ -32,7 +32,7 @@ def save(checkpoints: Checkpoints, name: str, content: str = "x", kind: str = WE
 def test_what_was_saved_is_found_by_its_path(checkpoints: Checkpoints) -> None:
     folder = save(checkpoints, "one")
     assert checkpoints.get(f"tinker://{RUN}/weights/one").ref == str(folder)
-    (listed,) = checkpoints.listed(RUN)
+    (listed,) = checkpoints.describe_all(RUN)
     assert (listed["checkpoint_id"], listed["checkpoint_type"], listed["size_bytes"]) == ("weights/one", "training", 1)
     with pytest.raises(Refusal):
         checkpoints.get(f"tinker://{RUN}/{SAMPLER}/one")
@@ -61,7 +61,7 @@ def test_what_is_deleted_or_has_expired_is_gone(checkpoints: Checkpoints) -> Non
     for name in ("deleted", "expired"):
         with pytest.raises(Refusal, match="expired"):
             checkpoints.get(f"tinker://{RUN}/weights/{name}")
-    assert checkpoints.listed() == []
+    assert checkpoints.describe_all() == []
     checkpoints.delete_expired()
     assert not deleted.exists()
     assert not expired.exists()
@@ -70,7 +70,7 @@ def test_what_is_deleted_or_has_expired_is_gone(checkpoints: Checkpoints) -> Non
 def test_content_without_a_name_does_not_exist(checkpoints: Checkpoints) -> None:
     """What a killed server leaves behind."""
     (checkpoints.engine_dir(RUN) / "half").mkdir(parents=True)
-    assert checkpoints.listed() == []
+    assert checkpoints.describe_all() == []
 
 
 def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
     (checkpoints.run_dir(RUN) / "weights" / "one.json").write_text("{", "utf-8")
     with pytest.raises(Refusal, match=r"one\.json"):
         checkpoints.get(f"tinker://{RUN}/weights/one")
-    assert checkpoints.listed() == []
+    assert checkpoints.describe_all() == []
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_a_damaged_record_hides_no_other(checkpoints: Checkpoints, damage: str, 
     checkpoints.add_run("abc:train:1", {"base_model": "tiny", "lora_rank": 8, "seed": 1, "user_metadata": None})
     again = Checkpoints(tmp_path)
     again.delete_expired()
-    assert "sound" in {checkpoint["checkpoint_id"].partition("/")[2] for checkpoint in again.listed()}
-    assert [c["tinker_path"] for c in again.listed() if c["tinker_path"].endswith("one")] == []
+    assert "sound" in {checkpoint["checkpoint_id"].partition("/")[2] for checkpoint in again.describe_all()}
+    assert [c["tinker_path"] for c in again.describe_all() if c["tinker_path"].endswith("one")] == []
     assert "abc:train:1" in {run.training_run_id for run in again.runs()}
 
 
@@ -132,4 +132,4 @@ def test_nothing_outside_its_folder_is_ever_removed(checkpoints: Checkpoints, tm
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "ref": "../../../precious"}), "utf-8")
     checkpoints.delete(Place(RUN, WEIGHTS, "one"))
     assert (tmp_path / "precious").exists()
-    assert checkpoints.listed() == []
+    assert checkpoints.describe_all() == []

@@ -100,7 +100,7 @@ async def test_a_session_that_ends_leaves_nothing_behind() -> None:
     await asyncio.sleep(0)
     futures.end_session("s")
     assert b"the session has ended" in (await polling).body
-    assert (futures.running, futures.waiting("s:train:0"), futures.unfetched()) == (0, 0, 0)
+    assert (futures.running, futures.count_waiting("s:train:0"), futures.count_unfetched()) == (0, 0, 0)
     with pytest.raises(Refusal, match="no request"):
         await futures.fetch(waiting[1], 5)
 

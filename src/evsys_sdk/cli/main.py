@@ -28,7 +28,7 @@ COMMANDS = {
     "approve": ("experiment.jobs", "Let an experiment start that waits for approval."),
     "cancel": ("experiment.jobs", "Stop a running experiment, with checkpoints to go on from."),
     "logs": ("experiment.jobs", "Show the end of what it prints, measures and answers."),
-    "mutate": ("experiment.mutate", "Propose valid neighbours of a config."),
+    "mutate": ("experiment.plan", "Propose valid neighbours of a config."),
     "list": ("project.registry", "List what can be named in a config."),
     "schema": ("project.registry", "Print the JSON schema of one extension's params."),
     "dataset": ("data.workspace", "List, inspect, add, verify and upload datasets."),
@@ -77,8 +77,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        # a function called `list` would hide Python's own in its module
         return getattr(module, "list_" if cmd_name == "list" else cmd_name.replace("-", "_"))
 
+    # click's own asks each command for its help, which would import all of them.
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
@@ -132,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
     arguments = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in arguments
+    as_json = "--json" in arguments  # not what click reads: the arguments themselves may be what is wrong
     try:
         code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
         return code if isinstance(code, int) else 0

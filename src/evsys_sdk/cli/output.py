@@ -41,6 +41,7 @@ def fit_table(headers: Sequence[str], rows: Sequence[Sequence[object]], width: i
     kept = [column for column in range(len(headers)) if not texts or any(row[column] for row in texts)]
     heads, texts = [headers[column] for column in kept], [[row[column] for column in kept] for row in texts]
     widths = [max(len(row[column]) for row in (heads, *texts)) for column in range(len(heads))]
+    # The widest column gives first, each time to just below the next widest, so that none is cut beside a longer one.
     while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _NARROWEST_COLUMN:
         widest = widths.index(max(widths))
         others = sorted(widths)[-2] if len(widths) > 1 else 0
@@ -93,7 +94,7 @@ def import_option[F: Callable[..., Any]](command: F) -> F:
         metavar="MODULE",
         callback=load,
         expose_value=False,
-        is_eager=True,
+        is_eager=True,  # before the other options, wherever it stands among them
         help="Import your own extensions first: a module name or a .py file. May be repeated.",
     )(command)
 

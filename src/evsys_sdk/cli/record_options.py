@@ -51,7 +51,7 @@ def filter_options[F: Callable[..., Any]](command: F) -> F:
         click.option("--metric-above", type=float, help="Only those whose best score is above this."),
         click.option("--search", metavar="TEXT", help="All words must occur in name, hypothesis, notes or conclusion."),
     ]
-    for option in reversed(options):
+    for option in reversed(options):  # decorators stand above a function in the order in which the help shows them
         command = option(command)
     return command
 
@@ -86,7 +86,7 @@ def answer(
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
-    if as_json:
+    if as_json:  # what it takes to make the other forms is not spent
         click.echo(printable_json(_as_json(value() if callable(value) else value)))
     else:
         click.echo(printable(markdown() if as_markdown else text()))

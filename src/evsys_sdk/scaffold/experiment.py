@@ -73,7 +73,7 @@ def new_experiment(
         "dataset": rows.name,
         "tags": ", ".join([rows.name, *([f'"{load_campaign(campaign).tag}"'] if campaign else [])]),
         "benchmarks": "\n".join(_benchmark_lines(root, rows.name)),
-        "transforms": json.dumps(transforms)[1:-1],
+        "transforms": json.dumps(transforms)[1:-1],  # JSON is YAML, and the template has the brackets
         "algorithm": algorithm,
         "params": json.dumps(_RECIPES[algorithm])[1:-1].replace('"', ""),
         "model": model or _MODEL,
@@ -188,7 +188,7 @@ def derive_experiment(
     data = {"name": slug, **config, "parent_experiment_id": detail.summary.id}
     metadata = part(data, "metadata") | ({"open_question": question} if question else {})
     data["metadata"] = metadata | {"tags": _tags(metadata, campaign)}
-    child = ExperimentConfig.model_validate(data)
+    child = ExperimentConfig.model_validate(data)  # before there is a folder: what is refused leaves nothing behind
     folder = place_experiment(root, slug, today=today)
     text = dump_yaml(child.model_copy(update={"name": folder.name}))
     path, script = write_experiment(folder, f"{_head(detail, question)}{text}")

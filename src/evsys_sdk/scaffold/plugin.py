@@ -63,7 +63,11 @@ def plugin_root() -> Path:
 
 def list_skills() -> list[Skill]:
     """The skills that come with this version."""
-    return [_read_skill(path) for path in sorted(plugin_root().glob("skills/*/SKILL.md"))]
+    paths = sorted(plugin_root().glob("skills/*/SKILL.md"))
+    fronts = [read_front_matter(path) for path in paths]
+    return [
+        Skill(str(front["name"]), str(front["description"]), path) for front, path in zip(fronts, paths, strict=True)
+    ]
 
 
 def read_front_matter(path: Path) -> dict[str, Any]:
@@ -82,6 +86,7 @@ def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Pat
     """Copy everything for one agent; files that differ stay, and are an error, unless `force` replaces them."""
     home, source = HOMES[agent], plugin_root()
     copies = dict(_copies(home, source, target))
+    # All are looked at before the first is written: a refusal leaves the project as it was.
     differing = [file for file, text in copies.items() if file.exists() and file.read_text("utf-8") != text]
     if differing and not force:
         shown = ", ".join(str(file.relative_to(target)) for file in differing[:3])
@@ -94,11 +99,6 @@ def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Pat
     if home.mcp is not None:
         _merge(target / home.mcp, "mcpServers", _read_json(source / "mcp.json")["mcpServers"])
     return [*copies, *merged]
-
-
-def _read_skill(path: Path) -> Skill:
-    front = read_front_matter(path)
-    return Skill(str(front["name"]), str(front["description"]), path)
 
 
 def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]]:

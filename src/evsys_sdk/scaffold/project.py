@@ -90,7 +90,9 @@ def write_templates(folder: str, target: Path, values: Mapping[str, str]) -> lis
     source = _HERE / folder
     written: list[Path] = []
     for path in sorted(source.rglob(f"*{_SUFFIX}")):
-        parts = [part.replace("dot-", ".", 1) if part.startswith("dot-") else part for part in _parts(path, source)]
+        # Not `.gitignore` itself: in the sources and in a wheel it would be obeyed, or left out.
+        names = path.relative_to(source).with_suffix("").parts
+        parts = [part.replace("dot-", ".", 1) if part.startswith("dot-") else part for part in names]
         file = target.joinpath(*parts)
         write_text(file, _fill(path, values), verbatim=True)
         written.append(file)
@@ -104,7 +106,3 @@ def fill_template(name: str, values: Mapping[str, str]) -> str:
 
 def _fill(path: Path, values: Mapping[str, str]) -> str:
     return Template(path.read_text("utf-8")).substitute(values)
-
-
-def _parts(path: Path, source: Path) -> tuple[str, ...]:
-    return path.relative_to(source).with_suffix("").parts

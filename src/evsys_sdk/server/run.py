@@ -115,7 +115,7 @@ async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
     if service.running:
         get_logger(__name__).warning("%d operations did not end within %g s", service.running, settings.grace_s)
     end = loop.time() + _FETCH_S
-    while futures.unfetched() and loop.time() < end:
+    while futures.count_unfetched() and loop.time() < end:
         await asyncio.sleep(0.02)
     server.should_exit = True
 

@@ -24,8 +24,7 @@ from .openai.models import OfferedModels
 from .settings import ServeSettings
 from .shadow import Shadows
 from .state.fair_share import FairShare
-from .state.futures import Futures
-from .state.memory import Memory
+from .state.futures import Futures, Memory
 from .state.model import ServedModel
 from .state.sessions import Sampler, Session, Sessions
 from .tinker import requests

@@ -87,6 +87,7 @@ class ServeSettings:
     @property
     def max_samples_of_one(self) -> int:
         """Sampling requests of one session."""
+        # half, so that no session alone keeps all others out
         return max(1, self.max_samples // 2)
 
     @property
@@ -95,7 +96,7 @@ class ServeSettings:
         return 16 * self.max_request_bytes
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # asked for every request, about a few names
 def is_loopback(host: str) -> bool:
     """Whether only this machine can connect to `host`."""
     if host == "localhost":

@@ -75,6 +75,7 @@ class TrainingConformance(ClientProbes):
         for factor in (1, 2):
             with self.fresh() as client:
                 client.forward_backward(scale_weights(self.data(client), factor), "cross_entropy")
+                # Clipped far below any gradient here, so that a norm taken after clipping would be seen.
                 metrics = client.optim_step(AdamParams(0.0, grad_clip_norm=1e-3)).result().metrics
                 if "grad_norm" not in metrics:
                     pytest.skip("this backend reports no grad_norm")
@@ -93,6 +94,7 @@ class TrainingConformance(ClientProbes):
             named = all_logprobs(client, data)
         assert output.loss == pytest.approx(reference_loss(loss_fn, data, output.logprobs), rel=1e-3, abs=1e-4)
         gradients = numerical_gradients(loss_fn, data, output.logprobs)
+        # The gradient of the formula, handed in as it is, must move the weights as the named loss did.
         with self.fresh() as client:
             before = all_logprobs(client, data)
             self._submit_gradients(client, data, gradients)
@@ -144,7 +146,7 @@ class TrainingConformance(ClientProbes):
     def test_a_forward_pass_leaves_no_gradient(self) -> None:
         with self.fresh() as client:
             data = self.data(client)
-            before = all_logprobs(client, data)
+            before = all_logprobs(client, data)  # which is a forward pass
             client.optim_step(AdamParams(self.learning_rate)).result()
             assert np.array_equal(all_logprobs(client, data), before)
 
@@ -156,6 +158,7 @@ class TrainingConformance(ClientProbes):
         with pytest.raises(EvsysError) as refused:
             client.forward_backward(data, loss_fn).result()
         assert len(str(refused.value)) > 20
+        # A step shows whether what was refused has left a gradient behind.
         client.optim_step(AdamParams(self.learning_rate)).result()
         assert np.array_equal(all_logprobs(client, good), before)
 
@@ -186,7 +189,7 @@ class TrainingConformance(ClientProbes):
                 return 0.0, {}, list(gradients)
 
             client.forward_backward_custom(data, given).result()
-        else:
+        else:  # cross entropy with weight w has the gradient -w, so that any gradient can be written as weights
             weighted = [dataclasses.replace(d, weights=-g) for d, g in zip(data, gradients, strict=True)]
             client.forward_backward(weighted, "cross_entropy").result()
 
@@ -340,6 +343,7 @@ class SamplingConformance(ClientProbes):
         text = sampler.tokenizer.decode([token])
         by_text = sampler.sample(prompt, 1, SamplingParams(max_tokens=12, seed=2, stop=[text])).result()[0]
         assert by_text.stop_reason == "stop"
+        # It may end earlier: the text can also come about across two tokens.
         assert by_text.tokens == free[: len(by_text.tokens)]
         assert text in sampler.tokenizer.decode(by_text.tokens)
 

@@ -130,6 +130,7 @@ def _settings(
     check_engine(engine)
     return ScoreSettings(
         samples=samples,
+        # several attempts at temperature 0 would all be the same one
         sampling=Sampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
         harness=_harness(agent, agent_params, EnvironmentSpec(kind=environment) if environment else None),
         engine=engine,
@@ -190,7 +191,7 @@ def _load(ref: str) -> Benchmark:
     except WorkspaceError as unknown:
         try:
             return Benchmark.load(id=ref)
-        except WorkspaceError:
+        except WorkspaceError:  # most references are names, so what is said about those helps more
             raise unknown from None
 
 
@@ -198,6 +199,7 @@ def _identity(kind: str, params: dict[str, Any]) -> str:
     """Which model this is: predictions of another one, or of this one asked otherwise, are not to be mixed with its."""
     from ...data.digest import digest
 
+    # An API key changes nothing about the answers, and not even a hash of it should be written down.
     named = [key for key in ("model", "checkpoint", "adapter_path", "checkpoint_path") if params.get(key)]
     others = {key: value for key, value in params.items() if key not in named and "key" not in key.lower()}
     suffix = f"@{digest(others).hex()[:8]}" if others else ""

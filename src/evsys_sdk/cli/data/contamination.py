@@ -93,7 +93,7 @@ def _render(scans: list[Scan]) -> None:
                 f"{one.benchmark}/{one.task_id}",
                 one.match,
                 f"{one.share:.0%}",
-                _yes(one.answer),
+                "yes" if one.answer else "no",
                 one.text[:60],
             )
             for one in report.findings[:_SHOWN]
@@ -101,7 +101,3 @@ def _render(scans: list[Scan]) -> None:
         click.echo(table(("row", "task", "match", "share", "answer", "in common"), rows))
         if len(report.findings) > _SHOWN:
             click.echo(f"… {len(report.findings) - _SHOWN} more; --json has them all.")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

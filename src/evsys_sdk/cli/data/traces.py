@@ -102,7 +102,7 @@ def listen(
     from ...loop.traces.receiver import PATH, Receiver, ReceiverSettings
     from ...loop.traces.store import LiveStore
 
-    key = _read_key(api_key_file) if api_key_file else None
+    key = read_key(api_key_file, "--api-key-file") if api_key_file else None
     settings = ReceiverSettings(host, port, key, allow_anyone)
     with Receiver(settings, LiveStore(name, rules=read_rules(feedback), keep_personal=keep_personal)) as receiver:
         told = f"{name} receives traces at {receiver.url}{PATH}. Ctrl-C stops it."
@@ -140,7 +140,7 @@ def seal(name: str, share: float, min_reward: float | None, verifier: str, as_js
     from ...loop.traces.rounds import seal_round
     from ...registry import get_verifier
 
-    get_verifier(verifier)
+    get_verifier(verifier)  # now, because what is sealed is not sealed again with another one
     made = seal_round(name, share=share, min_reward=min_reward, verifier=verifier)
 
     def render() -> None:
@@ -153,15 +153,16 @@ def seal(name: str, share: float, min_reward: float | None, verifier: str, as_js
     emit(made.to_dict(), as_json, render)
 
 
-def _read_key(path: Path) -> str:
+def read_key(path: Path, option: str) -> str:
+    """The key in a file that an option names: on the command line itself every user of the machine could read it."""
     from ...errors import ConfigError
 
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--api-key-file {path} cannot be read ({error}).") from None
+        raise ConfigError(f"{option} {path} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
     if not key:
-        raise ConfigError(f"--api-key-file {path} is empty. Write the key into it.")
+        raise ConfigError(f"{option} {path} is empty. Write the key into it.")
     return key
 
 
@@ -174,6 +175,7 @@ def _wait_for_signal() -> None:
     def end(number: int, frame: object) -> None:
         stop.set()
 
+    # SIGTERM, too: without a handler it ends the process in the middle of whatever it is storing.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     stop.wait()

@@ -172,7 +172,7 @@ def _print_shown(found: Shown) -> None:
 
 def _print_verdicts(kind: Kind, verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
-        click.echo(f"{'ok     ' if verdict.is_intact else 'DAMAGED'}  {verdict.id}" + _because(verdict))
+        click.echo(f"ok       {verdict.id}" if verdict.is_intact else f"DAMAGED  {verdict.id}: {verdict.problem}")
     damaged = sum(not verdict.is_intact for verdict in verdicts)
     if not verdicts:
         click.echo(f"No {kind} is cached, so there is nothing to verify.")
@@ -180,10 +180,6 @@ def _print_verdicts(kind: Kind, verdicts: Sequence[Verdict]) -> None:
         click.echo(f"{damaged} of {len(verdicts)} damaged. The next run pulls them again if their source is unchanged.")
     else:
         click.echo(f"{len(verdicts)} intact.")
-
-
-def _because(verdict: Verdict) -> str:
-    return "" if verdict.is_intact else f": {verdict.problem}"
 
 
 def _size(count: int) -> str:
@@ -223,6 +219,7 @@ def upload_verb(kind: Kind) -> click.Command:
             pull = workspace.pull_dataset if kind == "dataset" else workspace.pull_benchmark
             rows = pull(id=manifest.id)
         found = upload_rows(connection, kind, rows)
+        # The dashboard counts versions of its own: the same rows may be another version there, and so another id.
         own = content_id(kind, name=rows.name, version=rows.version, split=rows.split, sha256=rows.manifest.sha256)
 
         def render() -> None:

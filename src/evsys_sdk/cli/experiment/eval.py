@@ -84,7 +84,7 @@ def _config(options: dict[str, Any]) -> ModelEvalConfig:
 
     asked = {name: options[name] for name in ("max_tokens", "temperature", "max_attempts", "batch_size")}
     asked["metrics"] = [name for name in options["metrics"].split(",") if name]
-    if options["system"] is not None:
+    if options["system"] is not None:  # '' asks for none, and not to be asked leaves the default
         asked["system"] = options["system"] or None
     try:
         return ModelEvalConfig(**asked)

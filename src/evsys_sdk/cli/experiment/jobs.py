@@ -94,7 +94,7 @@ def _find(reference: str, roots: tuple[str, ...]) -> Path:
     """The folder of an experiment; of several attempts of that name, the one that is running."""
     from ...history.find import find_experiment
 
-    attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")
+    attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")  # a later attempt has its number behind the name
     running = [path for path in _find_running(roots) if attempts.fullmatch(path.name)]
     return running[0] if len(running) == 1 else find_experiment(reference, [Path(root) for root in roots] or None)
 
@@ -116,7 +116,7 @@ def _render(found: LiveStatus) -> None:
     metrics = list(dict.fromkeys(name for arm in found.arms for name in (arm.measure, *arm.scores)))
     rows = [_row(arm, metrics) for arm in found.arms]
     click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
-    reasons = dict[str, list[str]]()
+    reasons = dict[str, list[str]]()  # each once: what one arm dies of often takes all of them
     for arm in found.arms:
         for said in (*([arm.error] if arm.error else []), *arm.findings):
             reasons.setdefault(said, []).append(arm.arm)
@@ -130,7 +130,15 @@ def _render_all(running: list[LiveStatus]) -> None:
     if not running:
         click.echo("Nothing is running. See what there is with: evsys history")
         return
-    rows = [(str(one.path), _count(one.counts), _duration(one.seconds_left), str(one.pid)) for one in running]
+    rows = [
+        (
+            str(one.path),
+            ", ".join(f"{number} {state}" for state, number in one.counts.items()),
+            _duration(one.seconds_left),
+            str(one.pid),
+        )
+        for one in running
+    ]
     click.echo(fit_table(("experiment", "arms", "left", "process"), rows))
 
 
@@ -145,10 +153,6 @@ def _duration(seconds: float | None) -> str:
     from ...observers.progress.text import duration
 
     return "" if seconds is None else duration(seconds)
-
-
-def _count(counts: dict[str, int]) -> str:
-    return ", ".join(f"{number} {state}" for state, number in counts.items())
 
 
 def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:

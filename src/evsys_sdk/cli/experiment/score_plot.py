@@ -24,7 +24,7 @@ def draw_scores(conclusion: Mapping[str, Any], *, width: int) -> str:
         return ""
     low, high = min(row[2] for row in rows), max(row[3] for row in rows)
     label = min(max(len(row[0]) for row in rows), _LONGEST_NAME)
-    columns = max(min(width, 100) - label - 12, 10)
+    columns = max(min(width, 100) - label - 12, 10)  # the rest is for the number behind it, and gaps
     span = (high - low) or 1.0
     fine = is_unicode()
     scale = f"{'':{label}}  {low:<.3g}{high:>{columns - len(f'{low:.3g}')}.3g}"

@@ -41,13 +41,13 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
     if status:
         _show(running, as_json)
         return
-    with _reporting(running) as report:
-        report()
+    with _open_dashboard(running) as report:
+        report()  # also a loop that has nothing to do is to be seen there
         while True:
             over = False
             for step in running.steps():
                 report()
-                over = over or step.over_budget
+                over = over or step.over_budget  # what comes after it is still told
                 if as_json:
                     import json
 
@@ -62,7 +62,7 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
 
 
 @contextmanager
-def _reporting(running: Loop) -> Generator[Callable[[], None]]:
+def _open_dashboard(running: Loop) -> Generator[Callable[[], None]]:
     """What reports the loop to the dashboard that the environment names, if it names one and anything has changed.
 
     The loop goes on whatever becomes of that.

@@ -40,6 +40,7 @@ class Call:
 
     def cancel(self) -> None:
         """End the process of this call, and start no other."""
+        # With the lock, a process that is being started is either not started or ended.
         with self._lock:
             self.cancelled = True
             if self._process is not None:
@@ -63,7 +64,7 @@ class Call:
             out, err = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             _end(process)
-            process.communicate()
+            process.communicate()  # lets the system forget it, and closes its pipes
             raise ToolError(f"it took longer than {patience_s:g} s and was ended. Run it in a shell instead.") from None
         finally:
             with self._lock:

@@ -70,17 +70,14 @@ class Server:
             try:
                 while line := self._source.readline(_MOST_BYTES + 1):
                     if len(line) > _MOST_BYTES:
-                        self._skip_rest(line)
+                        while line and not line.endswith(b"\n"):  # its rest, a part at a time: it may never end
+                            line = self._source.readline(_MOST_BYTES)
                         self._fail(None, _REQUEST, f"a message may have {_MOST_BYTES:,} bytes at most. Send less.")
                     elif line.strip():
                         self._receive(line, pool)
             finally:
                 for call in list(self._calls.values()):
                     call.cancel()
-
-    def _skip_rest(self, line: bytes) -> None:
-        while line and not line.endswith(b"\n"):
-            line = self._source.readline(_MOST_BYTES)
 
     def _receive(self, line: bytes, pool: ThreadPoolExecutor) -> None:
         try:
@@ -148,28 +145,25 @@ class Server:
 
     def _run(self, asked: str | int, tool: Tool, call: Call, arguments: Any) -> None:
         try:
-            text, failed = self._outcome(tool, call, arguments)
+            value = tool.run(call, _check(tool, arguments))
+            text, failed = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), False
+        except ToolError as refusal:
+            text, failed = str(refusal), True
         except Exception as error:  # a bug of ours is an answer too
             get_logger(__name__).exception("the tool %s failed", tool.name)
             text, failed = f"{tool.name} failed: {type(error).__name__}: {error}", True
-        finally:
+        finally:  # before the answer, after which the client may use the id again
             self._calls.pop(json.dumps(asked), None)
         if not call.cancelled:
             self._send({"id": asked, "result": {"content": [{"type": "text", "text": text}], "isError": failed}})
-
-    def _outcome(self, tool: Tool, call: Call, arguments: Any) -> tuple[str, bool]:
-        try:
-            value = tool.run(call, _check(tool, arguments))
-        except ToolError as refusal:
-            return str(refusal), True
-        return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)), False
 
     def _fail(self, asked: str | int | None, code: int, message: str) -> None:
         self._send({"id": asked, "error": {"code": code, "message": message}})
 
     def _send(self, message: Json) -> None:
+        # ASCII, because a client splits lines by its own idea of what ends one
         line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=True)
-        with self._writing:
+        with self._writing:  # calls answer from their own threads
             self._out.write(f"{line}\n")
             self._out.flush()
 

@@ -14,6 +14,9 @@ _EXPERIMENT: Final[Json] = {"type": "string", "description": "Id, name or folder
 _CONFIG: Final[Json] = {"type": "string", "description": "Path of the YAML file."}
 
 
+# What a model gives stands behind `--`, or in one word with its option: none of it is ever read as an option.
+
+
 def _tell_context(call: Call, given: Json) -> Any:
     options = [f"--goal={given['goal']}"] if given.get("goal") else []
     return call.evsys("context", "--json", f"--budget-tokens={given.get('budget_tokens', 2000)}", *options)
@@ -88,14 +91,6 @@ def _tell_logs(call: Call, given: Json) -> Any:
     return shorten(call.evsys("logs", "--json", *options, "--", given["experiment"]))
 
 
-def _cancel(call: Call, given: Json) -> Any:
-    return call.evsys("cancel", "--json", "--wait=30", "--", given["experiment"])
-
-
-def _note(call: Call, given: Json) -> Any:
-    return call.evsys("note", "--json", "--author=agent", "--", given["experiment"], given["text"])
-
-
 TOOLS: Final = (
     Tool(
         "context",
@@ -167,7 +162,7 @@ TOOLS: Final = (
     Tool(
         "cancel",
         "Stop a running experiment cleanly; it can be resumed.",
-        _cancel,
+        lambda call, given: call.evsys("cancel", "--json", "--wait=30", "--", given["experiment"]),
         {"experiment": _EXPERIMENT},
         ["experiment"],
         reads_only=False,
@@ -175,7 +170,7 @@ TOOLS: Final = (
     Tool(
         "note",
         "Add a lesson to the record of an experiment.",
-        _note,
+        lambda call, given: call.evsys("note", "--json", "--author=agent", "--", given["experiment"], given["text"]),
         {"experiment": _EXPERIMENT, "text": {"type": "string", "maxLength": 4000}},
         ["experiment", "text"],
         reads_only=False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option, table
+from ..output import emit, import_option, json_option, read_params, table
 
 if TYPE_CHECKING:
     from ...backends.probes.facts import Facts, Server
@@ -46,7 +46,7 @@ def doctor(
     """
     if sandbox:
         return _check_sandbox(as_json)
-    from ...backends.probes.facts import Server, read_answer
+    from ...backends.probes.facts import Facts, Server, consequences, read_answer
 
     built = _build_backend(backend, base_url, params)
     server = Server(backend, _address(built), model or _only_model(built))
@@ -54,7 +54,9 @@ def doctor(
     cached = answer is not None
     if answer is None:
         answer = _ask(built, server, quiet)
-    _report(answer, server, cached, as_json)
+    facts = Facts.from_dict(answer["facts"])
+    told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
+    emit(told, as_json, lambda: _render(told, facts))
     return 0
 
 
@@ -91,30 +93,13 @@ def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> 
     from ...registry import config_model, get_backend
 
     extension = get_backend(kind)
-    given = _params(params) | ({} if base_url is None else {"base_url": base_url})
+    given = read_params(params, "--param") | ({} if base_url is None else {"base_url": base_url})
     try:
         return extension(**given)
     except ValidationError as error:
         model = config_model(extension)
         assert model is not None  # what has no params cannot refuse them in this way
         raise ConfigError(problems_in(error, model=model, data=given)) from None
-
-
-def _params(params: tuple[str, ...]) -> dict[str, Any]:
-    import yaml
-
-    from ...errors import ConfigError, Problem
-
-    found: dict[str, Any] = {}
-    for param in params:
-        key, separator, value = param.partition("=")
-        if not separator or not key:
-            raise ConfigError(Problem("a param is written KEY=VALUE", path="--param", value=param))
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(Problem("this value is not YAML", path="--param", value=param)) from None
-    return found
 
 
 def _address(backend: Any) -> str:
@@ -156,14 +141,6 @@ def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
 
         facts, problems = probe(prepare, server.model, asked.teardown, progress)
     return write_answer(server, facts, problems)
-
-
-def _report(answer: dict[str, Any], server: Server, cached: bool, as_json: bool) -> None:
-    from ...backends.probes.facts import Facts, consequences
-
-    facts = Facts.from_dict(answer["facts"])
-    told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
-    emit(told, as_json, lambda: _render(told, facts))
 
 
 def _render(told: dict[str, Any], facts: Facts) -> None:

@@ -125,7 +125,7 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tu
     _forget_summaries(folders)
     for report in reports:
         _journal(report)
-        if anchor is not None and report.clean:
+        if anchor is not None and report.clean:  # what is flagged must not be witnessed as if it were sound
             _anchor(report.path, anchor)
     emit([report.to_dict() for report in reports], as_json, lambda: _render(reports, whole=experiment is not None))
     if any(not report.clean for report in reports):
@@ -152,7 +152,7 @@ def _journal(report: AuditReport) -> None:
 
     flags = [check.name for check in report.flags]
     before = [event.get("flags") for event in ExperimentRecord(report.path).events if event.kind == Kind.AUDITED]
-    if flags != (before[-1] if before else []):
+    if flags != (before[-1] if before else []):  # a journal that grew with each audit would say less each time
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
         note_head(report.path)

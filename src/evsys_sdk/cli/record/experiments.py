@@ -29,7 +29,7 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
         from ...history.views.plots import plot_experiment
 
         plot_experiment(detail, plot)
-    answer(
+    answer(  # of the three forms only the one that is asked for is made
         lambda: {**show_data(detail, gain), **({"plot": plot} if plot else {})},
         as_json=as_json,
         as_markdown=as_markdown,
@@ -100,10 +100,9 @@ def errors(
 ) -> None:
     """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
     from ...history.detail import read_detail
-    from ...history.find import experiment_roots, find_experiment
     from ...history.views.answers import errors_page, find_errors
 
-    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    detail = read_detail(_find(experiment, roots))
     found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
     answer(
         lambda: found.to_dict(limit),
@@ -126,10 +125,9 @@ def export(
 ) -> None:
     """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
     from ...history.detail import read_detail
-    from ...history.find import experiment_roots, find_experiment
     from ...history.views.export import export_weights
 
-    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    detail = read_detail(_find(experiment, roots))
     found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint)
 
     def render() -> None:
@@ -152,9 +150,9 @@ def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_jso
     from ...history.notes import add_note
     from ...record.events import Kind
 
-    folder = _folder(experiment, roots)
+    folder = _find(experiment, roots)
     event = add_note(folder, text, author=author)
-    _tell(folder, Kind.NOTE, event, f"noted in the journal of {_name(folder)}", as_json, as_markdown)
+    _tell(folder, Kind.NOTE, event, f"noted in the journal of {folder.name}", as_json, as_markdown)
 
 
 @click.command()
@@ -170,24 +168,20 @@ def invalidate(
     from ...history import notes
     from ...record.events import Kind
 
-    folder = _folder(experiment, roots)
+    folder = _find(experiment, roots)
     if undo:
         event = notes.reinstate(folder, reason)
-        _tell(folder, Kind.REINSTATED, event, f"{_name(folder)} counts again", as_json, as_markdown)
+        _tell(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json, as_markdown)
     else:
         event = notes.invalidate(folder, reason)
-        told = f"{_name(folder)} no longer counts; --undo takes that back"
+        told = f"{folder.name} no longer counts; --undo takes that back"
         _tell(folder, Kind.INVALIDATED, event, told, as_json, as_markdown)
 
 
-def _folder(experiment: str, roots: tuple[str, ...]) -> Path:
+def _find(experiment: str, roots: tuple[str, ...]) -> Path:
     from ...history.find import experiment_roots, find_experiment
 
     return find_experiment(experiment, experiment_roots(roots))
-
-
-def _name(folder: Path) -> str:
-    return folder.name
 
 
 def _tell(folder: Path, kind: str, event: str, told: str, as_json: bool, as_markdown: bool) -> None:

@@ -47,7 +47,10 @@ def rollouts(
     """
     runs = _find_runs(experiment, arm, roots)
     if shown is not None or diff is not None:
-        [run] = runs if len(runs) == 1 else [_refuse_several(runs)]
+        if len(runs) > 1:
+            names = ", ".join(run.name for run in runs)
+            raise click.UsageError(f"several arms have rollouts ({names}). Name one with --arm.")
+        [run] = runs
         if diff is not None:
             pair = [_find(run, one) for one in diff]
             emit({"rollouts": pair, "diff": _diff(*pair)}, as_json, lambda: _print(_render_diff(*pair)))
@@ -107,11 +110,6 @@ def _find(run: RunRecord, id: str) -> Line:
     raise DataError(f"{run.folder}: there is no rollout '{id}'. {hint}".rstrip())
 
 
-def _refuse_several(runs: Sequence[RunRecord]) -> RunRecord:
-    names = ", ".join(run.name for run in runs)
-    raise click.UsageError(f"several arms have rollouts ({names}). Name one with --arm.")
-
-
 def _is_wanted(
     line: Line,
     *,
@@ -151,7 +149,7 @@ class Survey:
             return
         self.found += 1
         self._kept.setdefault(line["step"], []).append(line)
-        oldest = min(self._kept)
+        oldest = min(self._kept)  # goes, with all of its lines, when the later steps fill the list without it
         if sum(map(len, self._kept.values())) - len(self._kept[oldest]) >= self.limit:
             del self._kept[oldest]
 
@@ -226,6 +224,7 @@ def _diff(one: Line, other: Line) -> list[str]:
         "\n".join(f"[{message.get('role', '?')}]\n{_text(message)}" for message in line.get("messages", ()))
         for line in (one, other)
     )
+    # without the first two lines, which name files
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
 
 

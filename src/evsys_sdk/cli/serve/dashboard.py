@@ -52,10 +52,11 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     from ...loop.page import read_loops
     from ...paths import project_root
 
-    _need_server()
+    _need_server()  # before these are imported: it names the extra that they need
     from ...dashboard.server.app import local_app
     from ...dashboard.server.auth import LocalGate
-    from ...dashboard.server.run import is_loopback, list_hosts, listen, serve
+    from ...dashboard.server.run import list_hosts, listen, serve
+    from ...server.settings import is_loopback
 
     if not is_loopback(host):
         hint = "Only this machine may see the record of a project. For others, run: evsys dashboard serve"
@@ -64,12 +65,13 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     source = LocalRecords(experiment_roots(roots), project)
     gate = LocalGate()
     sock = listen(host, port)
-    port = sock.getsockname()[1]
+    port = sock.getsockname()[1]  # if 0 was asked for, only now known; it is part of the names that are answered to
     app = local_app(source, gate, list_hosts(host, port), name=project.name, loops=read_loops)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def announce() -> None:
         about = {"url": url, "open": f"{url}/#token={gate.token}", "token": gate.token, "project": str(project)}
+        # not `echo`: what is printed is freed of secrets, and this one is meant to be read
         hand_over(json.dumps(about) if as_json else f"Open {about['open']}\nCtrl-C stops it.")
 
     serve(app, sock, announce)
@@ -95,7 +97,8 @@ def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], a
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     try:
         text = f"The dashboard of {hide_password(database)} is at {url}. Ctrl-C stops it."
-        serve(app, sock, lambda: _announce({"url": url, "database": hide_password(database)}, as_json, text))
+        about = {"url": url, "database": hide_password(database)}
+        serve(app, sock, lambda: click.echo(json.dumps(about) if as_json else text))
     finally:
         engine.dispose()
 
@@ -135,6 +138,7 @@ def key_command(
     engine = _open(database)
     from ...dashboard.server.auth import list_keys, make_key, make_project, revoke_key
 
+    # `writes` takes SQLite's lock at once; a server may be running on the same file
     with engine.execution_options(writes=True).begin() as connection:
         if revoke is not None:
             if not revoke_key(connection, project, revoke):
@@ -223,10 +227,6 @@ def _need_server() -> None:
 
     for module in ("fastapi", "sqlalchemy", "alembic", "msgspec", "uvicorn"):
         import_extra(module, extra="dashboard", needed_by="evsys dashboard")
-
-
-def _announce(about: dict[str, Any], as_json: bool, text: str) -> None:
-    click.echo(json.dumps(about) if as_json else text)
 
 
 def _print_keys(keys: list[dict[str, Any]]) -> None:

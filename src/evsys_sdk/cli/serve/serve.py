@@ -104,7 +104,10 @@ def serve(
     wanted = catalog.base_models(options["backend"])  # what is deployed needs its base
     options["models"] = tuple(dict.fromkeys([*options["models"], *wanted]))
     given = read_params(params, "--backend-param")
-    keys = {"api_key": _key(api_key_file), "feedback_key": _feedback_key(feedback_key_file)}
+    keys = {
+        "api_key": _key(api_key_file),
+        "feedback_key": _read_key(feedback_key_file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None,
+    }
     settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, **keys, **options)
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
     if traces is None:
@@ -148,19 +151,9 @@ def _key(file: str | None) -> str | None:
     return key or None
 
 
-def _feedback_key(file: str | None) -> str | None:
-    return _read_key(file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None
-
-
 def _read_key(file: str | None, option: str, variable: str) -> str:
     import os
 
-    if not file:
-        return os.environ.get(variable, "").strip()
-    try:
-        key = Path(file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"{option} {file} cannot be read ({error.strerror}).") from None
-    if not key:
-        raise ConfigError(f"{option} {file} is empty. Write the key into it.")
-    return key
+    from ..data.traces import read_key
+
+    return read_key(Path(file), option) if file else os.environ.get(variable, "").strip()

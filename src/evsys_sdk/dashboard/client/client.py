@@ -175,7 +175,7 @@ class DashboardClient:
         for position, prediction in enumerate(predictions):
             row = {"task_id": str(position), **_clean(dict(prediction))}
             length = len(encode_record(row, f"a prediction of task {show(row.get('task_id'))}"))
-            if rows and size + length > BATCH_BYTES:
+            if rows and size + length > BATCH_BYTES:  # one record has an upper size, and must fit a request
                 self._report({**base, "rows": rows}, wait=False)
                 rows, size = [], 0
             rows.append(row)

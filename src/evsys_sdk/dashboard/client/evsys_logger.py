@@ -56,6 +56,7 @@ class EvsysLogger(Callback):
         self._client = client = DashboardClient(raise_refusals=False, on_request=self._take_request)
         experiment_id = experiment_id_of(info.run_dir.parent)
         self._run_id = run_id_of(experiment_id, info.run_id)
+        # Each arm does so, perhaps at once with others: what is not there yet is made by the first to arrive.
         client.update_experiment(
             experiment_id, name=info.experiment, hypothesis=info.hypothesis or "", status="running"
         )

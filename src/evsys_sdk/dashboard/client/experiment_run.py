@@ -82,7 +82,7 @@ class ExperimentRun:
         ended = time.time()
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         self.client.update_run(self.run_id, status=status, error=reason, ended=ended)
-        if self._given_experiment is None:
+        if self._given_experiment is None:  # one that was there before does not end with this run
             status = "interrupted" if stopped else status
             self.client.update_experiment(self.experiment_id, status=status, ended=ended)
         self.client.flush()

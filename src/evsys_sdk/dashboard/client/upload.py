@@ -51,6 +51,7 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
         "description": text(detail.config.get("description")),
         "conclusion_text": read_text(ExperimentFiles(folder).conclusion_page),
     }
+    # a null would make the dashboard forget what it knows
     client.update_experiment(id, **{name: value for name, value in told.items() if value is not None})
     for event in read_lines(ExperimentFiles(folder).journal):
         client.log_event(id, event)

@@ -220,18 +220,13 @@ def _parse(line: bytes, decode: Callable[[bytes], Any]) -> Object | None:
     try:
         row: Any = decode(line)
     except ValueError:
-        row = _parse_loosely(line)
+        try:
+            row = json.loads(line)  # also reads NaN, which is no JSON and which Python writes
+        except (ValueError, RecursionError):
+            return None
     except RecursionError:
         return None
     return cast(Object, row) if isinstance(row, dict) else None
-
-
-def _parse_loosely(line: bytes) -> Any:
-    """Also NaN, which is no JSON and which Python writes."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _line(file: _File, row: Object, relative: str, begin: int) -> Line:

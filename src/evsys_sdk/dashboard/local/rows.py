@@ -40,7 +40,7 @@ def _live(one: ExperimentSummary) -> Live:
 
     try:
         arms = experiment_status(one.folder).arms
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError):  # it is being written; the next look sees it whole
         arms = []
     running = [arm for arm in arms if arm.state == "running"]
     steps = [(arm.step, arm.total_steps, arm.arm) for arm in running if arm.step is not None]

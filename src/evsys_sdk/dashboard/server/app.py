@@ -30,8 +30,8 @@ from .routes.routing import GuardedRouter, identity_of, list_routes
 from .routes.sdk import add_sdk_routes
 from .security import Guard
 from .storage import schema
-from .storage.lines import Lines
 from .storage.records import StoredRecords
+from .storage.rows import Lines
 from .storage.writer import Busy, Writer
 
 

@@ -122,7 +122,7 @@ class TooLarge(HTTPException):
 def _limit(receive: Receive) -> Receive:
     seen = 0  # counted as it comes, because a body in chunks announces no length
 
-    async def counted() -> Message:
+    async def receive_counted() -> Message:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
@@ -130,18 +130,18 @@ def _limit(receive: Receive) -> Receive:
             raise TooLarge
         return message
 
-    return counted
+    return receive_counted
 
 
 def _with_headers(send: Send, is_api: bool) -> Send:
-    async def sending(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {name.lower() for name, _ in message.get("headers", [])}
             more = [*_HEADERS, (b"cache-control", b"no-store" if is_api else b"no-cache")]
             message["headers"] = [*message.get("headers", []), *(one for one in more if one[0] not in present)]
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
 def _headers(scope: Scope) -> dict[str, str]:

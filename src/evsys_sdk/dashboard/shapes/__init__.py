@@ -24,10 +24,13 @@ from .experiment import (
     NewNote,
     Note,
     Overview,
+    Problem,
     Progress,
     Run,
+    Scope,
     Series,
     Session,
+    Shape,
 )
 from .loops import LoopCheck, LoopDeployment, LoopPage, LoopRollback, LoopRound, Loops, LoopStep
 from .record import (
@@ -50,7 +53,6 @@ from .record import (
     Spend,
     SpendLine,
 )
-from .shape import Problem, Scope, Shape
 
 __all__ = [
     "Anchor",

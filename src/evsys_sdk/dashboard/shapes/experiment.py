@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from .shape import Scope, Shape
+type Scope = Literal["read", "write", "admin"]
+
+
+class Shape(BaseModel):
+    """Base of everything that crosses the API; unknown fields are refused on the way in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Problem(Shape):
+    """Why a request was refused."""
+
+    error: str
+    """A short name: unauthorized, forbidden, not_found, bad_request, conflict, too_large, ..."""
+    message: str
+    """What is wrong and what to do, in a sentence."""
 
 
 class Session(Shape):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .shape import Shape
+from .experiment import Shape
 
 
 class LoopCheck(Shape):

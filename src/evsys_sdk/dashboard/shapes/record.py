@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .experiment import Arm, Experiment, Items
-from .shape import Shape
+from .experiment import Arm, Experiment, Items, Shape
 
 
 class ArmDetail(Shape):

@@ -97,6 +97,7 @@ def decisive_metric(data: ExperimentData) -> str:
     return success_metric(data.config, cast(Any, arms))[0]
 
 
+# `success_metric` asks an arm for nothing else.
 class _ArmMetrics:
     def __init__(self, metrics: dict[str, float]) -> None:
         self.metrics = metrics

@@ -108,7 +108,7 @@ def downsample(points: Sequence[tuple[float, float | None]], most: int) -> tuple
     low = np.minimum.reduceat(np.where(finite, y, np.inf), first)
     high = np.maximum.reduceat(np.where(finite, y, -np.inf), first)
 
-    def listed(values: Any) -> list[float | None]:
-        return [float(value) if some else None for value, some in zip(values, count, strict=True)]
+    def list_values(values: Any) -> list[float | None]:
+        return [float(value) if n_finite else None for value, n_finite in zip(values, count, strict=True)]
 
-    return x[first].tolist(), listed(mean), listed(low), listed(high)
+    return x[first].tolist(), list_values(mean), list_values(low), list_values(high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...history.effects import flatten_config
-from ...history.outcome import PairedDifference, SetScores, add_score, pair_scores
+from ...history.outcome import SetScores, add_score, pair_scores
 from ...history.summary import is_score
 from ...history.views.compare import ABSENT
 from ...record.run_files.scores import metric_name
@@ -47,7 +47,19 @@ def compare(source: RecordSource, a: str, b: str) -> Comparison:
     return Comparison(
         a=first.experiment,
         b=second.experiment,
-        metrics=[_metric_difference(pair) for pair in paired],
+        metrics=[
+            MetricDifference(
+                metric=pair.metric,
+                a=pair.first,
+                b=pair.second,
+                difference=pair.difference,
+                low=pair.low,
+                high=pair.high,
+                n_tasks=pair.n_tasks,
+                remark=pair.remark,
+            )
+            for pair in paired
+        ],
         config=_config_differences(first.config, second.config),
         items=_items(left, right, chosen[0], chosen[1], metric, _MOST_FLIPS, "") if has_tasks else None,
     )
@@ -82,7 +94,7 @@ def _items(left: RunSets, right: RunSets, a: str, b: str, metric: str, limit: in
         metric = metrics[0]
     first, second = _means(left.get(metric)), _means(right.get(metric))
     tasks = [_item(task, first.get(task), second.get(task)) for task in dict.fromkeys([*first, *second])]
-    order = {"lost": 0, "gained": 1, "unpaired": 2, "same": 3}
+    order = {"lost": 0, "gained": 1, "unpaired": 2, "same": 3}  # what got worse is what one looks for
     tasks.sort(key=lambda item: (order[item.change], item.task))
     begin = _position(cursor)
     pair = pair_scores(metric, left[metric], right[metric]) if metric in left and metric in right else None
@@ -113,19 +125,6 @@ def _item(task: str, a: float | None, b: float | None) -> Item:
     if a is None or b is None:
         return Item(task=task, a=a, b=b, change="unpaired")
     return Item(task=task, a=a, b=b, change="gained" if b > a else "lost" if b < a else "same")
-
-
-def _metric_difference(pair: PairedDifference) -> MetricDifference:
-    return MetricDifference(
-        metric=pair.metric,
-        a=pair.first,
-        b=pair.second,
-        difference=pair.difference,
-        low=pair.low,
-        high=pair.high,
-        n_tasks=pair.n_tasks,
-        remark=pair.remark,
-    )
 
 
 def _config_differences(a: Object, b: Object) -> list[ConfigDifference]:

@@ -68,7 +68,7 @@ class CsvMetrics(Callback):
     def _append(self, step: int, metrics: Mapping[str, float]) -> None:
         cells = {name: repr(as_number(name, value)) for name, value in metrics.items() if name != _STEP}
         added = [name for name in cells if name not in self._columns]
-        if added:
+        if added:  # a column more makes every row wider, so all of them are written again; it happens a few times
             _, rows = _read(self._path)
             self._columns += added
             self._rewrite(rows)

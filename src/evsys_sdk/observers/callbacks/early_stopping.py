@@ -90,7 +90,7 @@ class EarlyStopping(Callback):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._best, self._best_step = state["best"], state["best_step"]
         self._since_best, self._followed = state["since_best"], state["followed"]
-        self._seen.add(self.cfg.metric)
+        self._seen.add(self.cfg.metric)  # by the attempt before this one, so its end must not say that nobody did
 
     def _follows(self, full: str) -> bool:
         """Whether this is the score to watch; where several benchmarks share a split, the first one is."""
@@ -118,7 +118,7 @@ class EarlyStopping(Callback):
             self._control.stop(self._reason())
 
     def _improves(self, value: float) -> bool:
-        if not math.isfinite(value):
+        if not math.isfinite(value):  # uses up patience: a run that diverged does not get better by itself
             return False
         if self._best is None:
             return True

@@ -55,7 +55,9 @@ class LocalLogger(Callback):
         """Make the tree, or take up the one that an earlier attempt left."""
         self._info, self._control = info, control
         self._logs = RunLogs(RunFiles(info.run_dir).logs)
-        self._logs.write_page(self._logs.files.hypothesis, _hypothesis(info))
+        said = (info.hypothesis or "").strip() or "None was given for this run."
+        page = f"# Hypothesis of experiment `{info.experiment}`\n\n{said}\n"
+        self._logs.write_page(self._logs.files.hypothesis, page)
         self._logs.write_page(self._logs.files.conclusion, None)  # the run goes on, so it is no longer true
         self._logs.rewind(info.next_step, below=True)
         for scoring in info.repeats:
@@ -75,6 +77,7 @@ class LocalLogger(Callback):
         self._logs.add_metrics(own, record.step, record.metrics, name=record.name, split=record.split)
         for prediction in record.predictions if self.cfg.predictions else ():
             where = {"step": int(record.step), "name": record.name}
+            # in front for the order of the keys, and behind so that no prediction says something else
             self._logs.append(own.rollouts, where | dict(prediction) | where)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
@@ -111,11 +114,6 @@ def _is_about(scoring: EvalRecord, line: Mapping[str, Any]) -> bool:
     return (line.get("step"), line.get("name")) == (scoring.step, scoring.name) and same_split
 
 
-def _hypothesis(info: RunInfo) -> str:
-    text = (info.hypothesis or "").strip() or "None was given for this run."
-    return f"# Hypothesis of experiment `{info.experiment}`\n\n{text}\n"
-
-
 # What happened in one run, in words: the page `local_logger` leaves behind.
 #
 # It reports; it does not judge. Whether the hypothesis holds is decided over all arms and seeds of the experiment.
@@ -139,11 +137,12 @@ class RunStory:
 
 def write_up(story: RunStory) -> str:
     """The page as Markdown."""
+    last_metrics = restore_nonfinite(story.last_step).items() if story.last_step else ()
     parts = [
         f"# Conclusion of run `{story.run_id}`: {story.result.status}",
         _what_happened(story),
         _error(story.result),
-        _table("Last training metrics", ("metric", "value"), _last_metrics(story)),
+        _table("Last training metrics", ("metric", "value"), last_metrics),
         _table("Last scores", ("split", "benchmark", "step", "metric", "value"), _scores(story)),
         _table("Result", ("metric", "value"), story.result.metrics.items()),
         _table("Artifacts", ("name", "path"), story.result.artifacts.items()),
@@ -169,10 +168,6 @@ def _error(result: RunResult) -> str:
     if not result.error:
         return "" if result.status != "failed" else "## Error\n\nNo reason was recorded."
     return "## Error\n\n" + "\n".join(f"    {line}" for line in result.error.splitlines())
-
-
-def _last_metrics(story: RunStory) -> Iterable[tuple[str, Any]]:
-    return restore_nonfinite(story.last_step).items() if story.last_step else ()
 
 
 def _scores(story: RunStory) -> Iterable[tuple[Any, ...]]:

@@ -78,6 +78,7 @@ class MlflowLogger(Callback):
         if self.cfg.mode == "disabled":
             return
         self._client = self._connect()
+        # a run that begins anew in the same folder is another one there
         self._run_id = _read_id(info.run_dir) if info.steps_done else ""
         if self._run_id:
             self._post("runs/update", {"run_id": self._run_id, "status": "RUNNING"})
@@ -96,8 +97,8 @@ class MlflowLogger(Callback):
         self._run_id = str(made["run"]["info"]["run_id"])
         write_json(info.run_dir / _ID_FILE, {"run_id": self._run_id})
         params = [{"key": _key(key), "value": value} for key, value in _flat(redact(jsonable(info.config)))]
-        for some in batched(params, _MOST_PARAMS):
-            self._post("runs/log-batch", {"run_id": self._run_id, "params": list(some)})
+        for batch in batched(params, _MOST_PARAMS):
+            self._post("runs/log-batch", {"run_id": self._run_id, "params": list(batch)})
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._add(step, metrics)

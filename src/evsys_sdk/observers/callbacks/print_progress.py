@@ -49,7 +49,7 @@ class PrintProgress(Callback):
         self._scores: dict[str, Mapping[str, float]] = {}
         self._shown: set[tuple[str, int]] = set()
         """Scorings by label and step."""
-        self._saved_at = -1e9
+        self._saved_at = -1e9  # long ago, so that the first one is shown
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._control = control
@@ -59,7 +59,7 @@ class PrintProgress(Callback):
         )
         self._snapshot = self._state.start(self._began)
         self._display = self._choose_display(info.run_id)
-        self._display.start(plain.opening(info), self._snapshot)
+        self._display.start(plain.describe_start(info), self._snapshot)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = self._clock()

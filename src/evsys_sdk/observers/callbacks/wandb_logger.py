@@ -141,7 +141,7 @@ class WandbLogger(Callback):
             self._run.log({**metrics, "step": step})
 
     def _finish(self, exit_code: int) -> None:
-        run, self._run = self._run, None
+        run, self._run = self._run, None  # `close` follows `on_run_end`, and must not call a completed run failed
         if run is not None:
             run.finish(exit_code=exit_code)
 

@@ -84,15 +84,13 @@ class MultiplexLogStore:
                 message(child)
             except Exception as error:
                 errors[label] = error
-                self._note(label, error)
+                said = f"{type(error).__name__}: {error}"
+                if len(self.failures[label]) < _NOTED_FAILURES:  # else a full disk would be reported at every step
+                    self.failures[label].append(said)
+                    get_logger(__name__).warning("log store '%s' failed, the others go on: %s", label, said)
         if len(errors) == len(self._children):
             reasons = "; ".join(f"{label}: {error}" for label, error in errors.items())
             raise EvsysError(f"no log store took the record. {reasons}") from next(iter(errors.values()))
-
-    def _note(self, label: str, error: Exception) -> None:
-        if len(self.failures[label]) < _NOTED_FAILURES:  # a full disk would otherwise be reported at every step
-            self.failures[label].append(f"{type(error).__name__}: {error}")
-            get_logger(__name__).warning("log store '%s' failed, the others go on: %s", label, self.failures[label][-1])
 
 
 def _build(spec: LogStoreSpec, log_dir: str | None, label: str) -> LogStore:

@@ -141,7 +141,7 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
 
     began, changes = time.monotonic(), Changes()
     with _terminal_behind_a_pipe() as (terminal, follow):
-        console = Console(file=terminal, highlight=False, force_terminal=True, width=_width(terminal))
+        console = Console(file=terminal, highlight=False, force_terminal=True, width=_size(terminal)[0])
         repeated = Repeats()
 
         def pass_on(line: str) -> None:
@@ -217,7 +217,7 @@ def _look_regularly(path: Path, look: Look, show: Callable[[LiveStatus], None]) 
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join()  # `show` is never called by two threads at once
         with suppress(Exception):
             show(look(path))
 
@@ -231,11 +231,12 @@ def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], 
     sys.stdout.flush()
     sys.stderr.flush()
     descriptors = [2, 1] if os.isatty(1) else [2]  # results that go to a file or a pipe must still arrive there
+    # Descriptors and not `sys.stdout`: libraries in C and other processes write to them without asking Python.
     saved = {descriptor: os.dup(descriptor) for descriptor in descriptors}
     read, write = os.pipe()
     for descriptor in descriptors:
         os.dup2(write, descriptor)
-    os.close(write)
+    os.close(write)  # now only those descriptors hold it: the reader comes to its end when they are given back
     reader: threading.Thread | None = None
 
     def follow(tell: Callable[[str], None]) -> None:
@@ -250,6 +251,7 @@ def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], 
         reader = threading.Thread(target=pass_on, name="evsys-terminal", daemon=True)
         reader.start()
 
+    # a copy, because what was saved is closed before this file is
     with open(os.dup(saved[2]), "w", encoding="utf-8", errors="replace") as terminal:
         try:
             yield terminal, follow
@@ -271,10 +273,6 @@ def _size(terminal: Any) -> tuple[int, int]:
     except OSError:
         return 100, 24
     return found.columns or 100, found.lines or 24
-
-
-def _width(terminal: Any) -> int:
-    return _size(terminal)[0]
 
 
 def _write(text: str) -> None:

@@ -75,7 +75,7 @@ class LiveDisplay:
             redirect_stdout=sys.stdout.isatty(),  # results that go to a file or a pipe must still arrive there
             redirect_stderr=True,
         )
-        stderr = sys.stderr
+        stderr = sys.stderr  # rich puts a stream of its own in its place
         self._live.start(refresh=True)
         self._move_log_handlers(stderr)
         atexit.register(self.stop)  # an exit without `close` must not leave the cursor hidden
@@ -94,6 +94,7 @@ class LiveDisplay:
 
     def stop(self) -> None:
         live, self._live = self._live, None
+        # First: rich's stream is of no use once the display has stopped.
         for handler, stream in self._moved_handlers:
             handler.setStream(stream)
         self._moved_handlers.clear()

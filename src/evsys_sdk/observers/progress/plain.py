@@ -67,12 +67,12 @@ class PlainDisplay:
 
 def progress_line(snapshot: Snapshot) -> str:
     """How far, how well and how fast, in ASCII."""
-    left = snapshot.seconds_left
+    left, trend = snapshot.seconds_left, {-1: "falling", 0: "", 1: "rising"}[snapshot.trend]
     parts = [
         f"{snapshot.done}/{snapshot.total} ({snapshot.fraction or 0:.0%})"
         if snapshot.total
         else f"step {snapshot.done}",
-        f"{snapshot.headline} {number(snapshot.value)} {_trend(snapshot)}".rstrip() if snapshot.headline else "",
+        f"{snapshot.headline} {number(snapshot.value)} {trend}".rstrip() if snapshot.headline else "",
         *(f"{name} {number(value)}" for name, value in snapshot.others),
         "" if snapshot.learning_rate is None else f"lr {number(snapshot.learning_rate)}",
         "" if snapshot.tokens_per_second is None else f"{count(snapshot.tokens_per_second)} tok/s",
@@ -81,14 +81,10 @@ def progress_line(snapshot: Snapshot) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _trend(snapshot: Snapshot) -> str:
-    return {-1: "falling", 0: "", 1: "rising"}[snapshot.trend]
-
-
 # The moments of a run worth a line of their own, the same on every display.
 
 
-def opening(info: RunInfo) -> str:
+def describe_start(info: RunInfo) -> str:
     """`arithmetic, sft on mock, Qwen/Qwen3-4B, 200 steps`."""
     algorithm, backend = _entry(info.config, "algorithm", "kind"), _entry(info.config, "backend", "kind")
     parts = [

@@ -93,7 +93,7 @@ class ProgressState:
             if math.isfinite(self._value):
                 self._remember(self._value)
         steps_per_second, tokens_per_second = self._speed()
-        measured = _first_of(_TOKEN_RATES, metrics)
+        measured, rate = _first_of(_TOKEN_RATES, metrics), _first_of(_LEARNING_RATES, metrics)
         return Snapshot(
             done=step,
             total=self.total,
@@ -102,7 +102,7 @@ class ProgressState:
             first_value=self._first,
             trend=self._trend(),
             curve=(*self._curve, *([sum(self._bucket) / len(self._bucket)] if self._bucket else [])),
-            learning_rate=_value_of(_LEARNING_RATES, metrics),
+            learning_rate=float(metrics[rate]) if rate else None,
             tokens_per_second=tokens_per_second or (metrics[measured] if measured else None),
             steps_per_second=steps_per_second,
             others=tuple((name, float(metrics[name])) for name in self.wanted if name in metrics),
@@ -142,23 +142,20 @@ class ProgressState:
         early, late = values[:half], values[-half:]
         change = sum(late) / half - sum(early) / half
         scatter = math.sqrt((_variance(early) + _variance(late)) / half)
+        # values that are all the same have no scatter, and rounding is no trend
         return 0 if abs(change) <= max(scatter, 1e-12) else int(math.copysign(1, change))
 
     def _speed(self) -> tuple[float | None, float | None]:
         (begin, first, _), (end, last, _) = self._times[0], self._times[-1]
         if end <= begin or last <= first:
             return None, None
+        # without those of the first: its step ended when the time begins
         tokens = sum(count for _, _, count in list(self._times)[1:])
         return (last - first) / (end - begin), tokens / (end - begin) or None
 
 
 def _first_of(names: Sequence[str], metrics: Mapping[str, float]) -> str | None:
     return next((name for name in names if name in metrics), None)
-
-
-def _value_of(names: Sequence[str], metrics: Mapping[str, float]) -> float | None:
-    name = _first_of(names, metrics)
-    return None if name is None else float(metrics[name])
 
 
 def _variance(values: Sequence[float]) -> float:

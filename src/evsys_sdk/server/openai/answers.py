@@ -50,15 +50,13 @@ class Envelope:
         return f"{'chatcmpl' if self.kind == 'chat.completion' else 'cmpl'}-{self.id}"
 
     def wrap(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {**self._head(self.kind), "choices": choices, **more}
+        head = {"id": self.full_id, "object": self.kind, "created": self.created, "model": self.model}
+        return {**head, "system_fingerprint": None, "choices": choices, **more}
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        # only the newer of the two APIs has a kind of its own for the parts of a stream
         kind = "chat.completion.chunk" if self.kind == "chat.completion" else self.kind
-        return {**self._head(kind), "choices": choices, **more}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        head = {"id": self.full_id, "object": kind, "created": self.created, "model": self.model}
-        return {**head, "system_fingerprint": None}
+        return {**self.wrap(choices, **more), "object": kind}
 
 
 def usage(prompt: int, completion: int) -> dict[str, int]:
@@ -70,7 +68,7 @@ def chat_logprobs(drawing: Drawing, answer: Answer, start: int = 0) -> dict[str,
     """The log-probabilities of an answer's tokens from `start` on, as chat completions have them."""
     content: list[dict[str, Any]] = []
     top = [(piece.tokens[at], piece.logprobs[at]) for piece in answer.top for at in range(len(piece.tokens))]
-    for at in range(start, drawing.said(answer)):
+    for at in range(start, drawing.count_text_tokens(answer)):
         entry = _token(drawing, answer.tokens[at], answer.logprobs[at])
         best = [_token(drawing, int(token), float(value)) for token, value in zip(*top[at], strict=True)] if top else []
         content.append({**entry, "top_logprobs": best})

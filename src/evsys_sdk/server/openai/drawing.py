@@ -85,11 +85,11 @@ class Drawing:
     async def draw(self, count: int) -> list[Answer]:
         """Several continuations, whole."""
 
-        async def start(first: int, some: int) -> list[Answer]:
+        async def start(first: int, n: int) -> list[Answer]:
             params = self.params
             if params.seed is not None:
                 params = replace(params, seed=seed_of_later(params.seed, first))
-            samples = await self.model.client.sample(self.prompt, some, params)
+            samples = await self.model.client.sample(self.prompt, n, params)
             return [await self._extend(Answer(), sample) for sample in samples]
 
         return await self._take_turn(count, start)
@@ -104,7 +104,7 @@ class Drawing:
             context = [*self.prompt, *answer.tokens]
 
             async def start(
-                first: int, some: int, context: list[int] = context, params: SamplingParams = params
+                first: int, n: int, context: list[int] = context, params: SamplingParams = params
             ) -> list[Sample]:
                 return await self.model.client.sample(context, 1, params)
 
@@ -129,7 +129,7 @@ class Drawing:
         text, was_cut = cut_at_stop(self.text(answer), self.stops or None)
         return text, "stop" if was_cut else answer.reason
 
-    def said(self, answer: Answer) -> int:
+    def count_text_tokens(self, answer: Answer) -> int:
         """How many tokens of an answer are text, and not the mark that ends it."""
         ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self.is_chat else []
         return next((at for at, token in enumerate(answer.tokens) if token in ends), len(answer.tokens))

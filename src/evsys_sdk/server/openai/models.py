@@ -46,10 +46,10 @@ class OfferedModels:
         default_factory=OrderedDict[tuple[str, str, str], tuple[SamplingClient, Renderer]]
     )
 
-    async def listed(self) -> list[dict[str, Any]]:
+    async def describe_all(self) -> list[dict[str, Any]]:
         """As `GET /v1/models` shows them."""
         deployed = await asyncio.to_thread(self.catalog.names)
-        saved = [one["tinker_path"] for one in await asyncio.to_thread(self.checkpoints.listed)]
+        saved = [one["tinker_path"] for one in await asyncio.to_thread(self.checkpoints.describe_all)]
         names = dict.fromkeys([*self.engine.settings.models, *deployed, *saved])
         return [{"id": name, "object": "model", "created": 0, "owned_by": "evsys"} for name in names]
 

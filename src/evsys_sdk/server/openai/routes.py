@@ -39,7 +39,7 @@ FEEDBACK: Final = "/v1/feedback"
 
 async def models(service: Service, request: Request, body: bytes) -> Response:
     """`GET /v1/models`."""
-    return answer_json({"object": "list", "data": await service.offered.listed()})
+    return answer_json({"object": "list", "data": await service.offered.describe_all()})
 
 
 async def model(service: Service, request: Request, body: bytes) -> Response:
@@ -295,7 +295,7 @@ class _Chat:
         logprobs = None
         if self.asked.logprobs and (new or reason):
             logprobs = chat_logprobs(self.drawing, answer, logged[at])
-            logged[at] = self.drawing.said(answer)
+            logged[at] = self.drawing.count_text_tokens(answer)
         if new or logprobs:
             shown[at] += new
             parts.append(self._delta(at, {"content": new}, logprobs=logprobs))

@@ -1,7 +1,8 @@
 """Results that clients come back for: each request has an id, and its result waits here until it is fetched.
 
 A result that was fetched stays for a while, because the answer may have been lost on its way and is then asked for
-again. The ids follow from the request, so a request that is sent twice has one result.
+again. The ids follow from the request, so a request that is sent twice has one result. Until its result is there, a
+request takes up memory, which all of them share.
 """
 
 from __future__ import annotations
@@ -10,12 +11,66 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from starlette.responses import Response
 
 from ..answer import Refusal, answer_failure, answer_json
-from .memory import Memory
+
+
+@dataclass(slots=True)
+class Memory:
+    """Room for the requests that a server holds at once: many long ones together must not fill it."""
+
+    limit: int
+    """Bytes in all."""
+    used: int = 0
+
+    def check(self, size: int) -> None:
+        """Refuse `size` bytes that do not fit."""
+        if self.used + size > self.limit:
+            raise Refusal(
+                429,
+                f"requests of {self.limit / 1e6:g} MB are waiting here already. Try again, or raise --max-request-mb.",
+                retry_after_s=1,
+            )
+
+    def hold(self, size: int) -> None:
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+
+
+@dataclass(slots=True)
+class Reading:
+    """Room for one request as long as it is read and answered."""
+
+    memory: Memory
+    most: int
+    hint: str
+    """What to do about one that is longer."""
+    size: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.memory.give_back(self.size)
+
+    def check_announced(self, size: int) -> None:
+        """Refuse what says that it is too long. Nothing is kept for it: it may never come."""
+        if size > self.most:
+            raise Refusal(413, f"the request is longer than {self.most / 1e6:g} MB. {self.hint}")
+
+    def grow(self, size: int) -> None:
+        """See to it that the `size` bytes that have come fit."""
+        self.check_announced(size)
+        if size > self.size:
+            self.memory.check(size - self.size)
+            self.memory.hold(size - self.size)
+            self.size = size
+
 
 # Results that were fetched are kept for so long and within so many bytes, for a client whose connection broke.
 _KEEP_S: Final = 120.0
@@ -72,11 +127,11 @@ class Futures:
         """How many operations have been accepted and have not ended."""
         return len(self._running)
 
-    def waiting(self, queue: str) -> int:
+    def count_waiting(self, queue: str) -> int:
         """Results of a queue that are not there yet or were not fetched."""
         return self._open.get(queue, 0)
 
-    def unfetched(self) -> int:
+    def count_unfetched(self) -> int:
         """Results that nobody has fetched yet."""
         return len(self._unfetched)
 

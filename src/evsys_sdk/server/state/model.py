@@ -168,7 +168,7 @@ class ServedModel:
     def _make_room(self, seq_id: int, size: int) -> None:
         if seq_id == self.turns.next and self.turns.held:
             return  # those that fill the queue wait for this one
-        if self.futures.waiting(self.model_id) < self.max_queue:
+        if self.futures.count_waiting(self.model_id) < self.max_queue:
             self.futures.memory.check(size)
             return
         raise Refusal(

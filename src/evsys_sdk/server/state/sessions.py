@@ -11,6 +11,7 @@ from ...backends.client import SamplingClient
 from ..answer import Refusal
 from .model import ServedModel
 
+# Of sessions that ended: their clients are told so, and not that there never was one.
 _REMEMBERED: Final = 10_000
 _MOST_SESSIONS: Final = 10_000
 _MOST_SAMPLERS: Final = 64
@@ -76,6 +77,7 @@ class Sessions:
 
     def model(self, model_id: str) -> ServedModel:
         """A model in training."""
+        # every id begins with that of the session it was made in
         session = self._open.get(model_id.partition(":")[0])
         model = session.models.get(model_id) if session else None
         if session is None or model is None:

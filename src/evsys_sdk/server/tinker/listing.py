@@ -84,7 +84,7 @@ def describe_run(service: Service, run_id: str, record: RunRecord | None = None)
     record = record or service.checkpoints.run(run_id)
     if record is None:
         raise Refusal(404, f"there is no training run {show(run_id)} here.")
-    saved = service.checkpoints.listed(run_id)
+    saved = service.checkpoints.describe_all(run_id)
     latest = {
         kind: next((c for c in saved if c["checkpoint_id"].startswith(f"{kind}/")), None) for kind in (WEIGHTS, SAMPLER)
     }
@@ -112,7 +112,7 @@ def checkpoints(service: Service, run_id: str | None, *, limit: int, offset: int
     """Everything that was saved, of one run or of all."""
     if run_id is not None and service.checkpoints.run(run_id) is None:
         raise Refusal(404, f"there is no training run {show(run_id)} here.")
-    found = service.checkpoints.listed(run_id)
+    found = service.checkpoints.describe_all(run_id)
     return {"checkpoints": found[offset : offset + limit], "cursor": _cursor(limit, offset, len(found))}
 
 

@@ -17,7 +17,7 @@ from ...errors import show
 from ..answer import Refusal, answer_json
 from ..openai import routes as openai
 from ..service import Service
-from ..state.memory import Reading
+from ..state.futures import Reading
 from ..weights import external
 from ..weights.checkpoints import Place
 from . import listing, requests, sampling
@@ -45,7 +45,7 @@ class Endpoint:
         if self.takes_work and service.draining:
             raise Refusal(503, "the server is shutting down and takes no new work.", retry_after_s=5)
         request = Request(scope, receive)
-        with service.memory.reading(*self._longest(service)) as room:
+        with Reading(service.memory, *self._longest(service)) as room:
             result = await self.handler(service, request, await _read_body(request, service, room))
         answer = result if isinstance(result, Response) else answer_json(result)
         await answer(scope, receive, send)

@@ -53,7 +53,7 @@ def sample(service: Service, request: requests.Sample) -> dict[str, Any]:
     """Take a sampling request; it is worked on when its session's turn comes."""
     sampler = service.sessions.sampler(request.sampling_session_id)
     request_id = f"{sampler.sampler_id}:{request.seq_id}"
-    if request_id not in service.futures:
+    if request_id not in service.futures:  # one that is sent again has its result waiting, or under way
         queues = (f"{sampler.session_id}:samples", _ALL)
         _check_room(service, *queues)
         try:
@@ -70,7 +70,7 @@ def _check_room(service: Service, of_session: str, of_all: str) -> None:
     settings, futures = service.settings, service.futures
     limits = ((of_session, settings.max_samples_of_one, "this session"), (of_all, settings.max_samples, "all clients"))
     for queue, most, whose in limits:
-        if futures.waiting(queue) >= most:
+        if futures.count_waiting(queue) >= most:
             raise Refusal(
                 429,
                 f"{most} sampling requests of {whose} are waiting or their results were not fetched. Fetch results, or "
@@ -96,6 +96,7 @@ class _Drawing:
     def of(cls, service: Service, sampler: Sampler, request: requests.Sample) -> _Drawing:
         """Check everything that can be wrong with a request, so that it is refused at once."""
         prompt, capabilities = request.prompt.tokens(), service.engine.capabilities(sampler.base_model)
+        # at least 1: of a prompt that fills the context, the check below says what is wrong
         room = max(1, min(capabilities.context_length - len(prompt), service.settings.max_tokens))
         params = _params(request.sampling_params, room)
         checks.check_sampling(prompt, request.num_samples, params, capabilities)

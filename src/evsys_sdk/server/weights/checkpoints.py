@@ -170,11 +170,11 @@ class Checkpoints:
     def get(self, path: str) -> CheckpointRecord:
         """The record of a checkpoint, with `ref` as the backend takes it."""
         place = Place.parse(path)
-        record = self._kept(place)
+        record = self._read_kept(place)
         # a `ref` that is not inside is absolute, and joined to any folder it stays what it is
         return record.model_copy(update={"ref": str(self.engine_dir(place.run_id) / record.ref)})
 
-    def listed(self, run_id: str | None = None) -> list[dict[str, Any]]:
+    def describe_all(self, run_id: str | None = None) -> list[dict[str, Any]]:
         """Checkpoints of a run or of all, the latest first, as the protocol describes them."""
         folders = [self.run_dir(run_id)] if run_id else self._folders()
         found = [record for folder in folders for record in self._records(folder) if not record.expired]
@@ -182,11 +182,11 @@ class Checkpoints:
 
     def set_ttl(self, place: Place, ttl_seconds: int | None) -> None:
         """Change how long it is kept; None keeps it for good."""
-        self._write(self._kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
+        self._write(self._read_kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
 
     def delete(self, place: Place) -> None:
         """Remove a checkpoint: first its name, then its content."""
-        record = self._kept(place)
+        record = self._read_kept(place)
         self._file(place).unlink(missing_ok=True)
         self._discard(record)
 
@@ -196,7 +196,7 @@ class Checkpoints:
             self._file(record.place).unlink(missing_ok=True)
             self._discard(record)
 
-    def _kept(self, place: Place) -> CheckpointRecord:
+    def _read_kept(self, place: Place) -> CheckpointRecord:
         record = _read(CheckpointRecord, self._file(place))
         if record is None or record.expired:
             raise Refusal(404, f"there are no saved weights {place.path!r}: never saved here, deleted, or expired.")

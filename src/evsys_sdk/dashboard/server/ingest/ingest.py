@@ -124,6 +124,7 @@ class Ingest:
         return decoded
 
     def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
+        # Only neighbours go together: a rewind between them must keep its place.
         for (run, _), alike in itertools.groupby(records, _likeness):
             together = list(alike)
             if run and self._store_steps(work, run, [cast("wire.Step", record) for _, _, record in together]):
@@ -207,7 +208,7 @@ class Ingest:
         waiting = work.connection.execute(_WAITING, mine).scalars().all()
         if not waiting:
             return
-        for line in waiting:  # in the order in which they were sent: a later value replaces an earlier one
+        for line in waiting:  # in the order of their numbers: a later value replaces an earlier one
             self._store(work, wire.decode(str(line).encode()))
         work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
 

@@ -11,7 +11,7 @@ import msgspec
 from ....errors import DataError, show
 from ...records import check_id
 
-LARGEST_NUMBER = 1 << 53  # beyond it, browsers and JSON no longer tell whole numbers apart
+LARGEST_NUMBER = 1 << 53  # beyond it, a browser no longer tells whole numbers apart
 MOST_METRICS = 10_000
 LONGEST_NAME = 500
 _ODD = {"NaN", "Infinity", "-Infinity"}
@@ -202,7 +202,7 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
             raise DataError(f"a metric's name has {len(name)} characters: {show(name)}. Use at most {LONGEST_NAME}.")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             finite = number(value)
-            if finite is None:  # a whole number that no float holds; JSON has no others
+            if finite is None:
                 raise DataError(f"metric {show(name)} is {show(value)}, which is too large.")
             found.append((name, finite, None))
         elif value is None:

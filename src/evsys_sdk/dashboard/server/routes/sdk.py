@@ -105,6 +105,7 @@ def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest
         def take(connection: Connection) -> Any:
             return ingest.take(connection, project, stream, seq, lines)
 
+        # Awaited, because a request that waits on a thread takes it from all others, and there are many clients.
         taken = await asyncio.wrap_future(writer.submit(take))
         answer = {"next": taken.next, "rejected": taken.rejected, "requests": taken.requests}
         return Response(msgspec.json.encode(answer), media_type="application/json")

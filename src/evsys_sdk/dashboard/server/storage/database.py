@@ -65,6 +65,7 @@ def connect(address: str) -> Engine:
         path = Path(address).expanduser().absolute()
         _refuse_network_filesystem(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        # The pool hands a connection from thread to thread, but to one at a time.
         engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 30, "check_same_thread": False})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -76,6 +77,7 @@ def connect(address: str) -> Engine:
     if url.get_backend_name() != "postgresql":
         raise ConfigError(f"--database {hide_password(address)}: only SQLite files and PostgreSQL are known.")
     try:
+        # asked first (`pool_pre_ping`), a connection that the database closed meanwhile costs no request
         return create_engine(url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
     except ModuleNotFoundError:
         raise MissingExtraError("a dashboard in PostgreSQL", "postgres") from None

@@ -34,6 +34,7 @@ def begin_upload(connection: Connection, project: str, kind: DataKind, about: di
     id = content_id(kind, name=name, version=version, split=split, sha256=sha256)
     row = find_entry(connection, project, kind, id, complete=False)
     taken = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.version == version)
+    # An upload that was given up holds no version.
     others = select(_TABLE.c.id).where(*taken, _TABLE.c.split == split, _TABLE.c.id != id, _TABLE.c.complete)
     if connection.execute(others).first() is not None:
         raise DataError(

@@ -48,13 +48,13 @@ from ...views.source import (
 )
 from . import schema, store
 from .datasets import data_entries, data_rows
-from .lines import IDENTITY, Lines
 from .rollouts import list_rollouts, read_rollout
-from .rows import arm_of, count_words, event_of, list_words, note_of, read_object
+from .rows import IDENTITY, Lines, arm_of, count_words, event_of, list_words, note_of, read_object
 from .writer import Writer
 
 _MOST_RUNNING = 40
 """Running experiments of the overview."""
+# All ascending, those without a score last: one comparison then finds what comes after a cursor in any order.
 _KEYS: dict[str, ColumnElement[Any]] = {
     "newest": -func.coalesce(schema.experiment.c.started, schema.experiment.c.received),
     "oldest": func.coalesce(schema.experiment.c.started, schema.experiment.c.received),

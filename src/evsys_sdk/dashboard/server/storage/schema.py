@@ -32,7 +32,7 @@ metadata = MetaData(
 )
 Id = String(200)
 Number = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
-Double = Float(53)
+Double = Float(53)  # so many bits are double precision in PostgreSQL as well
 
 project = Table(
     "project",
@@ -155,7 +155,7 @@ metric_point = Table(
     Column("at", Double),
     Column("value", Double),
     Column("odd", String(9)),
-    sqlite_with_rowid=False,
+    sqlite_with_rowid=False,  # rows lie in the order of their key: no index beside them, and a curve is read in one go
 )
 
 metric_latest = Table(
