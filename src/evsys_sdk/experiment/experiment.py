@@ -65,7 +65,7 @@ class Experiment:
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
-        self._watch = watch or _watch_nothing
+        self._watch: Callable[[Path], AbstractContextManager[None]] = watch or (lambda _: nullcontext())
         self._n_asked_for = 0
 
     @classmethod
@@ -115,7 +115,7 @@ class Experiment:
             except FolderBusy:
                 if resume:
                     raise
-                continue
+                continue  # the next look takes that folder for taken, and makes one of its own
             with lock:
                 if not resume and ExperimentRecord(folder.path).is_finished:
                     continue  # whoever had the lock before took this folder up, and has ended it
@@ -144,14 +144,16 @@ class Experiment:
             journal.append(Kind.RESUMED, experiment_id=known)
             return
         from .claims import register_claim
+        from .conclusion.earlier import lend_noise
         from .contamination import contamination_warnings
 
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
+        config = json.dumps(self.config.model_dump(mode="json"), sort_keys=True)
         journal.append(
             Kind.STARTED,
             experiment_id=known,
             name=self.config.name,
-            config_sha256=_sha256(self.config),
+            config_sha256=hashlib.sha256(config.encode()).hexdigest(),
             hypothesis=normalise_hypothesis(metadata),
             hypothesis_sha256=hypothesis_sha256(metadata),
             sdk_version=__version__,
@@ -164,14 +166,9 @@ class Experiment:
             tags=metadata.tags,
             imports=imported_by_name(),
             contamination=contamination_warnings(self.config),
-            lent=self._lend_noise(folder),
+            lent=lend_noise(self.config, folder.path),
             **register_claim(self.config, folder.path, known),
         )
-
-    def _lend_noise(self, folder: ExperimentDir) -> list[dict[str, Any]]:
-        from .conclusion.earlier import lend_noise
-
-        return lend_noise(self.config, folder.path)
 
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
@@ -258,15 +255,6 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
     """Run an experiment given as a config or as a YAML path, and return the result of each run."""
     experiment = Experiment(config) if isinstance(config, ExperimentConfig) else Experiment.from_yaml(config)
     return experiment.run().runs
-
-
-def _sha256(config: ExperimentConfig) -> str:
-    content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _watch_nothing(_: Path) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 # Telling the callbacks that an experiment has ended; whatever they do, it has.

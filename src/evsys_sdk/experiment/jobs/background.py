@@ -50,7 +50,7 @@ def follow(experiment_dir: Path) -> Iterator[str]:
     with console.open("r", encoding="utf-8", errors="replace") as file:
         pending = ""
         while True:
-            running = lock_owner(experiment_dir) is not None
+            running = lock_owner(experiment_dir) is not None  # asked before reading: its last lines are not missed
             pending += file.read()
             *lines, pending = pending.split("\n")
             yield from lines

@@ -176,6 +176,7 @@ def _wait_for_end(pid: int) -> None:
 
 def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A worker that finds modules where this process does, and prints where this process does."""
+    # -P: without the working folder in front of everything else, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", __spec__.name, str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}

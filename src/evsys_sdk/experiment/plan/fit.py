@@ -95,7 +95,7 @@ class _Work:
         low, high = 0.0, 1.0
         if self.seconds(high) <= room:
             return high
-        for _ in range(40):
+        for _ in range(40):  # by halves: scorings come in whole numbers, so that no formula gives it
             middle = (low + high) / 2
             low, high = (middle, high) if self.seconds(middle) <= room else (low, middle)
         return low

@@ -103,7 +103,8 @@ def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
         alone = attempt([pulled.rows[index]])
         if alone is not None and _without_numbers(alone) == same:
             found = problems_of(alone, place, "Correct the row, or leave it out with a transform.")
-            return [_in_row(problem, pulled.where(index)) for problem in found]
+            where = pulled.where(index)
+            return [replace(one, message=f"{where}: {_ROW.sub('', one.message, count=1)}") for one in found]
     return problems_of(error, place)
 
 
@@ -111,6 +112,7 @@ def _choose(rows: Sequence[Row]) -> list[int]:
     """Some rows to look at closely, by index: the longest ones, and others from beginning to end."""
     if len(rows) <= _LOOKED_AT:
         return list(range(len(rows)))
+    # The longest, because what does not fit a model's context is among them.
     sized = _spread(len(rows), _SIZED)
     longest = sorted(sized, key=lambda index: -len(repr(rows[index])))[:_LONGEST]
     return sorted({*longest, *_spread(len(rows), _LOOKED_AT - _LONGEST)})
@@ -118,10 +120,6 @@ def _choose(rows: Sequence[Row]) -> list[int]:
 
 def _spread(count: int, most: int) -> list[int]:
     return [at * count // most for at in range(most)] if count > most else list(range(count))
-
-
-def _in_row(problem: Problem, where: str) -> Problem:
-    return replace(problem, message=f"{where}: {_ROW.sub('', problem.message, count=1)}")
 
 
 def _without_numbers(error: EvsysError) -> str:
