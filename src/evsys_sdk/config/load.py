@@ -91,9 +91,9 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     if check is not None:
         problems += check.problems(ExperimentConfig, data)
         if config and not problems:
-            from .checks.availability import unavailable
+            from .checks.deep import price_problems
 
-            problems += unavailable(config)
+            problems += price_problems(config)
     return config, problems
 
 

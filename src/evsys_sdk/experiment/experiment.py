@@ -26,7 +26,7 @@ from ..paths import in_project
 from ..protocols import RunResult
 from ..record.events import Journal, Kind
 from ..record.lock import FolderBusy, folder_lock
-from ..record.project_files.roots import remember_output_root
+from ..record.project_files.known_folders import remember_output_root
 from ..record.reader import ExperimentRecord, experiment_id
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name

@@ -11,7 +11,7 @@ from ..deploy.deployments import Deployment, Deployments
 from ..deploy.policy import Watch
 from ..experiment.statistics.student_t import t_quantile
 from ..record.events import Event, Kind
-from ..record.project_files.promotions import read_promotions
+from ..record.project_files.journals import read_promotions
 from ..record.values import items, number, part, text
 from .traces.store import TraceStore
 

@@ -21,10 +21,9 @@ from ...config.base import Strict
 from ...data.shapes import is_list, is_object
 from ...errors import MISSING, closest, show
 from ...protocols import VerificationResult
-from ..answers.answer import ANSWER_TAG, extract_answer
+from ..answers.answer import ANSWER_TAG, extract_answer, find_json
 from ..answers.bounded_regex import check_pattern, match_within
 from ..answers.compare import Comparison
-from ..answers.json_text import find_json
 from ..verifier import BaseVerifier
 
 

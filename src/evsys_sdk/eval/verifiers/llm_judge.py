@@ -30,8 +30,7 @@ from ...inference.adapter import as_chat_client
 from ...inference.client import ChatClient
 from ...protocols import VerificationResult
 from ...registry import get_inference, registry
-from ..answers.answer import last_tagged, without_thinking
-from ..answers.json_text import find_json
+from ..answers.answer import find_json, last_tagged, without_thinking
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:

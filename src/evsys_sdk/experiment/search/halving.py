@@ -18,9 +18,8 @@ from typing import Any
 
 from ..arms.arm import Arm
 from ..arms.results import ArmResult
-from .allocation import ArmRequest, Decision, Outcome
+from .allocation import ArmRequest, Decision, Outcome, is_settled
 from .objective import Curve, CurveOf, Objective, ProgressOf
-from .stopped import is_settled
 
 # When the arms of a halving are compared: after which of its steps each one pauses.
 #

@@ -18,9 +18,8 @@ from typing import Any
 
 from ...config import ExperimentConfig, Hypothesis, Race
 from ..arms.arm import Arm
-from .allocation import Allocation, ArmRequest, Decision, Outcome
+from .allocation import Allocation, ArmRequest, Decision, Outcome, all_settled
 from .objective import Objective
-from .stopped import all_settled
 
 type ScoresOf = Callable[[Arm], Mapping[str, float]]
 """What a finished arm scored on each task, or its only score under `""`; nothing where it has none."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...record.layout import ExperimentFiles
-from ...record.project_files.scorings import read_scorings
+from ...record.project_files.known_folders import read_scorings
 from ...record.values import Object, number, part, text
 from ..effects import Effect, in_order
 from ..find import shortest
