@@ -215,6 +215,7 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
     trained = traits_of(algorithm).rollouts
+    # At temperature 0 several attempts would be copies of one.
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
     max_tokens = entry.max_tokens or (trained.max_tokens if trained else None) or _MAX_TOKENS
     return ScoreSettings(

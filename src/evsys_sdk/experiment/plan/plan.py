@@ -126,7 +126,7 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
     runs: list[RunPlan] = []
     paces: list[Pace | None] = []
     for run in config.all_runs():
-        content = size_of_work(run)
+        content = size_of_work(run)  # equal for the arms of most sweeps, whose rows are then looked at once
         if content not in known:
             known[content] = _look_at(run, config, load=fit_minutes is not None)
         estimate, speed = known[content]

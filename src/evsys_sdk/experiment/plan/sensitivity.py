@@ -22,7 +22,7 @@ from ..statistics.attempts import FIRST_ERROR, look_errors
 from ..statistics.power import Prospect
 from ..statistics.stopping import expected_seeds
 
-_REPORT_ORDER = ("test", None, "val")
+_REPORT_ORDER = ("test", None, "val")  # which set a verdict is about, of those that there are
 _SEED_SD = 0.02
 """Two points from seed to seed, beyond what the answers to single tasks explain."""
 _ANSWER_VARIANCE = 0.2
@@ -127,6 +127,7 @@ def _prospect(
     independent = len(named) + alone
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
     earlier = read_seed_sd(in_project(config.output_dir), sha256)
+    # What seeds differed by contains the luck of single answers, which is counted by itself.
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
         "the noise of seeds is assumed: no earlier experiment scored these tasks"

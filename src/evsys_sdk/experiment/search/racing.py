@@ -190,6 +190,7 @@ def gaps_behind(
 
     everyone = [leader, *rivals.values()]
     asked = [frozenset(one) for each in everyone for one in each]
+    # Runs are paired task by task, so a task counts where every seed of every run has a score for it.
     common = sorted(task for task in asked[0] if all(task in tasks for tasks in asked))
     if common:
         arrays = [np.array([[one[task] for task in common] for one in each]) for each in everyone]

@@ -266,9 +266,9 @@ def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
     own = detail.scores.get(metric)
     started = _find_start(detail, parent)
     before = parent.scores.get(metric) if started is None else _scores_after(*started, metric)
-    if own is None or before is None or parent.folder == detail.folder:
+    if own is None or before is None or parent.folder == detail.folder:  # its parent's name may mean itself by now
         return None
-    if own.sha256 and before.sha256 and own.sha256 != before.sha256:
+    if own.sha256 and before.sha256 and own.sha256 != before.sha256:  # other tasks, so that no difference says anything
         return None
     run, step = (parent.chosen_run, None) if started is None else (started[0].name, started[1])
     return Gain(parent.summary.id, run, step, pair_scores(metric, before, own))
