@@ -177,7 +177,8 @@ class Experiment:
         from .launcher import Launch
 
         allocation = allocation_for(self.config, self.arms, folder.path)
-        launcher = self._launcher()
+        spec = self.config.launcher or LauncherSpec(kind="local")
+        launcher: Launcher = get_launcher(spec.kind)(**spec.params)
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
         with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
             try:
@@ -204,10 +205,6 @@ class Experiment:
     def _budget_stop(self, ledger: SpendLedger) -> str | None:
         reached = find_exhausted(self.config.budget, ledger.total()) if self.config.budget else None
         return reached and f"{STOP_PREFIX}{reached}"
-
-    def _launcher(self) -> Launcher:
-        spec = self.config.launcher or LauncherSpec(kind="local")
-        return get_launcher(spec.kind)(**spec.params)
 
     def _max_concurrent(self) -> int | None:
         """One arm at a time, unless the config says how many, or names a launcher that knows."""

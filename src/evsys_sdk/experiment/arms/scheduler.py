@@ -152,12 +152,12 @@ class ArmScheduler:
         reason = self.stop_reason()
         if reason is not None and not all(one.asked_to_stop for one in self._running):
             self._stop_all(reason)
-        self._kill_the_stubborn()
+        self._kill_overdue()
         for running in [one for one in self._running if one.future in done]:
             self._running.remove(running)
             self._take(running)
 
-    def _kill_the_stubborn(self) -> None:
+    def _kill_overdue(self) -> None:
         limit = self.config.arm_timeout_s
         for running in self._running:
             late = limit is not None and time.monotonic() - running.began > limit + _GRACE_S
@@ -208,7 +208,7 @@ class ArmScheduler:
         self._ask_allocation()
 
     def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
-        """What to say of an arm that is lost: its own last words, if it could still write them, or how it was lost."""
+        """What to say of an arm that is lost: its own result, if it could still write one, or how it was lost."""
         said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
         written = read_result(self.folder.run_dir(request.arm.name))  # of this attempt: an older one was removed
         if written is not None and written.status == "failed":

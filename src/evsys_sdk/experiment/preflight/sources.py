@@ -60,10 +60,12 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
     except EvsysError:  # reported with the kinds and params of the config
         return pulled
     try:
-        _refuse_missing_extra(data)
-        if _is_on_the_hub(data):
-            pulled.complete = False  # fetching it may take long, and the run does it anyway
-            return pulled
+        if data.source_kind == "hf_dataset" and not _is_cached(data):
+            if find_spec("datasets") is None:
+                raise MissingExtraError("data source 'hf_dataset'", "hf")
+            if data.hf_dataset is not None and not in_project(data.hf_dataset).exists():
+                pulled.complete = False  # on the hub: fetching it may take long, and the run does it anyway
+                return pulled
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
@@ -155,16 +157,6 @@ class _Counted:
 
 def _is_cached(data: DataConfig) -> bool:
     return bool(data.dataset_id or data.dataset_name)
-
-
-def _is_on_the_hub(data: DataConfig) -> bool:
-    named = data.hf_dataset if data.source_kind == "hf_dataset" and not _is_cached(data) else None
-    return named is not None and not in_project(named).exists()
-
-
-def _refuse_missing_extra(data: DataConfig) -> None:
-    if data.source_kind == "hf_dataset" and not _is_cached(data) and find_spec("datasets") is None:
-        raise MissingExtraError("data source 'hf_dataset'", "hf")
 
 
 def _problems(data: DataConfig, error: Exception) -> list[Problem]:
