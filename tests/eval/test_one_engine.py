@@ -279,7 +279,7 @@ ALLOWED = {
     "spend/metered_client.py": "passes on and counts",
     "experiment/plan/speed.py": "times a sampler and reads nothing",
     "experiment/mutation/propose.py": "draws from a list",
-    "loop/opinion.py": "is asked about a decision, and scores nothing",
+    "loop/decider.py": "is asked about a decision, and scores nothing",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..record.project_files.journals import promotions_file
 from ..record.values import text
-from ..server.catalog import Offer
+from ..server.weights.catalog import Offer
 from .deployers.openai_server import WEIGHTS, OpenAIServer
 from .deployments import Deployment, Deployments
 from .rollout import is_chosen

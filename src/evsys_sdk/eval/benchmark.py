@@ -291,7 +291,7 @@ def check_engine(name: str, *, path: str = "engine") -> None:
         hint = f"Did you mean '{guess}'?" if guess else f"This version has: {known}."
         raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
     if name == "harbor":
-        from ..rollouts.harbor.package import require_harbor
+        from ..rollouts.harbor.engine import require_harbor
 
         require_harbor()
 

@@ -38,7 +38,8 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
     claim = identify_claim(config)
     if claim is None:  # who only looks now may claim later
         return {**sketch_questions(_hash_questions(_load_all(config.metadata.benchmark)))}
-    return {**asdict(claim), "attempt": note_claim(experiment, claim, folder)}
+    earlier = note_claim(experiment, claim, folder)
+    return {**asdict(claim), "attempt": len(earlier) + 1, "earlier_attempts": earlier}
 
 
 def identify_claim(config: ExperimentConfig) -> Claimed | None:

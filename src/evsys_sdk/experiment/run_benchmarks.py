@@ -19,7 +19,7 @@ from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
 from ..eval.scores import EvalResult
 from ..files import write_json
-from ..inference.renderers.prompted import PromptedRenderer
+from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import RunResult
 from ..record.evidence import hash_value

@@ -31,7 +31,7 @@ type Settings = dict[str, str]
 """Dotted path into a run -> its value, as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Contrast:
     """One setting changed, everything else the same, in one experiment."""
 
@@ -156,10 +156,11 @@ def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(value, dict):
-        for key, inner in cast(Object, value).items():
-            _flatten(inner, f"{path}.{key}" if path else key, found)
-    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast(list[Any], value)):
-        for index, inner in enumerate(cast(list[Any], value)):
+        opening = f"{path}." if path else ""
+        for key, inner in cast("Object", value).items():
+            _flatten(inner, f"{opening}{key}", found)
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast("list[Any]", value)):
+        for index, inner in enumerate(cast("list[Any]", value)):
             _flatten(inner, f"{path}[{index}]", found)
     elif value is not None and value != "" and value != []:
         found[path] = value

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from ..errors import DataError, closest, show
 from ..record.layout import ExperimentFiles
-from ..record.values import UNFINISHED, mtime, subfolders
+from ..record.values import UNFINISHED, subfolders
 from .cache import FRESHNESS, SEARCHED, NewRow, Row, SummaryCache, make_row
 from .summary import STATUSES, VERDICTS, ExperimentSummary
 
@@ -118,23 +118,28 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
     """Bring the cache of a root up to date."""
     known = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
     names = _folder_names(root)
-    changed: list[str] = []
-    unfinished: list[tuple[str, str]] = []
+    changed: list[tuple[str, str]] = []
+    unfinished: list[tuple[str, str, str]] = []
     for name in names:
         row = known.pop(name, None)
-        if row is None or row[0] != fingerprint(f"{root}/{name}"):
-            changed.append(name)
+        seen = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
+        if row is None or row[0] != seen:
+            changed.append((seen, name))
         elif row[1]:
-            unfinished.append((name, row[2]))
+            unfinished.append((seen, name, row[2]))
     if len(changed) > _BATCH:  # somebody may be watching: what is new comes first
-        changed.sort(key=lambda name: mtime(ExperimentFiles(root / name).journal) or 0.0, reverse=True)
+        changed.sort(reverse=True)  # it begins with the time of the journal
     if changed or known:
         for begin in range(0, max(len(changed), 1), _BATCH):
-            cache.write([_new_row(root, name) for name in changed[begin : begin + _BATCH]], known)
+            cache.write([_new_row(root, *one) for one in changed[begin : begin + _BATCH]], known)
     # What is running spends while its journal is silent.
-    turned = [name for name, status in unfinished if (live := _live_status(root / name)) == _RUNNING or status != live]
+    turned = [
+        (seen, name)
+        for seen, name, status in unfinished
+        if (live := _live_status(root / name)) == _RUNNING or status != live
+    ]
     if turned:
-        cache.write([_new_row(root, name) for name in turned])
+        cache.write([_new_row(root, *one) for one in turned])
     cache.settle()
 
 
@@ -171,17 +176,16 @@ def _folder_names(root: Path) -> list[str]:
     return [name for name in names if name not in unusable] if unusable else names
 
 
-def _new_row(root: Path, name: str) -> NewRow:
+def _new_row(root: Path, seen: str, name: str) -> NewRow:
     from ..record.reader import ExperimentRecord
     from .summarize import summarize
 
-    before = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
     record = ExperimentRecord(root / name)
     if not record.is_experiment:
-        return make_row(name, before, _FOREIGN, None)
+        return make_row(name, seen, _FOREIGN, None)
     summary = summarize(record)
     unfinished = summary.status == UNFINISHED
-    return make_row(name, before, record.status if unfinished else summary.status, summary, unfinished=int(unfinished))
+    return make_row(name, seen, record.status if unfinished else summary.status, summary, unfinished=int(unfinished))
 
 
 def _live_status(folder: Path) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 type ByTask = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class RunScore:
     """What one run scored, over its seeds."""
 
@@ -40,7 +40,7 @@ class RunScore:
     """The step that the score is of, where no seed came to its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Outcome:
     """The answer of an experiment."""
 

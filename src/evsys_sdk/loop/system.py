@@ -14,7 +14,7 @@ from ..config.specs import InferenceSpec
 from ..deploy.deployers.openai_server import OpenAIServer
 from ..errors import ConfigError, Problem
 from ..registry import get_inference
-from .names import check_name
+from .traces.store import check_name
 
 
 class TracesSpec(Strict):

@@ -154,12 +154,24 @@ class JsonlFile:
             raise cannot_write(self.path, error) from error
 
 
+def parse_text(text: bytes, path: Path | str, first: int = 1) -> Iterator[dict[str, Any]]:
+    """The records in whole lines: all at once, and one by one where a line is none, to say which."""
+    lines = text.split(b"\n")[:-1]
+    try:
+        together: Any = _DECODER.decode(f"[{b','.join(lines).decode()}]")
+    except (ValueError, RecursionError):
+        together = []
+    if len(together) == len(lines) and all(type(record) is dict for record in together):
+        return iter(cast(list[dict[str, Any]], together))
+    return parse_lines(enumerate(lines, first), path)
+
+
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The complete records of a file, which may still be growing; no file means none."""
     return parse_lines(complete_lines(path), path)
 
 
-def parse_lines(lines: Iterable[tuple[int, bytes]], path: Path) -> Iterator[dict[str, Any]]:
+def parse_lines(lines: Iterable[tuple[int, bytes]], path: Path | str) -> Iterator[dict[str, Any]]:
     """The records in numbered lines of a file; a damaged one is passed over, and that is said."""
     for number, line in lines:
         record = parse_object(line)
@@ -176,7 +188,7 @@ def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield from ((number, line) for number, line in enumerate(file, 1) if line.endswith(b"\n"))
 
 
-def read_whole(path: Path) -> bytes | None:
+def read_whole(path: Path | str) -> bytes | None:
     """What is in a small file; None where there is none."""
     if (descriptor := _open_to_read(path)) is None:
         return None
@@ -189,7 +201,7 @@ def read_whole(path: Path) -> bytes | None:
         os.close(descriptor)
 
 
-def _open_to_read(path: Path) -> int | None:
+def _open_to_read(path: Path | str) -> int | None:
     """A file, open; None where there is none, or something else: reading from a pipe would wait for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -267,6 +279,18 @@ def _last_line(path: Path) -> bytes:
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from file
+
+
+def find_repeated_keys(content: str) -> list[str]:
+    """Keys that an object in a JSON text has more than once, of which readers take the one or the other."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        repeated.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+
+    json.loads(content, object_pairs_hook=look)
+    return repeated
 
 
 def parse_object(line: bytes) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ class ExperimentRecord:
     @cached_property
     def config(self) -> Object | None:
         """The resolved config; None where it is missing or damaged."""
-        return read_object(self.files.config)
+        return read_object(ExperimentFiles.config.below(self.folder))
 
     def load(self) -> Object:
         """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""
@@ -249,7 +249,7 @@ class ExperimentRecord:
     @cached_property
     def conclusion(self) -> Object:
         """What was concluded; empty where nothing was, or where that file is something else."""
-        found = read_object(self.files.conclusion) or {}
+        found = read_object(ExperimentFiles.conclusion.below(self.folder)) or {}
         return found if text(found.get("verdict")) else {}
 
 

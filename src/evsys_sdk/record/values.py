@@ -33,7 +33,7 @@ class Note:
     author: str = ""
 
 
-def read_object(path: Path) -> Object | None:
+def read_object(path: Path | str) -> Object | None:
     """The JSON object in a file; None when there is none that can be read."""
     try:
         return parse_object(read_whole(path) or b"")

@@ -72,6 +72,7 @@ class BackgroundScoring:
         """Begin to score; the one before must have been collected."""
         assert self._running is None
         self.awaited.clear()
+        # In the context of the run: whoever pays for it pays for the answers of judges as well.
         result = self._thread.submit(copy_context().run, self.score, step, sampler, everything)
         self._running = _Running(step, sampler.ref, result)
 

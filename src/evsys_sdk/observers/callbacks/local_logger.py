@@ -91,7 +91,8 @@ class LocalLogger(Callback):
             stop_reason=self._control.stop_reason,
             last_step=last_step(self._training),
             scores=list(last_scores(self._logs.files)),  # read from disk, because an earlier attempt may have some
-            checkpoints=RunRecord(self._info.run_dir, "").checkpoints or self._checkpoints,
+            checkpoints=RunRecord(self._info.run_dir.parent, self._info.run_dir.name, "").checkpoints
+            or self._checkpoints,
         )
         self._logs.write_page(self._logs.files.conclusion, write_up(story))
 

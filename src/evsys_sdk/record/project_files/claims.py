@@ -1,6 +1,6 @@
 """Which claims were tried, and how often: from the records of a project, and from a list that stays when they go.
 
-attempt = note_claim("study-1f2e3d4c", claim, folder)
+earlier = note_claim("study-1f2e3d4c", claim, folder)
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .known_folders import is_lasting, read_output_roots
 
 _SAME = 0.5
 """Part of the smaller set of questions from which on two sets are one that was edited."""
+_EARLIER = "earlier_attempts"
+"""By their ids, the other experiments that had tried the same before this one."""
 _SKETCHED = 64
 """Hashes in a sketch; a set of no more questions is known completely by it."""
 
@@ -74,22 +76,22 @@ def share_questions(one: Sequence[str], other: Sequence[str]) -> float:
     return len(seen[0] & seen[1]) / (min(map(len, seen)) or 1)
 
 
-def note_claim(experiment: str, claim: Claimed, folder: Path) -> int:
-    """Note that an experiment is about to try a claim; returns which attempt that is, counted from 1."""
+def note_claim(experiment: str, claim: Claimed, folder: Path) -> list[str]:
+    """Note that an experiment is about to try a claim; returns which experiments have tried it before."""
     folder, file = folder.resolve(), workspace_dir() / CLAIMS
     if not is_lasting(folder.parent):
-        return _count_others(experiment, claim, folder.parent) + 1
+        return _find_others(experiment, claim, folder.parent)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Under the lock, so that of two that start at once each has a number of its own.
         with exclusive(lock_beside(file), str(file)), JsonlFile(file) as claims:
-            attempt = _count_others(experiment, claim, folder.parent) + 1
-            own = {"experiment": experiment, "attempt": attempt, **asdict(claim)}
+            others = _find_others(experiment, claim, folder.parent)
+            own = {"experiment": experiment, "attempt": len(others) + 1, _EARLIER: others, **asdict(claim)}
             claims.append({**own, "path": str(folder), "time": time.time()})
-            return attempt
+            return others
     except (OSError, EvsysError) as error:
         get_logger(__name__).warning("%s: this claim could not be noted: %s", file, error)
-        return _count_others(experiment, claim, folder.parent) + 1
+        return _find_others(experiment, claim, folder.parent)
 
 
 def read_claims() -> Iterator[Object]:
@@ -98,19 +100,22 @@ def read_claims() -> Iterator[Object]:
     return read_records(file) if file.is_file() else iter(())
 
 
-def _count_others(experiment: str, claim: Claimed, root: Path) -> int:
-    """How many other experiments have tried the same."""
+def _find_others(experiment: str, claim: Claimed, root: Path) -> list[str]:
+    """Which other experiments have tried the same, by their ids."""
     roots = dict.fromkeys([root, project_root() / DEFAULT_ROOT, *read_output_roots()])
     told = [*read_claims(), *(one for place in roots for one in _claims_below(place))]
     same = {text(one.get("experiment")): one for one in told if claim.is_tried_by(one)}
-    return sum(_was_tried(one) for name, one in same.items() if name not in ("", experiment))
+    # What these knew of counts as well, though nothing else may be left of it.
+    known = {text(name) for one in same.values() for name in items(one.get(_EARLIER))}
+    same = {name: {"experiment": name} for name in known} | same
+    return sorted(name for name, one in same.items() if name not in ("", experiment) and _was_tried(one))
 
 
 def _claims_below(root: Path) -> Iterator[Object]:
     for name in subfolders(root):
         first = first_event(root / name)
         if first is not None and first.text("family"):
-            told = {key: first.get(key) for key in ("family", "about", "sketch")}
+            told = {key: first.get(key) for key in ("family", "about", "sketch", _EARLIER)}
             yield {"experiment": first.text("experiment_id"), "path": str(root / name), **told}
 
 
