@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import MISSING, ConfigError
+from evsys_sdk.eval.answers.answer import find_json, strict_loads
 from evsys_sdk.eval.answers.compare import Comparison, longest_common, most_pairs
-from evsys_sdk.eval.answers.json_text import find_json, strict_loads
 from evsys_sdk.eval.verifiers.format_only import check_schema, faults
 
 from .scoring import reward

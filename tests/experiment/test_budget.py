@@ -14,7 +14,7 @@ import pytest
 from evsys_sdk import ExperimentConfig, RunResult, register_verifier_fn
 from evsys_sdk.backends.client import SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
-from evsys_sdk.config.checks.availability import unavailable
+from evsys_sdk.config.checks.deep import price_problems
 from evsys_sdk.config.experiment import Budget, Limits
 from evsys_sdk.config.prices import Price, Tariff, TokenUsage, price_of
 from evsys_sdk.experiment.arms.arm import Arm, expand_arms
@@ -332,17 +332,17 @@ def test_which_limit_is_reached_is_said_in_numbers(limits: Limits | None, spend:
 
 def test_a_limit_in_dollars_needs_a_price(config: Config) -> None:
     unknown = config(run={"backend": {"kind": "tinker"}, "model": {"name": "Qwen/Qwen3-4B"}}, budget={"usd": 5.0})
-    [problem] = unavailable(unknown)
+    [problem] = price_problems(unknown)
     assert problem.path == "budget.usd"
     assert "'Qwen/Qwen3-4B' on the backend 'tinker'" in problem.message
     assert "budget.prices" in problem.hint
     for key in ("Qwen/Qwen3-4B", "tinker"):
         prices = {key: {"train_per_million": 1.0}}
-        assert not unavailable(
+        assert not price_problems(
             unknown.model_copy(update={"budget": Budget.model_validate({"usd": 5.0, "prices": prices})})
         )
-    assert not unavailable(config(budget={"usd": 5.0}))
-    assert not unavailable(unknown.model_copy(update={"budget": Budget(tokens=5)}))
+    assert not price_problems(config(budget={"usd": 5.0}))
+    assert not price_problems(unknown.model_copy(update={"budget": Budget(tokens=5)}))
 
 
 def test_a_recipe_that_pins_a_backend_is_priced_there(config: Config) -> None:
@@ -353,7 +353,7 @@ def test_a_recipe_that_pins_a_backend_is_priced_there(config: Config) -> None:
 def test_a_hosted_baseline_without_a_list_price_is_refused(config: Config) -> None:
     def problems(model: str) -> list[str]:
         entry = {"path": "tasks.jsonl", "models": ["base", model]}
-        return [problem.path for problem in unavailable(config(budget={"usd": 1.0}, metadata={"benchmark": entry}))]
+        return [problem.path for problem in price_problems(config(budget={"usd": 1.0}, metadata={"benchmark": entry}))]
 
     assert problems("openai:gpt-4.1") == []
     assert problems("openai:gpt-99") == ["metadata.benchmark[0].models[1]"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig
-from evsys_sdk.config.checks.availability import unavailable
+from evsys_sdk.config.checks.deep import price_problems
 from evsys_sdk.config.prices import TokenUsage, _say_that_prices_moved, price_of  # pyright: ignore[reportPrivateUsage]
 from evsys_sdk.data.jsonl import write_jsonl
 from evsys_sdk.experiment import Experiment, ExperimentResult
@@ -170,7 +170,7 @@ def test_prices_in_the_params_of_a_backend_feed_the_same_table(
     _say_that_prices_moved.cache_clear()
     backend = {"kind": "tinker", "params": {"prices": {"train": 2.0, "prefill": 1.0, "sample": 4.0}}}
     old = config(run={"backend": backend}, budget={"usd": 1.0})
-    assert unavailable(old) == []
+    assert price_problems(old) == []
     assert "deprecated. Write the same under budget.prices: { tinker:" in caplog.text
     assert old.budget
     price = price_of(old.all_runs()[0], old.budget)

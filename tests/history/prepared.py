@@ -29,7 +29,7 @@ from evsys_sdk.history.notes import invalidate
 from evsys_sdk.protocols import RunNotes, RunResult
 from evsys_sdk.record.layout import RunFiles
 from evsys_sdk.record.ledger import Spend
-from evsys_sdk.record.project_files.scorings import write_scoring
+from evsys_sdk.record.project_files.known_folders import write_scoring
 from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.record.run_files.scores import ScoreLog
 from evsys_sdk.registry import REGISTRIES, register_launcher

@@ -56,7 +56,7 @@ def load_document(document: Document, *, deep: bool = False, rehearsed: bool = F
     data = document.data
     if not isinstance(data, dict):
         message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
-        raise ConfigError(_locate(Problem(message, value=data, hint=hint), document))
+        raise ConfigError(locate_problem(Problem(message, value=data, hint=hint), document))
     config, problems = _load(cast("dict[str, Any]", data), _check_kinds(rehearsed) if deep else None)
     if problems or config is None:
         raise _located_error(problems, document)
@@ -91,9 +91,9 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     if check is not None:
         problems += check.problems(ExperimentConfig, data)
         if config and not problems:
-            from .checks.availability import unavailable
+            from .checks.deep import price_problems
 
-            problems += unavailable(config)
+            problems += price_problems(config)
     return config, problems
 
 
@@ -136,10 +136,11 @@ def _expand_runs(
 
 def _located_error(problems: list[Problem], document: Document) -> ConfigError:
     """All problems of a file in the order of its lines."""
-    located = [_locate(problem, document) for problem in problems]
+    located = [locate_problem(problem, document) for problem in problems]
     return ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
-def _locate(problem: Problem, document: Document) -> Problem:
+def locate_problem(problem: Problem, document: Document) -> Problem:
+    """The problem at the line of the file that its path leads to, or to the nearest there is."""
     line, column = document.position(resolve(document.data, problem.path)) or (None, None)
     return problem.located(file=document.file, line=line, column=column)

@@ -38,7 +38,7 @@ def image_base64_block(media_type: str, b64: str) -> Block:
 def block_to_image_src(block: Mapping[str, Any]) -> str | None:
     """What a browser can show for an image block, whichever its shape; None when it is not an image."""
     kind = block.get("type")
-    if kind in ("image_url", "input_image"):
+    if kind in ("image_url", "input_image"):  # the latter is of OpenAI's Responses, where the address stands alone
         image = block.get("image_url")
         url = cast(Mapping[str, Any], image).get("url") if isinstance(image, Mapping) else image
         return url if isinstance(url, str) else None

@@ -137,14 +137,12 @@ def _open_hugging_face(datasets: Any, name: str, split: str) -> Iterable[Any]:
         return datasets.load_dataset(kind, data_files={plain: str(path)}, split=split, streaming=streaming)
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         saved = datasets.load_from_disk(str(path))
-        return _part(saved, split) if hasattr(saved, "keys") else saved
+        if not hasattr(saved, "keys"):  # a dataset without splits
+            return saved
+        if split not in saved:
+            raise DataError(f"the saved dataset has no split '{split}'; it has {', '.join(saved)}. Set data.hf_split.")
+        return saved[split]
     if path.is_dir():
         return datasets.load_dataset(str(path), split=split, streaming=streaming)
     dataset, _, config = name.partition(":")
     return datasets.load_dataset(dataset, config or None, split=split, streaming=streaming)
-
-
-def _part(saved: Any, split: str) -> Iterable[Any]:
-    if split not in saved:
-        raise DataError(f"the saved dataset has no split '{split}'; it has {', '.join(saved)}. Set data.hf_split.")
-    return saved[split]

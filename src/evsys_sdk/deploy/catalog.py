@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..record.project_files.promotions import promotions_file
+from ..record.project_files.journals import promotions_file
 from ..record.values import text
 from ..server.weights.catalog import Offer
 from .deployers.openai_server import WEIGHTS, OpenAIServer

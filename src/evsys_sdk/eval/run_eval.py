@@ -104,7 +104,7 @@ class RunEvaluator:
     ) -> EvalRecord | None:
         """The scores, or nothing: a failure must not undo the training, and must not vanish: it is logged and kept."""
         what = f"{split}/{name}".rstrip("/")
-        self.failures.pop(what, None)
+        self.failures.pop(what, None)  # what failed after an earlier step may go well now
         try:
             tasks = load()
             result = await self._ask(tasks, what)

@@ -101,7 +101,7 @@ class _ClientPolicy:
                 seed=self.seed,
             )
 
-        if self.model.refusals:
+        if self.model.refusals:  # those that waited for their turn are not asked any more
             raise self.model.refusals[0]
         try:
             ask_again = self.model.ask_again

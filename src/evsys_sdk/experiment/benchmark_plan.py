@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata, SuccessMetric
+from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata
 from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
+from ..config.search import success_of
 from ..data.types import HarborTask, InProcessVerifier
 from ..errors import EvalError, EvsysError, Problem, closest, problems_of
 from ..eval.benchmark import Benchmark, ScoreSettings, check_engine
@@ -99,7 +100,7 @@ def load_entry(entry: BenchmarkEntry) -> Benchmark:
 
 def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:
     """The metric that chooses among checkpoints, and whether more or less is better: never one of a test entry."""
-    success = _success(metadata)
+    success = success_of(metadata)
     for one in planned:
         if one.split == "val" and one.entry.run_every is not None:
             reported = list_reported_metrics(one.entry, metadata)
@@ -214,6 +215,7 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
     trained = traits_of(algorithm).rollouts
+    # At temperature 0 several attempts would be copies of one.
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
     max_tokens = entry.max_tokens or (trained.max_tokens if trained else None) or _MAX_TOKENS
     return ScoreSettings(
@@ -231,7 +233,7 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
 
 def list_reported_metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
     """The metrics that an entry reports, plainly named."""
-    success = _success(metadata)
+    success = success_of(metadata)
     return entry.metrics or [success.name if success and success.name in list_metrics() else "pass@1"]
 
 
@@ -246,8 +248,3 @@ def _harness(entry: BenchmarkEntry, algorithm: Algorithm) -> Harness:
             agent, import_path = trained.agent, trained.agent_import_path
         environment = environment or trained.environment
     return build_harness(agent, environment, agent_import_path=import_path)
-
-
-def _success(metadata: Metadata) -> SuccessMetric | None:
-    given = metadata.success_metric
-    return SuccessMetric(name=given) if isinstance(given, str) else given

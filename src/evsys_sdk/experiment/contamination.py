@@ -17,7 +17,7 @@ from typing import Any
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
 from ..data.contamination import ProbeTask, Report, TaskIndex, row_texts
-from ..data.types import HarborTask, InProcessVerifier
+from ..data.types import InProcessVerifier
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark
 from ..log import get_logger
@@ -115,12 +115,9 @@ def project_benchmarks() -> Iterator[Benchmark]:
 def probe_tasks(benchmark: Benchmark) -> Iterator[ProbeTask]:
     """The tasks of a benchmark as they are looked for."""
     for task in benchmark.tasks:
-        yield ProbeTask(task.task_id, benchmark.name, "\n".join(row_texts(task.instruction)), _answer(task))
-
-
-def _answer(task: HarborTask) -> str:
-    expected: Any = task.verifier.expected if isinstance(task.verifier, InProcessVerifier) else None
-    return "\n".join(row_texts(expected))
+        expected: Any = task.verifier.expected if isinstance(task.verifier, InProcessVerifier) else None
+        question, answer = "\n".join(row_texts(task.instruction)), "\n".join(row_texts(expected))
+        yield ProbeTask(task.task_id, benchmark.name, question, answer)
 
 
 def _probe_row(row: Row, at: int, source: str) -> ProbeTask:

@@ -28,7 +28,7 @@ from ..record.anchors import note_head
 from ..record.events import Journal, Kind
 from ..record.evidence import hash_conclusion_page, hash_recorded_config
 from ..record.lock import FolderBusy, folder_lock
-from ..record.project_files.roots import remember_output_root
+from ..record.project_files.known_folders import remember_output_root
 from ..record.reader import ExperimentRecord, experiment_id
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
@@ -68,7 +68,7 @@ class Experiment:
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
-        self._watch = watch or _watch_nothing
+        self._watch: Callable[[Path], AbstractContextManager[None]] = watch or (lambda _: nullcontext())
         self._n_asked_for = 0
 
     @classmethod
@@ -119,7 +119,7 @@ class Experiment:
             except FolderBusy:
                 if resume:
                     raise
-                continue
+                continue  # the next look takes that folder for taken, and makes one of its own
             with lock:
                 if not resume and ExperimentRecord(folder.path).is_finished:
                     continue  # whoever had the lock before took this folder up, and has ended it
@@ -154,14 +154,16 @@ class Experiment:
             )
             return
         from .claims import register_claim
+        from .conclusion.earlier import lend_noise
         from .contamination import contamination_warnings
 
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
+        config = json.dumps(self.config.model_dump(mode="json"), sort_keys=True)
         journal.append(
             Kind.STARTED,
             experiment_id=known,
             name=self.config.name,
-            config_sha256=_sha256(self.config),
+            config_sha256=hashlib.sha256(config.encode()).hexdigest(),
             recorded_config=hash_recorded_config(folder.path),
             hypothesis=normalise_hypothesis(metadata),
             hypothesis_sha256=hypothesis_sha256(metadata),
@@ -175,14 +177,9 @@ class Experiment:
             tags=metadata.tags,
             imports=imported_by_name(),
             contamination=contamination_warnings(self.config),
-            lent=self._lend_noise(folder),
+            lent=lend_noise(self.config, folder.path),
             **register_claim(self.config, folder.path, known),
         )
-
-    def _lend_noise(self, folder: ExperimentDir) -> list[dict[str, Any]]:
-        from .conclusion.earlier import lend_noise
-
-        return lend_noise(self.config, folder.path)
 
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
@@ -191,7 +188,8 @@ class Experiment:
         from .launcher import Launch
 
         allocation = allocation_for(self.config, self.arms, folder.path)
-        launcher = self._launcher()
+        spec = self.config.launcher or LauncherSpec(kind="local")
+        launcher: Launcher = get_launcher(spec.kind)(**spec.params)
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
         with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
             try:
@@ -218,10 +216,6 @@ class Experiment:
     def _budget_stop(self, ledger: SpendLedger) -> str | None:
         reached = find_exhausted(self.config.budget, ledger.total()) if self.config.budget else None
         return reached and f"{STOP_PREFIX}{reached}"
-
-    def _launcher(self) -> Launcher:
-        spec = self.config.launcher or LauncherSpec(kind="local")
-        return get_launcher(spec.kind)(**spec.params)
 
     def _max_concurrent(self) -> int | None:
         """One arm at a time, unless the config says how many, or names a launcher that knows."""
@@ -275,15 +269,6 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
     """Run an experiment given as a config or as a YAML path, and return the result of each run."""
     experiment = Experiment(config) if isinstance(config, ExperimentConfig) else Experiment.from_yaml(config)
     return experiment.run().runs
-
-
-def _sha256(config: ExperimentConfig) -> str:
-    content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _watch_nothing(_: Path) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 # Telling the callbacks that an experiment has ended; whatever they do, it has.

@@ -3,10 +3,10 @@
 A claim that is written down after the scores are known proves nothing. The fingerprint goes into the journal when the
 experiment starts; a conclusion about another claim than that one is `invalid`.
 
-    normalised(config.metadata)          {"claim": ..., "metric": ..., "direction": ..., ...}, or None without a claim
-    hypothesis_sha256(config.metadata)   64 hex digits, or None
-    find_claim(config.metadata)          the same as a `Claim`, which says what must be exceeded
-    claim_problems(config)               why the runs of a config could not answer it
+    normalise_hypothesis(config.metadata)   {"claim": ..., "metric": ..., "direction": ..., ...}, or None
+    hypothesis_sha256(config.metadata)      64 hex digits, or None
+    find_claim(config.metadata)             the same as a `Claim`, which says what must be exceeded
+    claim_problems(config)                  why the runs of a config could not answer it
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
-from ..config import ExperimentConfig, Metadata, SuccessMetric
+from ..config import ExperimentConfig, Metadata
+from ..config.search import success_of
 from ..errors import Problem
 from ..redact import redact
 
@@ -100,19 +101,13 @@ class Claim:
         return float(value)
 
 
-def success_metric(metadata: Metadata) -> SuccessMetric | None:
-    """The metric that decides which run is best, however it was written."""
-    given = metadata.success_metric
-    return SuccessMetric(name=given) if isinstance(given, str) else given
-
-
 def normalise_hypothesis(metadata: Metadata) -> dict[str, Any] | None:
     """Claim, metric, direction, smallest effect, baseline and success metric; None where nothing is claimed.
 
     A sentence claims that the success metric gets better. So does a claim about a success metric that is to be
     minimised, whatever its `direction` says: more of it cannot be what success means.
     """
-    given, success = metadata.hypothesis, success_metric(metadata)
+    given, success = metadata.hypothesis, success_of(metadata)
     if given is None:
         return None
     better = {"max": "increase", "min": "decrease"}[success.mode] if success else "increase"

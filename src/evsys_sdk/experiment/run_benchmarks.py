@@ -218,6 +218,7 @@ class RunBenchmarks:
 
     def _journal(self, one: PlannedBenchmark, what: str, step: int) -> Path:
         if what.startswith(f"{BASELINE}/"):
+            # The untrained model is that of a backend and a seed; a hosted one is the same for all runs.
             base = f"{self.identity} " if what.endswith(f"/{BASE_MODEL}") else ""
             return ExperimentFiles(self.run_dir.parent).baseline(slug(f"{base}{what}"))
         return RunFiles(self.run_dir).predictions(slug(f"{one.split}-{one.label}"), step)

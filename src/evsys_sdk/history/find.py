@@ -1,8 +1,8 @@
 """Where experiments are, and which one is meant.
 
 They are in `outputs` here and at the project's root, and wherever runs of this project wrote to, which they note in
-`.evsys/` (`record/project_files/roots.py`); `--root` takes the place of all of them. EXPERIMENT on the command line is
-a path, an id, the beginning of one, or a name (its latest attempt).
+`.evsys/` (`record/project_files/known_folders.py`); `--root` takes the place of all of them. EXPERIMENT on the command
+line is a path, an id, the beginning of one, or a name (its latest attempt).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import DataError, closest, show
 from ..paths import WORKSPACE_DIR, project_root
 from ..record.layout import DEFAULT_ROOT, OUTPUT_ROOTS, RunFiles
-from ..record.project_files.roots import read_output_roots
+from ..record.project_files.known_folders import read_output_roots
 
 if TYPE_CHECKING:
     from .index import HistoryIndex

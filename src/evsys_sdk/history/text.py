@@ -47,6 +47,13 @@ def printable_json(text: str) -> str:
     return json.dumps(json.loads(text), indent=2 if "\n" in text else None)
 
 
+def text_or_json(value: object) -> str:
+    """Text as it is, and anything else as JSON on one line."""
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
 def clip(text: str, width: int) -> str:
     """One line of at most `width` characters."""
     line = " ".join(text.split())

@@ -21,7 +21,7 @@ from ..paths import workspace_dir
 from .events import digest
 from .jsonl_file import JsonlFile, complete_lines, read_records
 from .layout import HEADS, REHEARSALS, ExperimentFiles
-from .project_files.roots import is_lasting
+from .project_files.known_folders import is_lasting
 from .reader import experiment_id
 
 _NOTES = "--ref=evsys"  # notes of their own: what people note about a commit is not touched, nor shown in between

@@ -38,6 +38,7 @@ class MeteredSampler:
         return self._sampler.tokenizer
 
     def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
+        # Once they are there: how long answers will be is not known before.
         def count(samples: list[Sample]) -> list[Sample]:
             self._count(TokenUsage(len(prompt), sum(len(sample.tokens) for sample in samples)))
             return samples

@@ -69,7 +69,7 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     from ...config import InferenceSpec
     from ...data.workspace.reference import slug
     from ...eval.scored_model import as_scored_model, open_client
-    from ...record.project_files.scorings import write_scoring
+    from ...record.project_files.known_folders import write_scoring
 
     spec = InferenceSpec(kind=kind, params=_params(params))
     settings = _settings(**options)

@@ -50,7 +50,7 @@ def list_(as_json: bool) -> None:
     """List the campaigns of this project."""
     from ...loop.campaigns.campaign import load_campaign
     from ...loop.campaigns.progress import measure_progress
-    from ...record.project_files.campaigns import list_campaigns
+    from ...record.project_files.journals import list_campaigns
 
     found = [(one := load_campaign(name), measure_progress(one)) for name in list_campaigns()]
     answer = [{"name": one.name, "question": one.terms.question, "state": progress.state} for one, progress in found]

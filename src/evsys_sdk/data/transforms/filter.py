@@ -72,7 +72,7 @@ class Condition(TransformConfig):
         if self.operator in ("exists", "missing"):
             if self.value is not None:
                 raise ValueError(f"the operator '{self.operator}' takes no value. Remove it.")
-        elif needs and (not isinstance(self.value, needs) or isinstance(self.value, bool)):
+        elif needs and (not isinstance(self.value, needs) or isinstance(self.value, bool)):  # true is an int in Python
             kinds = {list: "a list", str: "text", int: "a number", float: "a number"}
             wanted = " or ".join(dict.fromkeys(kinds[kind] for kind in needs))
             raise ValueError(

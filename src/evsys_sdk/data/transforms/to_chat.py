@@ -206,7 +206,7 @@ class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
     def _message(self, turn: Any, where: str) -> Message:
         if not is_object(turn):
             raise DataError(f"{where} must be an object with from and value, not {show(turn)}.")
-        speaker = turn.get("from", turn.get("role"))
+        speaker = turn.get("from", turn.get("role"))  # some files write turns as chat formats do
         value = turn.get("value", turn.get("content"))
         known = {**_ROLES, **self.cfg.roles}
         role = known.get(speaker) if isinstance(speaker, str) else None

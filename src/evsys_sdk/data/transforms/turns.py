@@ -114,7 +114,9 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         stripped: Row = {**row, "messages": messages}
         if isinstance(target, str):
             stripped["target_assistant"] = target = self._text(target)
-        if self.cfg.if_empty == "keep" or (target != "" and not any(_is_empty(message) for message in messages)):
+        answers = [message for message in messages if message.get("role") == "assistant"]
+        is_whole = target != "" and all(message.get("content") or message.get("tool_calls") for message in answers)
+        if self.cfg.if_empty == "keep" or is_whole:
             return stripped
         if self.cfg.if_empty == "error":
             raise DataError("an assistant's turn is nothing but reasoning. Set if_empty to drop or keep.")
@@ -146,10 +148,6 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         if depth == 0:  # otherwise it was cut off in the middle of reasoning
             kept.append(text[end:])
         return "".join(kept).strip()
-
-
-def _is_empty(message: Message) -> bool:
-    return message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls")
 
 
 class TruncateCharsConfig(TransformConfig):

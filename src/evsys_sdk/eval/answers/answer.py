@@ -1,19 +1,19 @@
 """The part of a completion that is the answer: what follows the reasoning, stands in a tag, a box or a code block.
 
-Everything here is a search for fixed words, never a pattern that could backtrack: completions are as long and as
-strange as a model under training makes them.
+Also the JSON in it: alone, in a code block, or somewhere between words. Everything here is a search for fixed words,
+never a pattern that could backtrack: completions are as long and as strange as a model under training makes them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import Field
 
 from ...config.base import Strict
-from ...errors import EvalError
+from ...errors import MISSING, EvalError
 
 ANSWER_TAG = "answer"
 _THINKING = ("think", "thinking")
@@ -120,3 +120,45 @@ def texts_of_expected(expected: Any) -> list[str]:
         answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         for answer in answers
     ]
+
+
+_OPENING = re.compile(r"[{\[]")
+_MOST_ATTEMPTS = 50
+"""How many brackets are tried as a beginning; a text of nothing but brackets must not take for ever."""
+
+
+def strict_loads(text: str) -> Any:
+    """The value of a JSON text; `ValueError` for anything that is none, `NaN` and bottomless nesting included."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def find_json(text: str) -> Any:
+    """The JSON value of a text: all of it, else its last code block that is one, else the first object or list in it.
+
+    `MISSING` when there is none.
+    """
+    for candidate in (text, *reversed(code_blocks(text))):
+        try:
+            return strict_loads(candidate)
+        except ValueError:
+            continue
+    return _first_embedded(text)
+
+
+def _first_embedded(text: str) -> Any:
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    for attempt, opening in enumerate(_OPENING.finditer(text)):
+        if attempt == _MOST_ATTEMPTS:
+            break
+        try:
+            return decoder.raw_decode(text, opening.start())[0]
+        except (ValueError, RecursionError):
+            continue
+    return MISSING
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -33,7 +33,7 @@ class Comparison:
             return is_object(found) and self._same_objects(found, wanted)
         if is_list(wanted):
             return is_list(found) and self._same_lists(found, wanted)
-        if _is_number(wanted) and _is_number(found):
+        if is_number(wanted) and is_number(found):
             return self._same_numbers(found, wanted)
         if isinstance(wanted, str) and isinstance(found, str) and self.ignore_case:
             return found.casefold() == wanted.casefold()
@@ -92,5 +92,6 @@ def longest_common[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable
     return best[-1]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -42,7 +42,7 @@ _PLAIN_LETTERS = str.maketrans(
 )
 _LATEX = [
     (re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]{0,100})\}"), r" \1 "),
-    (re.compile(r"(?<=\d)\s*(?=\\[dtc]?frac)"), " "),
+    (re.compile(r"(?<=\d)\s*(?=\\[dtc]?frac)"), " "),  # 2\frac{1}{2} is two and a half, not 21/2
     (re.compile(r"\\[dtc]?frac\s*\{\s*(-?[\d.,]{1,400})\s*\}\s*\{\s*(-?[\d.,]{1,400})\s*\}"), r"\1/\2"),
     (re.compile(r"\\[dtc]?frac\s*(\d)\s*(\d)"), r"\1/\2"),
     (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])"), "*"),

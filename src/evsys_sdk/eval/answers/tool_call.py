@@ -14,8 +14,7 @@ from ...data.chat import text_of
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import MISSING, EvalError, show
-from .answer import all_tagged
-from .json_text import strict_loads
+from .answer import all_tagged, strict_loads
 
 _ARGUMENTS = ("arguments", "parameters", "input")
 """What arguments are called, in the order they are looked for."""

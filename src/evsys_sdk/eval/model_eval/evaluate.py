@@ -36,7 +36,7 @@ from ...inference.client import Completion
 from ...inference.retry import RetryReport, call_with_retry_async
 from ...protocols import VerificationResult
 from ...record.lock import exclusive
-from ...record.project_files.scorings import write_scoring
+from ...record.project_files.known_folders import write_scoring
 from ...rollouts.engine import EngineLimits
 from ...rollouts.rollout import Rollout
 from ..benchmark import Benchmark, ScoreSettings

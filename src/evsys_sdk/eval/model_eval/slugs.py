@@ -22,8 +22,7 @@ from typing import Any, Literal, Self
 from ...data.jsonl import read_json
 from ...data.shapes import is_list, is_object
 from ...errors import DataError, show
-from ..answers.answer import ANSWER_TAG, all_tagged, last_tagged, without_thinking
-from ..answers.json_text import find_json
+from ..answers.answer import ANSWER_TAG, all_tagged, find_json, last_tagged, without_thinking
 from ..answers.tool_call import calls_in_text, read_call
 
 type Match = Literal["exact", "alias", "secondary", "none"]

@@ -113,6 +113,7 @@ def summarize(
 ) -> EvalSummary:
     """The numbers of scored rows; `secondary` says whether there were secondary aliases to report."""
     most = max_attempts or max((len(result.attempts) for result in results), default=1)
+    # 1, 2, 4 ... and the last: enough for a curve, without a line for every k.
     ks = sorted({*(2**power for power in range(most.bit_length())), most})
     answers = [attempt for result in results for attempt in result.scored]
     attempts = sum(len(result.attempts) for result in results)

@@ -21,10 +21,9 @@ from ...config.base import Strict
 from ...data.shapes import is_list, is_object
 from ...errors import MISSING, closest, show
 from ...protocols import VerificationResult
-from ..answers.answer import ANSWER_TAG, extract_answer
+from ..answers.answer import ANSWER_TAG, extract_answer, find_json
 from ..answers.bounded_regex import check_pattern, match_within
-from ..answers.compare import Comparison
-from ..answers.json_text import find_json
+from ..answers.compare import Comparison, is_number
 from ..verifier import BaseVerifier
 
 
@@ -113,14 +112,14 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": is_object,
     "array": is_list,
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
-    "number": lambda value: _is_number(value),
+    "integer": lambda value: is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "number": lambda value: is_number(value),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
 }
 _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
-    "minimum": lambda value, bound: not _is_number(value) or value >= bound,
-    "maximum": lambda value, bound: not _is_number(value) or value <= bound,
+    "minimum": lambda value, bound: not is_number(value) or value >= bound,
+    "maximum": lambda value, bound: not is_number(value) or value <= bound,
     "minLength": lambda value, bound: not isinstance(value, str) or len(value) >= bound,
     "maxLength": lambda value, bound: not isinstance(value, str) or len(value) <= bound,
     "minItems": lambda value, bound: not is_list(value) or len(value) >= bound,
@@ -143,7 +142,7 @@ def check_schema(schema: Any, path: str = "") -> None:
         if name not in _TYPES:
             raise ValueError(f"{show(name)} at '{path or '.'}' is not a type. Use one of: {', '.join(_TYPES)}.")
     for key in _BOUNDS:
-        if not _is_number(schema.get(key, 0)):
+        if not is_number(schema.get(key, 0)):
             raise ValueError(f"'{key}' at '{path or '.'}' should be a number, not {show(schema[key])}. Correct it.")
     for key in ("enum", "required"):
         if not is_list(schema.get(key, [])):
@@ -197,7 +196,3 @@ def _object(schema: Schema, key: str) -> dict[str, Any]:
 
 def _as_list(value: Any) -> list[Any]:
     return value if is_list(value) else [value]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,9 +13,8 @@ from pydantic import Field
 
 from ...errors import MISSING, EvalError
 from ...protocols import VerificationResult
-from ..answers.answer import AnswerParams
+from ..answers.answer import AnswerParams, find_json, strict_loads
 from ..answers.compare import Comparison
-from ..answers.json_text import find_json, strict_loads
 from ..verifier import BaseVerifier
 
 

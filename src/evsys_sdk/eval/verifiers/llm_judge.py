@@ -30,8 +30,7 @@ from ...inference.adapter import as_chat_client
 from ...inference.client import ChatClient
 from ...protocols import VerificationResult
 from ...registry import get_inference, registry
-from ..answers.answer import last_tagged, without_thinking
-from ..answers.json_text import find_json
+from ..answers.answer import find_json, last_tagged, without_thinking
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def read_score(reply: str, *, lowest: float, highest: float) -> float | None:
     """The score in a judge's reply; None when there is none, or none on the scale."""
     found = _SCORE.fullmatch((_score_text(reply) or "").strip())
     if found is None or (found[2] is not None and float(found[2]) != highest):
-        return None
+        return None  # 4/5 is no score on a scale that ends at 10
     score = float(found[1])
     return score if lowest <= score <= highest else None
 

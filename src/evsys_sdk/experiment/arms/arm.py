@@ -80,8 +80,7 @@ def folder_problems(arms: Sequence[Arm]) -> list[Problem]:
 
 # A matrix written in Python: vary some fields of the single run of a config.
 #
-# config = load_yaml("config.yaml") Experiment(config, sweep=Sweep({"algorithm.params.learning_rate": [1e-4,
-# 1e-3]})).run()
+#     Experiment(load_yaml("config.yaml"), sweep=Sweep({"algorithm.params.learning_rate": [1e-4, 1e-3]})).run()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
 
     def handle(signum: int, frame: Any) -> None:
         handled[signum] += 1
-        if handled[signum] > 1:
+        if handled[signum] > 1:  # the second time it does what it would have done without us
             signal.signal(signum, before[signal.Signals(signum)])
             signal.raise_signal(signum)
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithms.combo import Combo
-from ...config import BackendConfig, BenchmarkEntry, CallbackSpec, ExperimentConfig, LogStoreSpec, RunConfig
+from ...config import BackendConfig, BenchmarkEntry, ExperimentConfig, LogStoreSpec, RunConfig
 from ...config.metadata import BASE_MODEL
 from ...errors import ConfigError, Problem
 from ...log import get_logger
@@ -48,6 +48,7 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
     def rehearse_run(run: RunConfig) -> dict[str, Any]:
         rows = min(run.eval.n_samples or _REHEARSED_ROWS, _REHEARSED_ROWS)
         return {
+            # Without its longest length, which is in tokens of the real model.
             **_with_params(run, {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}),
             "backend": run.backend if run.backend.kind == "mock" else _MOCK,
             "eval": run.eval.model_copy(update={"n_samples": rows, "inference": None}),
@@ -58,7 +59,10 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
         "output_dir": str(Path(config.output_dir) / "dry"),
         "search": None,  # a few steps are over before anything could be compared
         "log_store": LogStoreSpec(),
-        "callbacks": [_keep_at_home(spec) for spec in config.callbacks],
+        "callbacks": [
+            spec.model_copy(update={"params": {**spec.params, **_KEPT_AT_HOME.get(spec.kind, {})}})
+            for spec in config.callbacks
+        ],
         "metadata": config.metadata.model_copy(
             update={"benchmark": [_rehearse_entry(entry) for entry in config.metadata.benchmark]}
         ),
@@ -70,10 +74,6 @@ def _rehearse_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
     """A few tasks, and of the baselines only the one that is at hand."""
     tasks = min(entry.n_tasks or _REHEARSED_ROWS, _REHEARSED_ROWS)
     return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
-
-
-def _keep_at_home(spec: CallbackSpec) -> CallbackSpec:
-    return spec.model_copy(update={"params": {**spec.params, **_KEPT_AT_HOME.get(spec.kind, {})}})
 
 
 def _with_params(run: RunConfig, changes: Params) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -32,7 +32,9 @@ class ProjectCode:
     @classmethod
     def of_this_process(cls) -> ProjectCode:
         extensions = [one for registry in REGISTRIES.values() for one in registry.extensions_of_projects().values()]
-        return cls(_modules_of(extensions), tuple(sys.path))
+        names = sorted({extension.__module__ for extension in extensions})
+        modules = tuple((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
+        return cls(modules, tuple(sys.path))
 
     @classmethod
     def for_workers(cls, config: ExperimentConfig) -> ProjectCode:
@@ -55,7 +57,7 @@ class ProjectCode:
     def load(self) -> None:
         """Import all of it, in a process where nothing has been registered yet."""
         for entry in self.path:
-            if entry not in sys.path:
+            if entry not in sys.path:  # behind what is there: the worker's own packages must not be hidden
                 sys.path.append(entry)
         for name, file in self.modules:
             try:
@@ -102,11 +104,6 @@ def _usable_by(config: ExperimentConfig) -> Callable[[str, str], bool]:
         run.algorithm.kind not in _NO_REWARDS for run in config.all_runs()
     )
     return lambda kind, name: name in named or (scores_rows and kind in _NAMED_BY_ROWS)
-
-
-def _modules_of(extensions: Iterable[Any]) -> tuple[tuple[str, str | None], ...]:
-    names = sorted({extension.__module__ for extension in extensions})
-    return tuple((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
 
 
 def _can_be_imported(name: str, file: str | None) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 from ...config import DataConfig
 from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
-from ...data.workspace.row_cache import CachedRows
 from ...errors import EvsysError
 from ...files import write_json
 from ...log import get_logger
@@ -51,16 +50,13 @@ def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dic
         made = workspace.materialise(pulled, data.transforms)
         return list(made.rows()), {**came_from, "derived_id": made.id}
     except (EvsysError, OSError) as problem:
-        rows = _transform(pulled, data)  # raises the same again where it is the transforms that are wrong
+        # Raises the same again where it is the transforms that are wrong.
+        rows = list(apply_transforms(pulled.rows(), build_transforms(data.transforms)))
         what = describe_source(data)
         get_logger(__name__).warning(
             "%s is transformed anew by each run; what it becomes was not kept: %s", what, problem
         )
         return rows, came_from
-
-
-def _transform(pulled: CachedRows, data: DataConfig) -> list[Row]:
-    return list(apply_transforms(pulled.rows(), build_transforms(data.transforms)))
 
 
 def content_hash(rows: Sequence[Row]) -> str:

@@ -83,6 +83,7 @@ class ArmScheduler:
         except BaseException as error:  # of the record, or a second Ctrl-C: nobody waits for the others any more
             self._stop_all(f"the experiment broke off: {type(error).__name__}")
             raise
+        # An arm that was paused and taken up again has an outcome for each; the last one is how it ended.
         return list({outcome.request.arm.name: outcome.result for outcome in self._in_order()}.values())
 
     def interrupt(self, reason: str) -> None:
@@ -103,6 +104,7 @@ class ArmScheduler:
             self.launcher.stop(running.request.arm.name, reason)
 
     def _in_order(self) -> list[Outcome]:
+        # As they were asked for, not as they came: which arm was faster must not change a decision.
         return [self.outcomes[key] for key in self._known if key in self.outcomes]
 
     def _ask_allocation(self) -> None:
@@ -122,7 +124,7 @@ class ArmScheduler:
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self.slots and self.stop_reason() is None:
             request, attempt = self._waiting.popleft()
-            recorded = self._find_recorded(request) if attempt == 1 else None
+            recorded = self._on_disk(request) if attempt == 1 and self.folder.resumed else None
             if recorded is not None:
                 self.journal.append(Kind.ARM_RECALLED, arm=request.arm.name, status=recorded.status)
                 self._settle(request, recorded)
@@ -131,7 +133,9 @@ class ArmScheduler:
 
     def _start(self, request: ArmRequest, attempt: int) -> None:
         arm = request.arm
-        resume = self.folder.resumed or attempt > 1 or self._was_started_before(request)
+        # A search may ask for the first steps of an arm, and later for more of them.
+        asked_before = any(key != request.key and key[0] == arm.name for key in self._known)
+        resume = self.folder.resumed or attempt > 1 or asked_before
         job = ArmJob(arm, self.folder.run_dir(arm.name), resume=resume, until_step=request.until_step)
         self.journal.append(
             Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, seed=arm.seed, attempt=attempt, until_step=request.until_step
@@ -144,22 +148,18 @@ class ArmScheduler:
             running.future.set_exception(error)
         running.is_elsewhere = True
 
-    def _was_started_before(self, request: ArmRequest) -> bool:
-        """Whether an earlier request trained the first steps of this arm."""
-        return any(known != request.key and known[0] == request.arm.name for known in self._known)
-
     def _await_one(self) -> None:
         """Wait until an arm ends, looking up now and then to see whether anything must stop."""
         done, _ = wait([one.future for one in self._running], timeout=_RESPONSE_S, return_when=FIRST_COMPLETED)
         reason = self.stop_reason()
         if reason is not None and not all(one.asked_to_stop for one in self._running):
             self._stop_all(reason)
-        self._kill_the_stubborn()
+        self._kill_overdue()
         for running in [one for one in self._running if one.future in done]:
             self._running.remove(running)
             self._take(running)
 
-    def _kill_the_stubborn(self) -> None:
+    def _kill_overdue(self) -> None:
         limit = self.config.arm_timeout_s
         for running in self._running:
             late = limit is not None and time.monotonic() - running.began > limit + _GRACE_S
@@ -209,12 +209,8 @@ class ArmScheduler:
         self.outcomes[request.key] = Outcome(request, ArmResult(request.arm, result))
         self._ask_allocation()
 
-    def _find_recorded(self, request: ArmRequest) -> RunResult | None:
-        """The result an arm ended with when the experiment was run before, if it need not be trained again."""
-        return self._on_disk(request) if self.folder.resumed else None
-
     def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
-        """What to say of an arm that is lost: its own last words, if it could still write them, or how it was lost."""
+        """What to say of an arm that is lost: its own result, if it could still write one, or how it was lost."""
         said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
         written = read_result(self.folder.run_dir(request.arm.name))  # of this attempt: an older one was removed
         if written is not None and written.status == "failed":

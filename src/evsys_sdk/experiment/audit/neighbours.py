@@ -12,7 +12,7 @@ from ...data.types import HarborTask
 from ...paths import project_root
 from ...record.layout import DEFAULT_ROOT
 from ...record.project_files.claims import share_questions
-from ...record.project_files.roots import read_output_roots
+from ...record.project_files.known_folders import read_output_roots
 from ...record.reader import ExperimentRecord, experiment_id
 from ...record.values import items, number, subfolders, text
 

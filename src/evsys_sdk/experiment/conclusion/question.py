@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...config.metadata import BASE_MODEL
-from ..hypothesis import Claim, find_claim, success_metric
+from ...config.search import success_of
+from ..hypothesis import Claim, find_claim
 from .evidence import BASELINE, Evidence, Scoring, SetKey
 
 TRAIN_FIT = "train_fit/"
@@ -78,7 +79,7 @@ def claim_question(evidence: Evidence, claim: Claim | None) -> Question | None:
 
 def success_question(evidence: Evidence) -> Question | None:
     """The metric that decides which run is best."""
-    success = success_metric(evidence.metadata)
+    success = success_of(evidence.metadata)
     if success is not None:
         return ask(evidence, success.name, 1 if success.mode == "max" else -1)
     claim = find_claim(evidence.metadata)

@@ -19,7 +19,7 @@ from ...record.lock import lock_owner
 from ...record.reader import ExperimentRecord
 
 _POLL_S = 0.1
-_LAST_BREATH_S = 2.0
+_LOCK_LINGERS_S = 2.0
 """How long the lock of a process that has just ended may still be seen."""
 
 
@@ -39,7 +39,7 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
     deadline = time.monotonic() + patience_s
     while count_events(experiment_dir) == events_before and time.monotonic() < deadline:
         if process.poll() is not None and process.returncode != 0:
-            raise TrainingError(f"it ended at once: {_last_words(experiment_dir)}")
+            raise TrainingError(f"it ended at once: {_last_printed_line(experiment_dir)}")
         time.sleep(_POLL_S)
     return process.pid
 
@@ -50,7 +50,7 @@ def follow(experiment_dir: Path) -> Iterator[str]:
     with console.open("r", encoding="utf-8", errors="replace") as file:
         pending = ""
         while True:
-            running = lock_owner(experiment_dir) is not None
+            running = lock_owner(experiment_dir) is not None  # asked before reading: its last lines are not missed
             pending += file.read()
             *lines, pending = pending.split("\n")
             yield from lines
@@ -64,7 +64,7 @@ def follow(experiment_dir: Path) -> Iterator[str]:
 def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> dict[str, Any]:
     """Ask a running experiment for a clean stop and wait for it; with `kill`, end what has not stopped by then."""
     owner, lock = lock_owner(experiment_dir), ExperimentFiles(experiment_dir).lock
-    deadline = time.monotonic() + _LAST_BREATH_S
+    deadline = time.monotonic() + _LOCK_LINGERS_S
     while owner == {} and time.monotonic() < deadline:  # it is writing its name at this moment
         time.sleep(_POLL_S)
         owner = lock_owner(experiment_dir)
@@ -95,7 +95,7 @@ def _signal(pid: int, number: signal.Signals, experiment_dir: Path) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        if _wait_until_free(experiment_dir, _LAST_BREATH_S):
+        if _wait_until_free(experiment_dir, _LOCK_LINGERS_S):
             return
         lock = ExperimentFiles(experiment_dir).lock
         raise TrainingError(
@@ -115,7 +115,7 @@ def _wait_until_free(experiment_dir: Path, patience_s: float) -> bool:
     return True
 
 
-def _last_words(experiment_dir: Path) -> str:
+def _last_printed_line(experiment_dir: Path) -> str:
     console = ExperimentFiles(experiment_dir).console
     text = console.read_text(encoding="utf-8", errors="replace").strip()
     return text.rsplit("\n", 1)[-1] or f"see {console}"

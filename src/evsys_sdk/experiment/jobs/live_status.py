@@ -131,7 +131,7 @@ def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
         for arm in arms
         if not arm.has_ended
     ]
-    return max(sum(left) / len(running), max(left))
+    return max(sum(left) / len(running), max(left))  # shared out evenly, but the longest arm takes what it takes
 
 
 def _arm_status(run: RunRecord, running: bool, scores: Scores) -> ArmStatus:

@@ -75,7 +75,7 @@ class LocalLauncher:
         else:
             shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
             self._executors = [_InProcess(launch, plan.briefing, share) for share in shares]
-        self._free = list(reversed(self._executors))
+        self._free = list(reversed(self._executors))  # taken from the end, so that the first slot comes first
         if plan.where != "here":
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
         return slots
@@ -160,6 +160,7 @@ class LocalLauncher:
         told = {name: str(threads) for name in names if name not in os.environ}
         if gpus:
             first = slot * self.cfg.gpus_per_arm
+            # Round and round: who asks for more arms at once than there are GPUs has them share.
             own = [gpus[(first + index) % len(gpus)] for index in range(self.cfg.gpus_per_arm)]
             told["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         return told

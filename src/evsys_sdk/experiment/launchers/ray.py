@@ -14,7 +14,6 @@ import os
 import pickle
 import secrets
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -82,7 +81,8 @@ class RayLauncher:
     def start(self, job: ArmJob) -> Future[RunResult]:
         import ray
 
-        self._take_back(job.arm.name, job.run_dir)
+        # What a lost worker on another disk had sent by then is what the arm goes on from.
+        unpack(ray.get(self._board.files.remote(job.arm.name)), job.run_dir)
         ray.get(self._board.clear.remote(job.arm.name))
         task = self._task.remote(self._shared, pickle.dumps(job), str(self._token), os.getcwd(), self._board)
         self._tasks[job.arm.name] = task
@@ -164,15 +164,5 @@ class RayLauncher:
             unpack(files, job.run_dir)
             done.set_result(result)
         except Exception as error:
-            done.set_exception(WorkerLost(_first_line(error), retries=self.cfg.retries))
-
-    def _take_back(self, arm: str, run_dir: Path) -> None:
-        """What a lost worker on another disk had sent by then."""
-        import ray
-
-        unpack(ray.get(self._board.files.remote(arm)), run_dir)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no reason was given'}"
+            said = str(error).strip().splitlines() or ["no reason was given"]  # Ray adds the log of a whole cluster
+            done.set_exception(WorkerLost(f"{type(error).__name__}: {said[0]}", retries=self.cfg.retries))

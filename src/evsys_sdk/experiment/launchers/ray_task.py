@@ -57,7 +57,8 @@ def run_task(shared: bytes, job_bytes: bytes, token: str, folder: str, board: An
     os.environ["EVSYS_ARM_WORKER"] = "1"
     code, launch = pickle.loads(shared)
     same_disk = Path(token).exists()
-    _enter(Path(folder))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)  # where the caller works: paths of data and of the record are relative to it
     job: ArmJob = pickle.loads(job_bytes)
     try:
         code.load()
@@ -101,13 +102,7 @@ def unpack(files: bytes, folder: Path) -> None:
     if files:
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-            archive.extractall(folder, filter="data")
-
-
-def _enter(folder: Path) -> None:
-    """Work where the caller does: paths of data and of the record are relative to it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(folder)
+            archive.extractall(folder, filter="data")  # nothing that leads out of the folder, no links, no devices
 
 
 @contextmanager

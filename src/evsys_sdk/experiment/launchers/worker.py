@@ -38,7 +38,8 @@ from ..arms.project_code import ProjectCode
 from ..arms.results import portable
 from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
 
-_FAREWELL_S = 10.0
+_TEARDOWN_S = 10.0
+"""How long a process that is to end is waited for."""
 _LOOK_UP_S = 0.2
 """How soon it is noticed that a worker is gone, or that its arm's time is over."""
 _WORKER = "EVSYS_ARM_WORKER"
@@ -131,7 +132,7 @@ class WorkerProcess:
         """Send it home; one that does not go is ended."""
         self.dismiss()
         try:
-            self._process.wait(_FAREWELL_S)
+            self._process.wait(_TEARDOWN_S)
         except subprocess.TimeoutExpired:
             self.kill()
             self._process.wait()
@@ -158,7 +159,7 @@ class WorkerProcess:
             return WorkerLost(f"{timeout_reason(limit_s)} and did not stop, so its process was ended.", final=True)
         if code is None:
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_FAREWELL_S)
+                self._process.wait(_TEARDOWN_S)
             code = self._process.returncode
         cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
         return WorkerLost(f"the process that trained it ended with {cause}")
@@ -169,13 +170,14 @@ def _wait_for_end(pid: int) -> None:
     with suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(pid)
         try:
-            select.select([descriptor], [], [], _FAREWELL_S)
+            select.select([descriptor], [], [], _TEARDOWN_S)
         finally:
             os.close(descriptor)
 
 
 def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A worker that finds modules where this process does, and prints where this process does."""
+    # -P: without the working folder in front of everything else, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", __spec__.name, str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}

@@ -75,7 +75,8 @@ def mutation_space(data: Mapping[str, Any], run: Path, *, opened: Sequence[str] 
     found = [field for block in _blocks(node, opened) for field in _block_fields(node, block)]
     ignored = _find_ignored_params(node)
     found = [field for field in found if not (field.path[0] == "algorithm" and field.path[-1] in ignored)]
-    fields = [_move(field, run) for field in found if not _is_set_by(field.path, taken)]
+    free = [field for field in found if not any(field.path[: len(axis)] == axis for axis in taken)]
+    fields = [replace(field, path=(*run, *field.path)) for field in free]
     return list({field.path: field for field in fields}.values())
 
 
@@ -100,10 +101,6 @@ def _axes(data: Mapping[str, Any]) -> list[str]:
     """Paths into the run that a matrix or a search sets; changing the template there would change nothing."""
     axes = [child(data.get("matrix"), "axes"), child(data.get("search"), "space")]
     return [str(axis) for found in axes if isinstance(found, dict) for axis in cast("dict[Any, Any]", found)]
-
-
-def _is_set_by(path: Path, axes: set[Path]) -> bool:
-    return any(path[: len(axis)] == axis for axis in axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +226,6 @@ def _field(path: Path, schema: dict[str, Any], value: Any) -> MutableField | Non
     )  # fmt: skip
 
 
-def _move(field: MutableField, below: Path) -> MutableField:
-    return replace(field, path=(*below, *field.path))
-
-
 # Changes that would change nothing: a child that trains exactly like its parent is a run paid for twice.
 
 _LIMITS = {"grad_clip_norm": "grad_clipped", "max_tokens": "rollouts/truncated"}
@@ -251,15 +244,13 @@ class IdleChanges:
         """Whether training would not notice this change."""
         name = field.path[-1]
         if name in _LIMITS:
-            return self._is_raised(name, field.value, new) and _LIMITS[name] in self._never_reached
+            raised = new > field.value or (name == "grad_clip_norm" and new == 0)  # 0 is no limit at all
+            return raised and _LIMITS[name] in self._never_reached
         if name == "supervise":  # of a single turn, all are the last
             if run not in self._turns:
                 self._turns[run] = self._has_one_turn(run)
             return self._turns[run]
         return False
-
-    def _is_raised(self, name: str, old: Any, new: Any) -> bool:
-        return new > old or (name == "grad_clip_norm" and new == 0)  # no limit at all
 
     @cached_property
     def _never_reached(self) -> set[str]:

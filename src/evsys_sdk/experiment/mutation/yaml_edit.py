@@ -24,7 +24,7 @@ def edit(text: str, changes: Mapping[Path, Any]) -> str:
         wanted = _set(wanted, path, value)
     try:
         result = text
-        for path, value in changes.items():
+        for path, value in changes.items():  # each reads the text anew: positions have moved since the one before
             result = _edit(result, path, value)
         if read_yaml(result).data == wanted:
             return result

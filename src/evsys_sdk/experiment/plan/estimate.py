@@ -266,7 +266,7 @@ class _Look:
             self.found.scorings.append(scoring)
 
     def _length(self, text: str) -> float:
-        return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token
+        return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token  # with the token that ends it
 
 
 async def _sample_nothing(*_: Any) -> Any:

@@ -40,6 +40,7 @@ class Pace:
     def seldom_enough(self) -> int:
         """Steps between two scorings with which they take no more than their share."""
         each = sum(seconds for scoring, seconds in self.scorings if scoring.every)
+        # each / (each + n * step_s) is the share of scoring; this is n.
         return max(math.ceil(each * (1 / _SHARE_OF_SCORING - 1) / self.step_s), 1) if self.step_s else 1
 
     def score_every(self, steps: int) -> Pace:
@@ -95,7 +96,7 @@ class _Work:
         low, high = 0.0, 1.0
         if self.seconds(high) <= room:
             return high
-        for _ in range(40):
+        for _ in range(40):  # by halves: scorings come in whole numbers, so that no formula gives it
             middle = (low + high) / 2
             low, high = (middle, high) if self.seconds(middle) <= room else (low, middle)
         return low
@@ -126,6 +127,7 @@ def pace_of(estimate: Estimate, speed: Speed | None) -> Pace | None:
         return None
     scorings = [(one, speed.seconds(sampled=round(one.tokens), read=round(one.read))) for one in estimate.scorings]
     scored = sum(one.times(estimate.steps) * one.tokens for one in estimate.scorings)
+    # A step that was timed as a whole contains the rollouts it was made of.
     rolled_out = 0 if speed.whole_steps else max(estimate.tokens_sampled - scored, 0)
     in_training = speed.seconds(trained=estimate.tokens_trained, sampled=round(rolled_out))
     return Pace(estimate.steps, speed.start_s, in_training / estimate.steps, tuple(scorings))

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...config import Budget, ExperimentConfig, RunConfig
-from ...config.experiment import Limits
 from ...config.prices import Tariff, TokenUsage, backend_of, price_of
 from ...paths import in_project
 from ...spend.ledger import LIMITED
@@ -127,7 +126,7 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
     runs: list[RunPlan] = []
     paces: list[Pace | None] = []
     for run in config.all_runs():
-        content = size_of_work(run)
+        content = size_of_work(run)  # equal for the arms of most sweeps, whose rows are then looked at once
         if content not in known:
             known[content] = _look_at(run, config, load=fit_minutes is not None)
         estimate, speed = known[content]
@@ -208,16 +207,12 @@ def _limits(budget: Budget | None, arms: Sequence[tuple[str, Needs]]) -> dict[st
     for name in LIMITED:
         if (limit := getattr(budget, name)) is not None:
             found[name] = _check_limit(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
-        if (own := _own_limit(budget.per_arm, name)) is not None:
+        if budget.per_arm is not None and (own := getattr(budget.per_arm, name)) is not None:
             amounts = [(arm, getattr(needs, name)) for arm, needs in arms]
             most = None if any(used is None for _, used in amounts) else max((used for _, used in amounts), default=0)
             over = next((arm for arm, used in amounts if used is not None and used > own), None)
             found[f"per_arm.{name}"] = LimitPlan(own, most, over)
     return found
-
-
-def _own_limit(limits: Limits | None, name: str) -> float | None:
-    return None if limits is None else getattr(limits, name)
 
 
 def _check_limit(limit: float, amounts: Sequence[tuple[str, float | None]]) -> LimitPlan:

@@ -22,7 +22,7 @@ from ..statistics.attempts import FIRST_ERROR, look_errors
 from ..statistics.power import Prospect
 from ..statistics.stopping import expected_seeds
 
-_REPORT_ORDER = ("test", None, "val")
+_REPORT_ORDER = ("test", None, "val")  # which set a verdict is about, of those that there are
 _SEED_SD = 0.02
 """Two points from seed to seed, beyond what the answers to single tasks explain."""
 _ANSWER_VARIANCE = 0.2
@@ -84,6 +84,7 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     if split == (claim.baseline_repeats or config.n_repeats, config.n_repeats):
         split = None
     detectable = prospect.detectable(config.n_repeats, claim.baseline_repeats, error=_last_error(looks))
+    sizes = (0.0, claimed or detectable) if looks else ()
     return Sensitivity(
         rule,
         config.n_repeats,
@@ -98,17 +99,13 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
         split_detectable=None if split is None else prospect.detectable(split[1], split[0]),
         basis=basis,
         looks=looks,
-        expected_seeds=_expect_seeds(prospect, looks, claimed or detectable),
+        expected_seeds={f"{size:.3g}": expected_seeds(prospect, looks, size) for size in sizes},
     )
 
 
 def _last_error(looks: tuple[int, ...]) -> float:
     """The error rate of the look that decides in the end."""
     return look_errors(tuple(count / looks[-1] for count in looks), FIRST_ERROR)[-1] if looks else FIRST_ERROR
-
-
-def _expect_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float) -> dict[str, float]:
-    return {f"{size:.3g}": expected_seeds(prospect, looks, size) for size in (0.0, effect)} if looks else {}
 
 
 def _prospect(
@@ -127,6 +124,7 @@ def _prospect(
     independent = len(named) + alone
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
     earlier = read_seed_sd(in_project(config.output_dir), sha256)
+    # What seeds differed by contains the luck of single answers, which is counted by itself.
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
         "the noise of seeds is assumed: no earlier experiment scored these tasks"

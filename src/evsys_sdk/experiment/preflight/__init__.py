@@ -81,6 +81,7 @@ def check_config(
 
 def _first_of_each(problems: Iterable[Problem]) -> Iterable[Problem]:
     """One problem for each place and remedy, where every run of a search has its own."""
+    # Of equal keys the last one stays: backwards, so that it is the first.
     return {(problem.path, problem.hint): problem for problem in reversed(list(problems))}.values()
 
 

@@ -103,6 +103,7 @@ def _preview(run: RunConfig, algorithm: Algorithm) -> Any:
 
 def _is_on_gpu(run: RunConfig) -> bool:
     device = str(run.backend.params.get("device", "auto"))
+    # By the device file: to ask torch, it would have to be imported, which takes seconds.
     return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
@@ -154,6 +155,7 @@ def _nearest(path: Path) -> str:
 def _is_in_hub_cache(name: str) -> bool:
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    # As the hub's own client names its folders; it is not imported for this either.
     return (hub / f"models--{name.replace('/', '--')}").is_dir()
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from pydantic import ValidationError
 
 from ...config import ExperimentConfig, Metadata
-from ...config.fields import resolve
-from ...config.load import load_document
-from ...config.matrix import Expansion, expand_file
-from ...config.space import SpaceExpansion, expand_space
+from ...config.load import load_document, locate_problem
+from ...config.matrix import expand_file
+from ...config.space import expand_space
 from ...config.yaml_text import Document, read_yaml_file
 from ...errors import ConfigError, EvsysError, Problem, closest
 from ...paths import is_project, project_root
@@ -64,7 +63,7 @@ def _all_problems(
     """Everything in the order of the file; what stands below a known problem is its consequence."""
     known, found = _hint_at_project(document, known), _hint_at_project(document, found)
     wrong = {problem.path for problem in known if problem.path}
-    located = [_locate(problem, document) for problem in _in_file(document, config, found)]
+    located = [locate_problem(problem, document) for problem in _in_file(document, config, found)]
     new = [one for one in located if not any(_overlap(one.path, path) for path in wrong)]
     return ConfigError(sorted([*known, *new], key=lambda one: (one.line or 0, one.column or 0)))
 
@@ -83,17 +82,12 @@ def _overlap(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
-def _locate(problem: Problem, document: Document) -> Problem:
-    line, column = document.position(resolve(document.data, problem.path)) or (None, None)
-    return problem.located(file=document.file, line=line, column=column)
-
-
 def _in_file(document: Document, config: ExperimentConfig | None, problems: Iterable[Problem]) -> list[Problem]:
     """Problems of expanded runs at the place of the matrix or space that these were made of."""
     data: Any = document.data
     if "run" in data:  # what the command line changes is written out as a list of runs
         return [replace(one, path=one.path.replace("runs[0]", "run", 1)) for one in problems]
-    expansion = _expand(data) if config is not None else None
+    expansion = (expand_space(data, []) or expand_file(data, [])) if config is not None else None
     if expansion is None or config is None:
         return list(problems)
     names = [run.name for run in config.all_runs()]
@@ -108,10 +102,6 @@ def _in_file(document: Document, config: ExperimentConfig | None, problems: Iter
             moved = problem if position is None else expansion.in_file(inside, position)
         found.setdefault((moved.path, moved.message), moved)
     return list(found.values())
-
-
-def _expand(data: dict[str, Any]) -> Expansion | SpaceExpansion | None:
-    return expand_space(data, []) or expand_file(data, [])
 
 
 def _benchmarks(document: Document) -> list[Problem]:

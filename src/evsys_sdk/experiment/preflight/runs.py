@@ -136,7 +136,8 @@ class RunChecks:
                 self._left_out += 1
                 return None
             self.pulled[key] = pull_rows(data, store)
-        self.report.add(_place(self.pulled[key].problems, place))
+        found = self.pulled[key].problems
+        self.report.add(replace(problem, path=f"{place}.{problem.path}") for problem in found)
         return self.pulled[key]
 
 
@@ -179,7 +180,3 @@ def _make_tasks(rows: list[Row]) -> EvsysError | None:
     except EvsysError as error:
         return error
     return None
-
-
-def _place(problems: list[Problem], place: str) -> list[Problem]:
-    return [replace(problem, path=f"{place}.{problem.path}") for problem in problems]

@@ -60,10 +60,12 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
     except EvsysError:  # reported with the kinds and params of the config
         return pulled
     try:
-        _refuse_missing_extra(data)
-        if _is_on_the_hub(data):
-            pulled.complete = False  # fetching it may take long, and the run does it anyway
-            return pulled
+        if data.source_kind == "hf_dataset" and not _is_cached(data):
+            if find_spec("datasets") is None:
+                raise MissingExtraError("data source 'hf_dataset'", "hf")
+            if data.hf_dataset is not None and not in_project(data.hf_dataset).exists():
+                pulled.complete = False  # on the hub: fetching it may take long, and the run does it anyway
+                return pulled
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
@@ -103,7 +105,8 @@ def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
         alone = attempt([pulled.rows[index]])
         if alone is not None and _without_numbers(alone) == same:
             found = problems_of(alone, place, "Correct the row, or leave it out with a transform.")
-            return [_in_row(problem, pulled.where(index)) for problem in found]
+            where = pulled.where(index)
+            return [replace(one, message=f"{where}: {_ROW.sub('', one.message, count=1)}") for one in found]
     return problems_of(error, place)
 
 
@@ -111,6 +114,7 @@ def _choose(rows: Sequence[Row]) -> list[int]:
     """Some rows to look at closely, by index: the longest ones, and others from beginning to end."""
     if len(rows) <= _LOOKED_AT:
         return list(range(len(rows)))
+    # The longest, because what does not fit a model's context is among them.
     sized = _spread(len(rows), _SIZED)
     longest = sorted(sized, key=lambda index: -len(repr(rows[index])))[:_LONGEST]
     return sorted({*longest, *_spread(len(rows), _LOOKED_AT - _LONGEST)})
@@ -118,10 +122,6 @@ def _choose(rows: Sequence[Row]) -> list[int]:
 
 def _spread(count: int, most: int) -> list[int]:
     return [at * count // most for at in range(most)] if count > most else list(range(count))
-
-
-def _in_row(problem: Problem, where: str) -> Problem:
-    return replace(problem, message=f"{where}: {_ROW.sub('', problem.message, count=1)}")
 
 
 def _without_numbers(error: EvsysError) -> str:
@@ -157,16 +157,6 @@ class _Counted:
 
 def _is_cached(data: DataConfig) -> bool:
     return bool(data.dataset_id or data.dataset_name)
-
-
-def _is_on_the_hub(data: DataConfig) -> bool:
-    named = data.hf_dataset if data.source_kind == "hf_dataset" and not _is_cached(data) else None
-    return named is not None and not in_project(named).exists()
-
-
-def _refuse_missing_extra(data: DataConfig) -> None:
-    if data.source_kind == "hf_dataset" and not _is_cached(data) and find_spec("datasets") is None:
-        raise MissingExtraError("data source 'hf_dataset'", "hf")
 
 
 def _problems(data: DataConfig, error: Exception) -> list[Problem]:

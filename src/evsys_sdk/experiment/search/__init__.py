@@ -1,11 +1,10 @@
 """How the arms of an experiment share its work: every run in full, or more for those that score well on val.
 
 decided     seeds look by look, until the claim is decided
-allocation  the contract, and every arm in full: of a grid, or of those that were drawn when the config was expanded
+allocation  the contract, the mark of an arm that was not trained to its end, and the plain case: every arm in full
 halving     all arms a little, the best ones longer, the best of those to the end
 racing      more seeds for the leaders, until their order is clear
 objective   what arms are compared by, where the record has it, and how long a run will be
-stopped     the mark in the record of an arm that a search did not train to its end
 
     allocation = allocation_for(config, arms, folder)
 """
@@ -19,7 +18,7 @@ from ...config import ExperimentConfig
 from ...config.search import SearchSpec
 from ...errors import Problem
 from ..arms.arm import Arm, folder_problems, repeat_run
-from .allocation import Allocation, DrawnArms, EveryArm
+from .allocation import Allocation, DrawnArms, EveryArm, mark_stopped
 from .decided import UntilDecided, judge_look
 from .halving import Halving, compute_shares, rungs_of
 from .objective import (
@@ -33,7 +32,6 @@ from .objective import (
     step_problems,
 )
 from .racing import Racing, RacingRules
-from .stopped import mark_stopped
 
 __all__ = ["allocation_for", "expect_shares", "mark_stopped", "search_problems"]
 

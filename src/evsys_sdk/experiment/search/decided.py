@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..arms.arm import Arm
-from .allocation import ArmRequest, Decision, Outcome
-from .stopped import all_settled
+from .allocation import ArmRequest, Decision, Outcome, all_settled
 
 if TYPE_CHECKING:
     from ..conclusion.interim import Look

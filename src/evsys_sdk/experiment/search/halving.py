@@ -18,9 +18,8 @@ from typing import Any
 
 from ..arms.arm import Arm
 from ..arms.results import ArmResult
-from .allocation import ArmRequest, Decision, Outcome
+from .allocation import ArmRequest, Decision, Outcome, is_settled
 from .objective import Curve, CurveOf, Objective, ProgressOf
-from .stopped import is_settled
 
 # When the arms of a halving are compared: after which of its steps each one pauses.
 #
@@ -135,21 +134,20 @@ class Halving:
         for level, target in enumerate(self._targets):
             if len(candidates) <= target:
                 continue
-            wanted = [self._request(arm, level) for arm in candidates if arm.name not in finished]
+            going = [arm for arm in candidates if arm.name not in finished]
+            wanted = [ArmRequest(arm, self._rungs[arm.name][level]) for arm in going]
             requests += wanted
             results = {request.arm.name: ended.get(request.key) for request in wanted}
             if not all(result is not None and is_settled(result) for result in results.values()):
                 return Decision(requests, notes)
             finished |= {name: result for name, result in results.items() if result and result.status == "completed"}
-            alive = [arm for arm in candidates if arm.name in finished or _may_go_on(results.get(arm.name))]
+            paused = {name for name, result in results.items() if result and result.paused_after is not None}
+            alive = [arm for arm in candidates if arm.name in finished or arm.name in paused]
             standings = [self._find_standing(arm, level, arm.name in finished) for arm in alive]
             candidates, note = self._choose(standings, level, target, lost=[a for a in candidates if a not in alive])
             notes.append(note)
         requests += [ArmRequest(arm) for arm in candidates if arm.name not in finished]
         return Decision(requests, notes)
-
-    def _request(self, arm: Arm, level: int) -> ArmRequest:
-        return ArmRequest(arm, self._rungs[arm.name][level])
 
     def _find_standing(self, arm: Arm, level: int, finished: bool) -> _Standing:
         step = self._rungs[arm.name][level]
@@ -190,10 +188,6 @@ class Halving:
             "why": _why(len(scores), len(ranked), len(kept), target),
         }
         return [one.arm for one in kept], note
-
-
-def _may_go_on(result: ArmResult | None) -> bool:
-    return result is not None and result.paused_after is not None
 
 
 def _why(compared: int, scored: int, kept: int, target: int) -> str:

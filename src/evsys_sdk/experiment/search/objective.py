@@ -98,6 +98,7 @@ def final_scores(run_dir: Path, objective: Objective) -> Mapping[str, float]:
     """What a finished run scored on each task, or its score alone under `""`; nothing where it has none."""
     own = [line for line in read_scores(run_dir) if line["split"] == "val" and line["name"] == objective.label]
     scored = [found for line in own if (found := _by_task(line, objective.metric))]
+    # Only what the last scoring found: an earlier score is that of another model.
     return scored[-1] if own and scored and scored[-1] == _by_task(own[-1], objective.metric) else {}
 
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from ...config import ExperimentConfig, Hypothesis, Race
 from ..arms.arm import Arm
-from .allocation import Allocation, ArmRequest, Decision, Outcome
+from .allocation import Allocation, ArmRequest, Decision, Outcome, all_settled
 from .objective import Objective
-from .stopped import all_settled
 
 type ScoresOf = Callable[[Arm], Mapping[str, float]]
 """What a finished arm scored on each task, or its only score under `""`; nothing where it has none."""
@@ -48,7 +47,7 @@ class RacingRules:
     def confidence(self) -> float:
         """Of each interval, such that all looks at all rivals together err in one of 20 races at most."""
         looks = max(self.max_seeds - max(self.min_seeds, self.first_seeds) + 1, 1)
-        return 1 - 0.05 / (looks * (self.top - 1))
+        return 1 - 0.05 / (looks * (self.top - 1))  # Bonferroni: as if none of them told anything about another
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +190,7 @@ def gaps_behind(
 
     everyone = [leader, *rivals.values()]
     asked = [frozenset(one) for each in everyone for one in each]
+    # Runs are paired task by task, so a task counts where every seed of every run has a score for it.
     common = sorted(task for task in asked[0] if all(task in tasks for tasks in asked))
     if common:
         arrays = [np.array([[one[task] for task in common] for one in each]) for each in everyone]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...record.layout import ExperimentFiles
-from ...record.project_files.scorings import read_scorings
+from ...record.project_files.known_folders import read_scorings
 from ...record.values import Object, number, part, text
 from ..effects import Effect, in_order
 from ..find import shortest
@@ -38,7 +38,7 @@ _MOST_ITEMS = 12
 _MOST_QUESTIONS = 8
 _MOST_VALUES = 6
 _ID_DIGITS = 8
-_ATTEMPT = re.compile(r"\.\d+$")
+_ATTEMPT = re.compile(r"\.\d+$")  # of a later attempt; its name alone would mean the latest
 _LONGEST = 220
 _SURENESS = {
     "refuted": "its claim refuted",
@@ -103,7 +103,7 @@ class _Ask:
         """The first experiments that meet a condition."""
         tail = f"ORDER BY {ORDERS[order].sql} LIMIT {most}"
         found = self.index.summaries(self._within(condition), [*self._values, *values], tail)
-        return sorted(found, key=ORDERS[order].key)[:most]
+        return sorted(found, key=ORDERS[order].key)[:most]  # each root gave its own first ones
 
     def count(self, condition: str, values: Sequence[Any] = ()) -> int:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))

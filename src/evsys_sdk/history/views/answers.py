@@ -115,6 +115,7 @@ def find_errors(
     own = [line for line in scorings if number(line.get("step")) == chosen]
     answers, remarks = read_answers(detail, run, own)
     found = [one for one in answers if one.is_wrong and (not search or one.holds(search))]
+    # Those without a reward come first: with them something other than the model went wrong.
     found.sort(key=lambda one: -1.0 if one.reward is None else one.reward)
     return Errors(detail.summary.id, run.name, chosen, answers, found, steps, remarks)
 
@@ -184,6 +185,7 @@ def choose_arm(detail: Detail, name: str | None) -> RunRecord:
 
 def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
     """The scorings that were asked for; else those that choose among runs, because tuning on a test set spoils it."""
+    # A step that was scored again, after a kill for instance, has two lines; the later one counts.
     lines = {(text(one.get("split")), text(one.get("name")), number(one.get("step"))): one for one in run.score_lines}
     own = [line for line in lines.values() if text(line.get("split")) != "baseline"]
     if benchmark is not None:
@@ -199,6 +201,7 @@ def _load_tasks(detail: Detail, split: str, label: str) -> tuple[dict[str, Any],
 
     try:
         entries = Metadata.model_validate(part(detail.config, "metadata")).benchmark
+        # An entry without a split is the test set; one that was written by tags is found by its label alone.
         entry = next((one for one in entries if one.label == label and (one.split or "test") == split), None)
         entry = entry or next((one for one in entries if one.label == label), None)
         if entry is None:
@@ -282,6 +285,7 @@ def find_flips(first: Detail, second: Detail) -> Flips | None:
     flipped = [task for task in common if (before[task] > _HALF) is not (after[task] > _HALF)]
     if not common:
         return None
+    # Answers and tasks are read from the disk for this, which is spared where no task changed sides.
     answers = [_answers(detail, metric) if flipped else {} for detail in (first, second)]
     flips = [_flip(task, before[task], after[task], answers[0].get(task), answers[1].get(task)) for task in flipped]
     gained = [one for one in flips if one.second > one.first]

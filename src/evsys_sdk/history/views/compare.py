@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from ...record.values import Object
 from ..detail import Detail
 from ..effects import flatten_config
 from ..outcome import PairedDifference, compare_pairs
-from ..text import Page, interval_text, score_text, short_spend_text
+from ..text import Page, interval_text, score_text, short_spend_text, text_or_json
 from .answers import Flips, find_flips
 from .curves import Curve, draw, read_training_curve, score_curve
 from .listing import verdict_text
@@ -86,7 +85,10 @@ def config_differences(details: Sequence[Detail]) -> list[Difference]:
     named = [{str(run.get("name")): run for run in config_runs(detail.config)} for detail in details]
     share_names = bool(set(named[0]).intersection(*named[1:]))
     flat = [
-        flatten_config({**_top(detail.config), **_runs(detail, own, share_names)})
+        flatten_config(
+            {name: value for name, value in detail.config.items() if name not in _NOT_TOLD}
+            | _runs(detail, own, share_names)
+        )
         for detail, own in zip(details, named, strict=True)
     ]
     paths = dict.fromkeys(path for one in flat for path in one)
@@ -95,10 +97,6 @@ def config_differences(details: Sequence[Detail]) -> list[Difference]:
         for path in paths
         if any(one.get(path, ABSENT) != flat[0].get(path, ABSENT) for one in flat)
     ]
-
-
-def _top(config: Object) -> Object:
-    return {name: value for name, value in config.items() if name not in _NOT_TOLD}
 
 
 def _runs(detail: Detail, own: Mapping[str, Object], share_names: bool) -> Object:
@@ -127,7 +125,7 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
     page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
     page.heading("Config")
     headers = ["path", *letters()[: len(comparison.details)]]
-    rows = [[path, *(_value(value) for value in values)] for path, values in comparison.config[:_MOST_PATHS]]
+    rows = [[path, *map(text_or_json, values)] for path, values in comparison.config[:_MOST_PATHS]]
     if rows:
         page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
     else:
@@ -157,10 +155,6 @@ def _experiment_rows(comparison: Comparison) -> list[list[str]]:
         found = [letter, one.id, one.status, verdict_text(one), detail.chosen_run or "-", score_text(one.best_score)]
         rows.append([*found, interval, short_spend_text(one.spend) or "-"])
     return rows
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:

@@ -63,6 +63,7 @@ def _draw(path: str, picture: _Picture) -> None:
     if file.suffix.lower() not in _FORMATS:
         raise DataError(f"--plot {path}: the file must end in .png or .svg (got {file.suffix or 'no ending'!r}).")
     matplotlib = import_extra("matplotlib", extra="plot", needed_by="--plot")
+    # Not pyplot, which keeps every figure for later and looks for a display.
     figures = import_extra("matplotlib.figure", extra="plot", needed_by="--plot")
     scored, colours = [run for run in picture.runs if run.score is not None][:_MOST_RUNS], picture.colours()
     curves = [found for found in (picture.losses, picture.scores) if found]

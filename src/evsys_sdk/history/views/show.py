@@ -6,7 +6,6 @@ against the parent's best run. Only the same metric on the same tasks is compare
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,17 @@ from ..detail import Detail, checkpoints, commands, failures, read_detail, run_s
 from ..find import find_experiment, shortest
 from ..outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores
 from ..summarize import scalars
-from ..text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
+from ..text import (
+    Page,
+    clip,
+    date_text,
+    duration_text,
+    interval_text,
+    score_text,
+    short_spend_text,
+    spend_text,
+    text_or_json,
+)
 from .export import read_exported
 
 _RUN_HEADERS = ("run", "seeds", "score", "95 % interval", "differs by", "failed", "spend")
@@ -196,7 +205,7 @@ def _decision(event: dict[str, Any]) -> str:
         return _search_decision(told)
     if event.get("kind") == Kind.LOOKED:
         return f"look {told.get('look')} of {told.get('of')}, {told.get('seeds')} seeds a run: {text(told.get('why'))}"
-    return clip(f"stopped by the budget: {', '.join(f'{name} {_short_json(one)}' for name, one in told.items())}", 240)
+    return clip(f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in told.items())}", 240)
 
 
 def _search_decision(told: dict[str, Any]) -> str:
@@ -215,10 +224,6 @@ def _search_decision(told: dict[str, Any]) -> str:
         more = f" and {len(names) - _MOST_ARMS} more" if len(names) > _MOST_ARMS else ""
         parts += [f"{verb}: {', '.join(shown)}{more}"] if names else []
     return f"search {' '.join([place, *where]).strip()}: {'; '.join(parts)}"
-
-
-def _short_json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _best_lines(detail: Detail) -> list[str]:
@@ -266,9 +271,9 @@ def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
     own = detail.scores.get(metric)
     started = _find_start(detail, parent)
     before = parent.scores.get(metric) if started is None else _scores_after(*started, metric)
-    if own is None or before is None or parent.folder == detail.folder:
+    if own is None or before is None or parent.folder == detail.folder:  # its parent's name may mean itself by now
         return None
-    if own.sha256 and before.sha256 and own.sha256 != before.sha256:
+    if own.sha256 and before.sha256 and own.sha256 != before.sha256:  # other tasks, so that no difference says anything
         return None
     run, step = (parent.chosen_run, None) if started is None else (started[0].name, started[1])
     return Gain(parent.summary.id, run, step, pair_scores(metric, before, own))

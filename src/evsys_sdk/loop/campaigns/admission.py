@@ -8,7 +8,7 @@ from ...experiment.parents import latest_attempt
 from ...experiment.plan.plan import Plan, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
 from ...record.events import Kind
-from ...record.project_files.campaigns import change_campaign
+from ...record.project_files.journals import change_campaign
 from ...record.reader import ExperimentRecord
 from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
 from .progress import OPEN, Progress, measure_progress

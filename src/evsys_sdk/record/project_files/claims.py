@@ -20,7 +20,7 @@ from ..layout import CLAIMS, DEFAULT_ROOT, lock_beside
 from ..lock import exclusive
 from ..reader import ExperimentRecord
 from ..values import Object, items, subfolders, text
-from .roots import is_lasting, read_output_roots
+from .known_folders import is_lasting, read_output_roots
 
 _SAME = 0.5
 """Part of the smaller set of questions from which on two sets are one that was edited."""

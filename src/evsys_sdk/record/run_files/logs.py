@@ -52,6 +52,7 @@ class RunLogs:
             for row in rows:
                 self.append(path, dict(row))
             return
+        # The first call replaces the file: a run that is resumed tells its rows again.
         with atomic_write(path) as out:
             out.writelines(encode_line(dict(row), f"{path}: row {number}") for number, row in enumerate(rows, 1))
         self._has_rows = True
@@ -116,6 +117,7 @@ def last_scores(files: LogFiles) -> Iterator[Object]:
 def last_console(files: ExperimentFiles, lines: int) -> list[str]:
     """The last lines that an experiment in the background printed; none where it was run on a terminal."""
     try:
+        # 400 bytes a line are more than most have; longer lines make the answer shorter.
         text = files.console.read_bytes()[-lines * 400 :].decode("utf-8", errors="replace")
     except OSError:
         return []
