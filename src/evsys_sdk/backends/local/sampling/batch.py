@@ -119,6 +119,9 @@ class Batch:
                 lanes = [*self.running, *joining, *self.waiting]
                 self._forget()
                 self._fail(lanes, error)
+        except BaseException:  # whoever gives this batch up looks for requests among those that run or wait
+            self.waiting.extendleft(reversed(joining))
+            raise
 
     def _step(self, decoder: Decoder) -> None:
         decoder.reserve(self.running)
