@@ -106,7 +106,11 @@ def turns_of(messages: Sequence[Message]) -> list[ChatTurn]:
         if role not in ROLES:
             raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(sorted(ROLES))}.")
         if role != "tool" and open_calls:
-            raise _explain_unanswered(open_calls, index)
+            ids = ", ".join(f"{call.id} ({call.name})" for call in open_calls)
+            raise DataError(
+                f"messages[{index}] comes before the tool calls {ids} are answered. Add one tool message for each of "
+                "them, with its tool_call_id."
+            )
         turn = _turn(role, message, index)
         if role == "tool":
             turn = _answer(turn, open_calls, index)
@@ -144,7 +148,8 @@ def tool_call_message(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 
 
 def _turn(role: str, message: Message, index: int) -> ChatTurn:
-    calls = [_call(call, index, at) for at, call in enumerate(_list(message, "tool_calls"))]
+    given = message.get("tool_calls")
+    calls = [_call(call, index, at) for at, call in enumerate(given if is_list(given) else [])]
     call_id, name = message.get("tool_call_id"), message.get("name")
     return ChatTurn(role, _parts(message.get("content"), index), calls, str(call_id or ""), str(name or ""), message)
 
@@ -165,14 +170,6 @@ def _answer(turn: ChatTurn, open_calls: list[ToolCall], index: int) -> ChatTurn:
     return ChatTurn("tool", turn.parts, [], call.id, call.name, turn.message)
 
 
-def _explain_unanswered(calls: list[ToolCall], index: int) -> DataError:
-    ids = ", ".join(f"{call.id} ({call.name})" for call in calls)
-    return DataError(
-        f"messages[{index}] comes before the tool calls {ids} are answered. Add one tool message for each of them, "
-        "with its tool_call_id."
-    )
-
-
 def _call(call: Any, index: int, at: int) -> ToolCall:
     function: Any = call.get("function", call) if is_object(call) else None
     name: Any = function.get("name") if is_object(function) else None
@@ -183,11 +180,6 @@ def _call(call: Any, index: int, at: int) -> ToolCall:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     extra = {"extra_content": call["extra_content"]} if "extra_content" in call else {}
     return ToolCall(str(call.get("id") or f"call_{index}_{at}"), name, text, extra)
-
-
-def _list(message: Message, key: str) -> list[Any]:
-    value = message.get(key)
-    return value if is_list(value) else []
 
 
 def _parts(content: Any, index: int) -> list[Part]:

@@ -212,6 +212,7 @@ def _signature_of(carrier: Any) -> dict[str, Any]:
 
 
 def _id(call_id: str) -> dict[str, str]:
+    # What we have made up ourselves means nothing to the server.
     return {} if call_id.startswith(_OUR_ID) else {"id": call_id}
 
 
