@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,37 @@ def turns_of(messages: Sequence[Message]) -> list[ChatTurn]:
     if not turns:
         raise DataError("there are no messages to answer. Give at least one.")
     return turns
+
+
+def join_turns(
+    turns: Sequence[ChatTurn],
+    convert: Callable[[ChatTurn], list[dict[str, Any]]],
+    *,
+    model: str,
+    speaker: str = "assistant",
+    content: str = "content",
+) -> list[Message]:
+    """The conversation without its system messages, for APIs in which two speakers take turns; tools speak as the user.
+
+    `convert` gives the blocks of a turn, `speaker` and `content` are what the API calls the model and those blocks.
+    """
+    found: list[Message] = []
+    for index, turn in enumerate(turns):
+        if turn.role in ("system", "developer"):
+            continue
+        role, blocks = speaker if turn.role == "assistant" else "user", convert(turn)
+        if not blocks:
+            if role == speaker:
+                continue  # the model once said nothing; these APIs take no empty turn, and nothing is lost
+            raise DataError(f"messages[{index}] is empty, which {model} does not take. Give it some text.")
+        # Several results of tools in a row are one turn of the user.
+        if found and found[-1]["role"] == role:
+            found[-1][content] += blocks
+        else:
+            found.append({"role": role, content: blocks})
+    if not found:
+        raise DataError(f"there is no user message, and {model} does not answer system messages alone. Add one.")
+    return found
 
 
 def tool_functions(tools: Sequence[Mapping[str, Any]] | None) -> list[ToolFunction]:
