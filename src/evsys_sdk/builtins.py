@@ -194,7 +194,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "csv_metrics": Builtin("observers.callbacks.csv_metrics:CsvMetrics"),
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
-        "evsys_logger": Builtin("dashboard.evsys_logger:EvsysLogger"),
+        "evsys_logger": Builtin("dashboard.client.evsys_logger:EvsysLogger"),
         "mlflow_logger": Builtin("observers.callbacks.mlflow_logger:MlflowLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
@@ -209,5 +209,5 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     },
 }
 
-REMOTE_DATA = Builtin("dashboard.remote_data:DashboardSource")
+REMOTE_DATA = Builtin("dashboard.client.remote_data:DashboardSource")
 """Where the workspace looks for datasets and benchmarks that the project itself does not have."""

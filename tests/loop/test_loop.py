@@ -27,7 +27,7 @@ from evsys_sdk.loop.round import watch_live
 from evsys_sdk.loop.system import load_system
 from evsys_sdk.loop.traces.store import LiveStore
 from evsys_sdk.record.events import Kind
-from evsys_sdk.record.promotions import PromotionLog, broken_promotions, read_promotions
+from evsys_sdk.record.project_files.promotions import PromotionLog, broken_promotions, read_promotions
 
 from .scenario import CHAPTERS, SYSTEM, add_chapter, trace, write_system
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ..config import RunConfig
 from ..errors import ConfigError, Problem
 from ..protocols import AlgorithmTraits, RunContext, RunResult
-from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..training.services import RunServices, services_of
 from .stages import Stage, stage_algorithm, stage_traits, train_stages
 

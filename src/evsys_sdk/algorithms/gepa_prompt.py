@@ -33,8 +33,8 @@ from ..data.types import HarborTask, InProcessVerifier
 from ..errors import ConfigError, DataError, Problem, TrainingError
 from ..inference.adapter import as_chat_client
 from ..protocols import AlgorithmTraits, Row, RunContext, RunNotes, RunResult
-from ..record.checkpoints import Checkpoint, CheckpointLog
-from ..record.prompt_calls import PromptCalls
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.prompt_calls import PromptCalls
 from ..registry import get_inference
 from ..rollouts.environment import NoEnvironment
 from ..rollouts.policy import SamplerPolicy

@@ -20,7 +20,7 @@ from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
 from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, RunResult, traits_of
-from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..registry import get_algorithm
 from ..training.blocking import run_blocking
 from ..training.loop import TrainingLoop

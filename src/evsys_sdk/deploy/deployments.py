@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import DataError, closest, show
 from ..record.events import Event, Kind
-from ..record.promotions import broken_promotions, promotions_file, read_promotions
+from ..record.project_files.promotions import broken_promotions, promotions_file, read_promotions
 from ..record.values import Object, number, text
 
 

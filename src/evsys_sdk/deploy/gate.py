@@ -17,7 +17,7 @@ from ..errors import DataError
 from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..experiment.statistics.attempts import attempt_error
 from ..record.events import Event, Kind
-from ..record.promotions import PromotionLog, read_promotions
+from ..record.project_files.promotions import PromotionLog, read_promotions
 from ..record.values import items, part, text
 from .deployments import Deployments, check_promotions
 from .judged import Gap, Judged, Scored, find_judged, judge_source, measure_gap

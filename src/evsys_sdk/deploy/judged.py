@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import DataError
 from ..experiment.statistics.student_t import t_quantile
 from ..experiment.statistics.two_level import RunScores, compare
+from ..record.run_files.scores import metric_name, task_scores
 from ..record.runs import RunRecord
-from ..record.scores import metric_name, task_scores
 from ..record.values import Object, items, number, part, text
 from .deployments import Deployments
 from .source import Source, find_source, hash_weights

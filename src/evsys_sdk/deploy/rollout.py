@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 from ..errors import DataError, show
 from ..experiment.statistics.student_t import t_quantile
 from ..record.events import Kind
-from ..record.promotions import PromotionLog, promoting
+from ..record.project_files.promotions import PromotionLog, promoting
 from .deployers.openai_server import OpenAIServer
 from .deployments import Deployment, Deployments, Staged, check_promotions
 from .policy import GatePolicy, Rollout

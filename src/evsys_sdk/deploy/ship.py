@@ -20,7 +20,7 @@ from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..files import write_text
 from ..paths import workspace_dir
 from ..record.events import Kind
-from ..record.promotions import PromotionLog, promoting
+from ..record.project_files.promotions import PromotionLog, promoting
 from ..record.values import number, text
 from ..registry import get_deployer
 from .deployer import Built, Deployer, Publisher

@@ -22,11 +22,11 @@ from ..files import write_json
 from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import RunResult
-from ..record.checkpoints import Checkpoint, CheckpointLog
 from ..record.evidence import hash_value
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.lock import exclusive
-from ..record.scores import ScoreLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.scores import ScoreLog
 from ..registry import get_inference
 from ..training.callback import EvalRecord, Observers
 from ..training.scoring import BackgroundScoring, Scoring

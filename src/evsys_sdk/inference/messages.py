@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.blocks import block_to_image_src
+from ..data.chat import block_to_image_src
 from ..data.shapes import ROLES, is_list, is_object
 from ..data.types import Message
 from ..errors import DataError, show

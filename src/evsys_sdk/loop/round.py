@@ -24,7 +24,7 @@ from ..experiment.parents import latest_attempt
 from ..experiment.statistics.student_t import t_quantile
 from ..files import write_text
 from ..record.events import Event, Kind
-from ..record.promotions import read_promotions
+from ..record.project_files.promotions import read_promotions
 from ..record.reader import ExperimentRecord
 from ..record.values import number, text
 from .system import SystemConfig

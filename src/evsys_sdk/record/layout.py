@@ -32,6 +32,10 @@ class Place:
     def __get__(self, files: LogFiles | RunFiles | ExperimentFiles | None, kind: type) -> Self | Path:
         return self if files is None else files.folder / self.name
 
+    def below(self, folder: Path) -> str:
+        """The same as text, for who opens thousands: making a `Path` takes longer than opening a file."""
+        return f"{folder}/{self.name}"
+
 
 @dataclass(frozen=True)
 class LogFiles:
@@ -173,6 +177,8 @@ CAMPAIGNS = "campaigns"
 """In the project's `.evsys/`: a folder with a journal for each campaign."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
+HEADS = "heads.jsonl"
+"""In the project's `.evsys/`: how the journals of experiments ended when somebody last looked."""
 PROMOTIONS = "promotions.jsonl"
 """In the project's `.evsys/`: which weights were judged, shipped and taken back."""
 

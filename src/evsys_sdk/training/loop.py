@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.client import AdamParams
 from ..errors import TrainingError, show
-from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..rollouts.rollout import AllFailedError
 from .batch import Schedule, StepBuilder, TrainingBatch
 from .callback import Observers, RunControl

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.run import RolloutsConfig
 from ..record.layout import RunFiles
-from ..record.rollouts import DROPPED, RolloutLog
+from ..record.run_files.rollouts import DROPPED, RolloutLog
 from .callback import Callback, RunControl, RunInfo
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .callback import EvalRecord, Observers
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
-    from ..record.checkpoints import CheckpointLog
+    from ..record.run_files.checkpoints import CheckpointLog
 
 type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[Scoring]]
 """Scores a sampler that was taken after a step, on what is due then or on everything; runs on a thread of its own."""

@@ -17,7 +17,7 @@ from ...config.base import Strict
 from ...config.prices import Prices, TokenUsage
 from ...data.types import Message
 from ...errors import ConfigError, Problem
-from ...record.checkpoints import locate_weights
+from ...record.run_files.checkpoints import locate_weights
 from ..client import ChatClient, Completion, check_request, cut_at_stop
 from ..renderer import decode, get_renderer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...config import ExperimentConfig
 from ...errors import EvsysError
 from ...experiment.parents import latest_attempt
-from ...experiment.plan import Plan, plan_experiment
-from ...experiment.plan_hash import hash_plan
-from ...record.campaigns import change_campaign
+from ...experiment.plan.plan import Plan, plan_experiment
+from ...experiment.plan.plan_hash import hash_plan
 from ...record.events import Kind
+from ...record.project_files.campaigns import change_campaign
 from ...record.reader import ExperimentRecord
 from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
 from .progress import OPEN, Progress, measure_progress

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ...config import ExperimentConfig
 from ...errors import ConfigError, Problem, WorkspaceError, closest, show
-from ...record.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
 from ...record.events import Event, Kind
+from ...record.project_files.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
 from ...record.values import number
 
 TAG = "campaign:"
