@@ -65,7 +65,7 @@ async def test_tokens_beyond_the_limit_wait_for_enough_of_them_to_pass(time: Tim
 async def test_what_was_not_used_is_given_back(time: Time) -> None:
     limiter = time.limiter(tokens_per_minute=100)
     slot = await limiter.slot(100)
-    slot.used(10)
+    slot.note_used(10)
     await limiter.slot(90)
     assert time.waits == []
 
@@ -73,7 +73,7 @@ async def test_what_was_not_used_is_given_back(time: Time) -> None:
 async def test_more_was_used_than_reserved(time: Time) -> None:
     limiter = time.limiter(tokens_per_minute=100)
     slot = await limiter.slot(10)
-    slot.used(100)
+    slot.note_used(100)
     await limiter.slot(1)
     assert time.now - 1000 == 60
 
@@ -156,7 +156,7 @@ def test_no_minute_ever_holds_more_than_the_limits(
         for pause, reserved, used in requests:
             time.now += pause
             slot = await limiter.slot(reserved)
-            slot.used(min(used, reserved))
+            slot.note_used(min(used, reserved))
             sent.append((time.now, min(used, reserved)))
         return sent
 

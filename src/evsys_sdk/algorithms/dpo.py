@@ -70,6 +70,7 @@ class DPO(BaseAlgorithm):
             raise DataError("no row gives a preference pair to learn from. Check data.path and data.transforms.")
         write_preview(self.run_dir, [example for pair in rendered for example in pair], self.client)
         datums = to_datums([example for pair in rendered for example in pair])
+        # Now, while the client holds the weights that the run began with, also when it is resumed.
         reference = await self._sequence_logprobs(datums)
         self.pairs = [Pair(datums[i], datums[i + 1], reference[i] - reference[i + 1]) for i in range(0, len(datums), 2)]
 

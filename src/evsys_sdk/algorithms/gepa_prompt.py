@@ -277,6 +277,7 @@ class _Search:
 
     async def _answer(self, prompt: str, task: HarborTask) -> dict[str, Any]:
         key = _key("task", prompt, task.task_id)
+        # A search that was killed finds its answers again instead of paying for them twice.
         if (known := self.calls.find(key)) is not None:
             return known
         messages = [{"role": "system", "content": prompt}, *opening(task)]

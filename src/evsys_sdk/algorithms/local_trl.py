@@ -81,6 +81,7 @@ class TrlAlgorithm:
         """Hand the run's adapter to the trainer, and take over what became of it."""
         recipe, base = self.recipe, ctx.extras["backend_handles"]["base"]
         attempt = recipe.services.attempt
+        # A name for each attempt: what a killed one has stored is still there.
         model = _with_adapter(base, recipe.client.sampler(f"trl-start-{attempt}").result().ref)
         total = recipe.total_steps()
         arguments = {**_arguments(ctx, recipe.cfg, total, base), "seed": recipe.seed}

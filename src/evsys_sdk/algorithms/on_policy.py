@@ -94,6 +94,7 @@ class OnPolicyAlgorithm(BaseAlgorithm):
             steps,
             tokens_trained=steps * per_step * prompts,
             step_lengths=(round(prompts) + longest,) * per_step,
+            # Rounded up: the last answers may serve fewer steps than the others.
             answers_sampled=-(-steps // self.updates_per_batch) * per_step,
             answers_trained=steps * per_step,
             answer_tokens=longest,

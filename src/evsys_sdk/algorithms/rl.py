@@ -168,6 +168,7 @@ class RL(RolloutAlgorithm):
         iteration = step_idx // self.cfg.updates_per_batch
         if self._experience is None or self._experience[0] != iteration:
             groups = await self._rollouts(iteration)
+            # Kept for the other updates on the same rollouts, which come as further steps.
             self._experience = (iteration, await self._learnable(groups))
             if self._mastery.note_rewards([r.reward for group in groups for r in group if r.reward is not None]):
                 self.services.control.stop("every attempt earns the highest reward; there is nothing left to learn")
@@ -195,6 +196,7 @@ class RL(RolloutAlgorithm):
         last = (self.total_steps() - 1) // self.cfg.updates_per_batch
         # A run that resumes does not begin with iteration 0.
         self._next_iteration = max(self._next_iteration, iteration)
+        # As far ahead as rollouts may be stale; with 0 that is this iteration alone.
         while self._next_iteration <= min(iteration + self.cfg.max_staleness, last):
             self._pending.append(asyncio.create_task(self._sample(self._next_iteration)))
             self._next_iteration += 1

@@ -127,6 +127,7 @@ class SDFT(OnPolicyAlgorithm):
         return self._teacher
 
     def state(self) -> dict[str, Any]:
+        # The teacher of the start is made again by `setup`; only a later one has to be found again.
         return {"generation": self._generation, "teacher": self._teacher_ref} if self._generation else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -233,6 +233,7 @@ class _StagedRun:
         self.finals = [checkpoint for checkpoint in checkpoints if checkpoint.final]
         self.services.observers.restore(last.observers)
         self.resumed_from = None if last.final else last
+        # The last stage has ended, or somebody stopped the run for good: there is nothing left to train.
         self.resumed_at_end = last.final and (len(self.finals) == len(self.stages) or last.stop_reason is not None)
 
     def _result(self) -> RunResult:

@@ -55,6 +55,7 @@ class Datum:
                 f"a prompt of {len(prompt)} and a completion of {len(completion)} tokens: both need one token or more."
             )
         full = np.asarray([*prompt, *completion], dtype=np.int64)
+        # A token is predicted at the position before it.
         sampled = slice(len(prompt) - 1, None)
         n = len(full) - 1
 

@@ -32,6 +32,7 @@ def mix(values: Hashes) -> Hashes:
 
 def stream_of(seed: int, number: int) -> int:
     """The stream of one of several things that share a seed."""
+    # Mixed twice, so that neither neighbouring seeds nor neighbouring numbers have streams that are alike.
     scrambled = int(mix(np.array([int(seed) & _MASK], np.uint64))[0])
     return int(mix(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
 
@@ -58,6 +59,7 @@ def _unmix(value: int) -> int:
 def uniforms(streams: Sequence[int], places: Sequence[int]) -> NDArray[np.float64]:
     """A number in [0, 1) of each stream, the one at its place; places count from 1."""
     counters = [(stream + place * _GOLDEN) & _MASK for stream, place in zip(streams, places, strict=True)]
+    # The upper 53 bits, which are all that a float64 holds: never rounded up to 1.
     return (mix(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -77,6 +77,7 @@ class BackgroundLoop:
     def _stop(self) -> None:
         if self.process == os.getpid() and self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._close_all(), self._loop)
+            # A server that does not answer must not keep the process from ending.
             self._thread.join(timeout=2.0)
 
     async def _close_all(self) -> None:

@@ -64,6 +64,7 @@ class ControlTokens:
         text = text.replace(_GUARD, _GUARD + _GUARD)
         if pattern.search(text) is None:
             return text
+        # Behind the first character: what is left on either side is ordinary text.
         guarded = pattern.sub(lambda found: f"{found[0][0]}{_GUARD}{found[0][1:]}", text)
         if left := {one for part in cut(guarded) for one in self._find_in(part)}:
             raise DataError(

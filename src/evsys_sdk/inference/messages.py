@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,11 @@ def turns_of(messages: Sequence[Message]) -> list[ChatTurn]:
         if role not in ROLES:
             raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(sorted(ROLES))}.")
         if role != "tool" and open_calls:
-            raise _explain_unanswered(open_calls, index)
+            ids = ", ".join(f"{call.id} ({call.name})" for call in open_calls)
+            raise DataError(
+                f"messages[{index}] comes before the tool calls {ids} are answered. Add one tool message for each of "
+                "them, with its tool_call_id."
+            )
         turn = _turn(role, message, index)
         if role == "tool":
             turn = _answer(turn, open_calls, index)
@@ -117,6 +121,37 @@ def turns_of(messages: Sequence[Message]) -> list[ChatTurn]:
     if not turns:
         raise DataError("there are no messages to answer. Give at least one.")
     return turns
+
+
+def join_turns(
+    turns: Sequence[ChatTurn],
+    convert: Callable[[ChatTurn], list[dict[str, Any]]],
+    *,
+    model: str,
+    speaker: str = "assistant",
+    content: str = "content",
+) -> list[Message]:
+    """The conversation without its system messages, for APIs in which two speakers take turns; tools speak as the user.
+
+    `convert` gives the blocks of a turn, `speaker` and `content` are what the API calls the model and those blocks.
+    """
+    found: list[Message] = []
+    for index, turn in enumerate(turns):
+        if turn.role in ("system", "developer"):
+            continue
+        role, blocks = speaker if turn.role == "assistant" else "user", convert(turn)
+        if not blocks:
+            if role == speaker:
+                continue  # the model once said nothing; these APIs take no empty turn, and nothing is lost
+            raise DataError(f"messages[{index}] is empty, which {model} does not take. Give it some text.")
+        # Several results of tools in a row are one turn of the user.
+        if found and found[-1]["role"] == role:
+            found[-1][content] += blocks
+        else:
+            found.append({"role": role, content: blocks})
+    if not found:
+        raise DataError(f"there is no user message, and {model} does not answer system messages alone. Add one.")
+    return found
 
 
 def tool_functions(tools: Sequence[Mapping[str, Any]] | None) -> list[ToolFunction]:
@@ -144,7 +179,8 @@ def tool_call_message(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 
 
 def _turn(role: str, message: Message, index: int) -> ChatTurn:
-    calls = [_call(call, index, at) for at, call in enumerate(_list(message, "tool_calls"))]
+    given = message.get("tool_calls")
+    calls = [_call(call, index, at) for at, call in enumerate(given if is_list(given) else [])]
     call_id, name = message.get("tool_call_id"), message.get("name")
     return ChatTurn(role, _parts(message.get("content"), index), calls, str(call_id or ""), str(name or ""), message)
 
@@ -165,14 +201,6 @@ def _answer(turn: ChatTurn, open_calls: list[ToolCall], index: int) -> ChatTurn:
     return ChatTurn("tool", turn.parts, [], call.id, call.name, turn.message)
 
 
-def _explain_unanswered(calls: list[ToolCall], index: int) -> DataError:
-    ids = ", ".join(f"{call.id} ({call.name})" for call in calls)
-    return DataError(
-        f"messages[{index}] comes before the tool calls {ids} are answered. Add one tool message for each of them, "
-        "with its tool_call_id."
-    )
-
-
 def _call(call: Any, index: int, at: int) -> ToolCall:
     function: Any = call.get("function", call) if is_object(call) else None
     name: Any = function.get("name") if is_object(function) else None
@@ -183,11 +211,6 @@ def _call(call: Any, index: int, at: int) -> ToolCall:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     extra = {"extra_content": call["extra_content"]} if "extra_content" in call else {}
     return ToolCall(str(call.get("id") or f"call_{index}_{at}"), name, text, extra)
-
-
-def _list(message: Message, key: str) -> list[Any]:
-    value = message.get(key)
-    return value if is_list(value) else []
 
 
 def _parts(content: Any, index: int) -> list[Part]:

@@ -7,7 +7,7 @@ came. A request reserves an estimate of its tokens and gives back the difference
     async with limiter.place():                          # for the whole of a call, with all its attempts
         slot = await limiter.slot(tokens=1_500)          # before each attempt
         ...
-        slot.used(1_211)
+        slot.note_used(1_211)
 
 All calls belong on one event loop.
 """
@@ -30,7 +30,7 @@ class Slot:
     def __init__(self, at: float, tokens: int) -> None:
         self.at, self.tokens = at, tokens
 
-    def used(self, tokens: int) -> None:
+    def note_used(self, tokens: int) -> None:
         """Replace the estimate by what the request really took."""
         self.tokens = tokens
 

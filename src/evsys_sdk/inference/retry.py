@@ -166,7 +166,9 @@ class _Tries:
         """How long to wait before the next attempt; raises the error when there is none."""
         if self._made == 1:
             self._first_failure = time.monotonic()
-        if not self._passes(error):
+        chosen = self._retry_on
+        may_pass = isinstance(error, chosen) if isinstance(chosen, type | tuple) else chosen(error)
+        if not may_pass:
             self._give_up(error, "")
         if self._made == self._attempts:
             self._give_up(error, f"it failed {self._attempts} times" if self._attempts > 1 else "")
@@ -184,10 +186,6 @@ class _Tries:
         )
         self._made += 1
         return delay
-
-    def _passes(self, error: Exception) -> bool:
-        chosen = self._retry_on
-        return isinstance(error, chosen) if isinstance(chosen, type | tuple) else chosen(error)
 
     def _delay(self, error: Exception) -> float:
         # The exponent is bounded: a float overflows long before somebody runs out of attempts.

@@ -65,6 +65,7 @@ class Transport:
         self._timeout = timeout_s
         self._http = httpx.AsyncClient(
             # Each read may take as long as the whole exchange; that is what is limited.
+            # A free connection is waited for without limit: that is our own limit at work, and no fault of the server.
             timeout=httpx.Timeout(timeout_s, connect=connect_timeout_s, pool=None),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
         )

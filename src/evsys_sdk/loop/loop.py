@@ -183,7 +183,8 @@ class Loop:
             return None
         target = roll_back(live.name, to=before.id if before else None, reason=seen.reason, nothing=before is None)
         back = target.id if target else "nothing"
-        return Step("rollback", f"{seen.reason} {back} is live again.", self._round_of(live.id))
+        number = next((one.number for one in self.rounds() if one.deployment and one.deployment.id == live.id), 0)
+        return Step("rollback", f"{seen.reason} {back} is live again.", number)
 
     def _limit(self, rounds: list[RoundState]) -> Step | None:
         limits = self.system.limits
@@ -270,9 +271,6 @@ class Loop:
         about = self.system.model_dump(mode="json")
         if _read_object(self.folder / SYSTEM) != about:
             write_json(self.folder / SYSTEM, about)
-
-    def _round_of(self, deployment: str) -> int:
-        return next((one.number for one in self.rounds() if one.deployment and one.deployment.id == deployment), 0)
 
     def _read_notes(self) -> list[dict[str, Any]]:
         return list(read_records(self.journal)) if self.journal.is_file() else []

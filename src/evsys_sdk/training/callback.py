@@ -251,6 +251,7 @@ class Observers(Callback):
                     raise _unusable(callback, "go on from its saved state", error) from error
 
     def _key(self, index: int) -> str:
+        # Two callbacks of one kind have a state each, and another list of callbacks must not get them.
         return f"{index}:{self._callbacks[index].name}"
 
     def _tell(self, message: Callable[[Callback], None], *, always: bool = False) -> None:

@@ -216,6 +216,7 @@ class TrainingLoop:
         return self._scored[1]
 
     async def _score_and_save(self, steps_done: int) -> None:
+        # The one before is recorded first, at this step on every machine, and may ask for the end.
         starts = self._starts_scoring(steps_done)
         if starts and self.scoring is not None:
             await self.scoring.collect()

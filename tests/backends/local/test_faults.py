@@ -72,6 +72,7 @@ def test_an_error_that_is_no_exception_ends_its_request_and_not_the_thread(
         """What some extensions raise."""
 
     sampler = client.sampler().result()
+    sampler.sample([1, 2], 1, free(3)).result(PATIENCE_S)  # the base is tried out, which reads prompts as well
     with monkeypatch.context() as patch:
         patch.setattr(decoding.Decoder, "prefill", lambda *_: (_ for _ in ()).throw(Panic("lost")))
         with pytest.raises(Panic):

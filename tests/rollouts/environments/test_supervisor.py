@@ -73,8 +73,8 @@ async def test_garbage_from_the_supervisor_ends_that_sandbox_in_one_sentence(sen
     client = SupervisorClient(longest_answer=LONGEST)
     client.data_received(sent)
     assert not client._pending
-    assert client._ended().startswith("The sandbox has ended: its supervisor sent something that is no answer (")
-    assert client._ended().count(". ") == 1
+    assert client._explain_end().startswith("The sandbox has ended: its supervisor sent something that is no answer (")
+    assert client._explain_end().count(". ") == 1
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 60))

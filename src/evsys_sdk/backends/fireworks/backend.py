@@ -109,9 +109,9 @@ class _FireworksPreparation(Preparation):
 
         # first: a model costs, a tokenizer does not
         tokenizer = load_tokenizer(self.backend.config.tokenizer, self.model.name, served.extras)
-        return self._training(adapter), tokenizer
+        return self._make_training(adapter), tokenizer
 
-    def _training(self, adapter: Adapter) -> Any:
+    def _make_training(self, adapter: Adapter) -> Any:
         from ..client import start_of
         from ..tinker.state import check_sidecar
         from .client import check_path, load_into

@@ -48,6 +48,7 @@ class FireworksTrainingClient(TinkerTrainingClient):
         loss, params = find_loss(loss_fn, loss_fn_config), check_config(loss_fn, loss_fn_config)
         if loss_fn not in self._quirks.native_losses:
             return self._compute_here("forward_backward", data, loss)
+        # Filled by `start`, which may wait, and read by `convert_pass`, when the answer is there.
         scored: list[list[Floats]] = []
 
         def start() -> Any:

@@ -67,25 +67,25 @@ class FireworksSamplingClient(TinkerSamplingClient):
             requests = [_request(params, one, stop, endless) for one in seeds]
             return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
 
-        def converted(found: list[_Completion]) -> list[Sample]:
+        def convert(found: list[_Completion]) -> list[Sample]:
             return [
                 Sample(one.tokens, one.logprobs, "length" if one.finish_reason == "length" else "stop") for one in found
             ]
 
-        return self._ask("sample", lambda: self._session.run(ask()), converted)
+        return self._ask("sample", lambda: self._session.run(ask()), convert)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Of each token given those before it, (N,); the first has none and is nan."""
         length, prompt = self._check(tokens, "logprobs"), [int(token) for token in tokens]
 
-        def converted(found: _Completion) -> Floats:
+        def convert(found: _Completion) -> Floats:
             row = np.full(length, np.nan, np.float32)
             row[1:] = found.logprobs[: length - 1]
             return row
 
         request: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "echo": True}
         ask: Coroutine[Any, Any, _Completion] = self._complete(prompt, request)
-        return self._ask("logprobs", lambda: self._session.run(ask), converted)
+        return self._ask("logprobs", lambda: self._session.run(ask), convert)
 
     def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
         """Refused: Fireworks' client does not report alternatives for a prompt."""

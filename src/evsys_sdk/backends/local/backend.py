@@ -71,6 +71,7 @@ class LocalBackend:
         from .estimate import Sizes
 
         ref, with_optimizer = start_of(model)
+        # What fits is decided before weights are read; a base that is there already does not ask.
         chosen: list[Any] = []
         base = self.load(model.name, lambda sizes, key: chosen.append(self._settings(model, sizes, key, loaded=False)))
         if not chosen:

@@ -209,6 +209,7 @@ class MockSamplingClient:
             advance(weights, many, _TOKENS_IN_A_ROW)
             return [sampling.samples() if sampling.done else UNFINISHED for sampling in many]
 
+        # Only samples of the same weights can grow together.
         return self._worker.submit_many("sample", sampling, grow, group=weights)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:

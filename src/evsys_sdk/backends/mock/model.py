@@ -34,7 +34,8 @@ def embed(table: Floats, features: Features, packed: Packed, queries: Ints) -> F
     """The input vectors at `queries`, positions of `packed`."""
     words = features.words
     running = _sum_prefixes(table[words.context_row], _word_bounds(features, packed))
-    per_message = _message_sums(table[words.message_row], words.message, len(packed.message_starts))
+    # One row more than there are messages: the last one, of zeros, is what "no message before" (-1) picks.
+    per_message = _sum_groups(table[words.message_row], words.message, len(packed.message_starts) + 1)
     context_scale, message_scale = _scales(features, packed, table)
     z = _sum_rows(table, features.ngram_rows)
     z += running[features.shown + packed.sequence[queries]] * context_scale
@@ -100,11 +101,6 @@ def _sum_prefixes_backward(grad_sums: Floats, bounds: Ints) -> Floats:
     for number, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         np.cumsum(grad_sums[begin + number + 1 : end + number + 1][::-1], axis=0, out=grad[begin:end][::-1])
     return grad
-
-
-def _message_sums(vectors: Floats, message: Ints, messages: int) -> Floats:
-    """The sum per message, and a row of zeros at the end for "no message"."""
-    return _sum_groups(vectors, message, messages + 1)
 
 
 def _sum_groups(vectors: Floats, group: Ints, groups: int) -> Floats:

@@ -123,13 +123,11 @@ def _truncate(scaled: NDArray[np.float64], params: Sequence[SamplingParams]) -> 
 def _advance(weights: Weights, lanes: Sequence[_Lane]) -> None:
     run = model.forward(weights, [lane.tokens[: lane.length] for lane in lanes], last_only=True)
     logprobs = model.log_softmax(run.logits(weights)).astype(np.float64)
-    chosen = choose(logprobs, [lane.params for lane in lanes], _uniform(lanes)).tolist()
+    places = [lane.length - lane.prompt_length + 1 for lane in lanes]
+    random = uniforms([lane.stream for lane in lanes], places)
+    chosen = choose(logprobs, [lane.params for lane in lanes], random).tolist()
     for row, (lane, token) in enumerate(zip(lanes, chosen, strict=True)):
         lane.add(token, float(logprobs[row, token]))
-
-
-def _uniform(lanes: Sequence[_Lane]) -> NDArray[np.float64]:
-    return uniforms([lane.stream for lane in lanes], [lane.length - lane.prompt_length + 1 for lane in lanes])
 
 
 def _lane(request: Request, number: int) -> _Lane:

@@ -30,11 +30,8 @@ def probe_data(client: TrainingClient) -> list[Datum]:
     """Two data of different length, only whose answers count."""
     pairs = [("The capital of France is", " Paris."), ("One two three", " four five six.")]
     encode = client.tokenizer.encode
-    return [_make_datum(encode(prompt), encode(answer)) for prompt, answer in pairs]
-
-
-def _make_datum(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
-    return Datum.supervised([*prompt, *answer], [0.0] * len(prompt) + [1.0] * len(answer))
+    encoded: list[tuple[list[int], list[int]]] = [(encode(prompt), encode(answer)) for prompt, answer in pairs]
+    return [Datum.supervised(p + a, [0.0] * len(p) + [1.0] * len(a)) for p, a in encoded]
 
 
 def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
@@ -98,10 +95,12 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
     once = size(lambda c: c.forward_backward([first], "cross_entropy"))
     if not once > 0:
         raise BackendError("a backward pass left no gradient, so nothing can be said about losses.")
+    # Twice the weight is twice the gradient, whatever is divided by, unless it is the weights themselves.
     if not _same(ratio(scale_weights([first], 2)), 2):
         return "normalised"
     if _same(ratio([first, first]), 2):
         return "sum"
+    # Counts as a datum and with its tokens, and adds nothing: what it takes away tells what is divided by.
     silent = dataclasses.replace(second, weights=np.zeros_like(second.weights))
     beside = ratio([first, silent])
     if _same(beside, 0.5):

@@ -153,7 +153,8 @@ class TinkerBackend:
         longest = served.context_length - 1 if served.context_length else _CONTEXT_LENGTH
         return Capabilities(
             backend=self.name,
-            vocab_size=int(extras.get("vocab_size") or _vocabulary(tokenizer)),
+            # Tokens that were added to a vocabulary are in its length only.
+            vocab_size=int(extras.get("vocab_size") or max(len(tokenizer), int(tokenizer.vocab_size))),
             context_length=config.context_length or longest,
             # what would be computed here says nothing about the server that is asked
             losses=LOSSES if quirks.summed and self._probed is None else quirks.native_losses,
@@ -230,7 +231,7 @@ class Preparation:
         return TinkerTrainingClient
 
     def _model(self, adapter: Adapter, served: ServedModel) -> tuple[Any, Any]:
-        training = self._training(adapter)
+        training = self._make_training(adapter)
         return training, self._tokenizer(training, served)
 
     def _adapter(self) -> Adapter:
@@ -247,7 +248,7 @@ class Preparation:
             tokenizer=config.tokenizer,
         )
 
-    def _training(self, adapter: Adapter) -> Any:
+    def _make_training(self, adapter: Adapter) -> Any:
         from ..client import start_of
         from .client import restore
         from .state import check_reference
@@ -292,8 +293,3 @@ def _read_facts(extras: Mapping[str, Any]) -> Facts:
         seeds=extras.get("seeds"),
         top_k_logprobs=extras.get("top_k_logprobs"),
     )
-
-
-def _vocabulary(tokenizer: Any) -> int:
-    """How many tokens there are, with those that were added to the vocabulary."""
-    return max(len(tokenizer), int(tokenizer.vocab_size))

@@ -286,6 +286,7 @@ def _expire(shared: _Shared, name: str, lane: _Lane) -> None:
         return
     first = errors.too_late(given_up[0].what, shared.where, lane.limit_s)
     behind = _break(shared, str(first)) if name != "sample" else []
+    # The last one first, as below: ending one must not let the one behind it be sent.
     for pending in reversed(given_up):
         _give_up(shared, pending, errors.too_late(pending.what, shared.where, lane.limit_s))
     _give_up_behind(shared, behind)

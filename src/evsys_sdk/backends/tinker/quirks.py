@@ -89,6 +89,7 @@ class Quirks:
 
 def _tolerant(sampler: Any, retry_config: Any) -> Any:
     """The same sampling session, in a client that numbers samples itself where the server does not."""
+    # The SDK fails on samples without ids and has no public place where they could be filled in.
     base: Any = import_module("tinker").SamplingClient
     send: Callable[..., Awaitable[Any]] = base._send_asample_request
 

@@ -79,6 +79,7 @@ class TinkerSamplingClient:
         )
 
     def _score(self, tokens: Sequence[int], k: int) -> Any:
+        # The protocol scores a prompt only on the way to sampling something after it.
         params = import_module("tinker").types.SamplingParams(max_tokens=1, seed=0)
         return self._sampler.sample(
             wire_tokens(tokens), 1, params, include_prompt_logprobs=True, topk_prompt_logprobs=k

@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from ...config.prices import TokenUsage
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
-from ...errors import DataError
 from ..client import StopReason
-from ..messages import ChatTurn, Part, TextPart, ToolCall, tool_call_message
+from ..messages import ChatTurn, Part, TextPart, ToolCall, join_turns, tool_call_message
 from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
@@ -73,7 +72,7 @@ class ClaudeClient(HostedClient):
         body: dict[str, Any] = {
             "model": self.config.model,
             "max_tokens": call.max_tokens,
-            "messages": _messages(call.turns),
+            "messages": join_turns(call.turns, _blocks, model="Claude"),
         }
         optional = {"system": system or None, "temperature": call.temperature, "stop_sequences": stops or None}
         body |= {key: value for key, value in optional.items() if value is not None and key not in self.ignored}
@@ -118,28 +117,6 @@ class ClaudeClient(HostedClient):
             is_auth=code in ("authentication_error", "permission_error"),
             field=refused[1].lower() if refused else None,
         )
-
-
-def _messages(turns: list[ChatTurn]) -> list[Message]:
-    """The conversation without its system messages; what tools returned is said by the user."""
-    found: list[Message] = []
-    for index, turn in enumerate(turns):
-        if turn.role in ("system", "developer"):
-            continue
-        role = "assistant" if turn.role == "assistant" else "user"
-        blocks = _blocks(turn)
-        if not blocks:
-            if role == "assistant":
-                continue  # the model once said nothing; the API takes no empty turn, and nothing is lost
-            raise DataError(f"messages[{index}] is empty, which Claude does not take. Give it some text.")
-        # Several results of tools in a row are one turn of the user: the API wants speakers to alternate.
-        if found and found[-1]["role"] == role:
-            found[-1]["content"] += blocks
-        else:
-            found.append({"role": role, "content": blocks})
-    if not found:
-        raise DataError("there is no user message, and Claude does not answer system messages alone. Add one.")
-    return found
 
 
 def _blocks(turn: ChatTurn) -> list[Block]:

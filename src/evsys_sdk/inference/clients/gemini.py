@@ -21,9 +21,8 @@ from pydantic import Field
 from ...config.prices import TokenUsage
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
-from ...errors import DataError
 from ..client import StopReason
-from ..messages import ChatTurn, Part, TextPart, ToolCall, tool_call_message
+from ..messages import ChatTurn, Part, TextPart, ToolCall, join_turns, tool_call_message
 from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
@@ -79,7 +78,7 @@ class GeminiClient(HostedClient):
             "seed": call.seed,
         }
         body: dict[str, Any] = {
-            "contents": _contents(call.turns),
+            "contents": join_turns(call.turns, _parts, model="Gemini", speaker="model", content="parts"),
             "generationConfig": {key: value for key, value in settings.items() if value is not None},
         }
         if system:
@@ -130,26 +129,6 @@ class GeminiClient(HostedClient):
             is_auth="API_KEY_INVALID" in reasons,  # comes with status 400
             retry_after=next((float(wait[1]) for wait in waits if wait), None),
         )
-
-
-def _contents(turns: list[ChatTurn]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for index, turn in enumerate(turns):
-        if turn.role in ("system", "developer"):
-            continue
-        role = "model" if turn.role == "assistant" else "user"
-        parts = _parts(turn)
-        if not parts:
-            if role == "model":
-                continue  # the model once said nothing; the API takes no empty turn, and nothing is lost
-            raise DataError(f"messages[{index}] is empty, which Gemini does not take. Give it some text.")
-        if found and found[-1]["role"] == role:
-            found[-1]["parts"] += parts
-        else:
-            found.append({"role": role, "parts": parts})
-    if not found:
-        raise DataError("there is no user message, and Gemini does not answer system messages alone. Add one.")
-    return found
 
 
 def _parts(turn: ChatTurn) -> list[dict[str, Any]]:
@@ -212,6 +191,7 @@ def _signature_of(carrier: Any) -> dict[str, Any]:
 
 
 def _id(call_id: str) -> dict[str, str]:
+    # What we have made up ourselves means nothing to the server.
     return {} if call_id.startswith(_OUR_ID) else {"id": call_id}
 
 

@@ -278,7 +278,7 @@ class HostedClient(ChatClient):
             raise
         # The estimate counts every token that may be written; the next calls need not wait for those that were not.
         if (used := parsed.usage.total) is not None:
-            slot.used(used)
+            slot.note_used(used)
         # The list holds for the provider's standard service; other servers and services have their own prices.
         listed = [list_prices(self.name)] if self.is_provider and parsed.tier in _STANDARD else []
         name = self.config.model.removeprefix("models/")

@@ -77,11 +77,14 @@ class OpenAIClient(HostedClient):
     def _limit_field(self) -> str:
         usual = "max_completion_tokens" if self.is_provider else "max_tokens"
         chosen = self.config.max_tokens_field or usual
+        # Refused by one name, the limit is sent by the other: without any, an answer could become endless.
         other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}[chosen]
         return other if chosen in self.ignored else chosen
 
     def _message(self, turn: ChatTurn) -> Message:
-        message: Message = {"role": turn.role, "content": _content(turn)}
+        has_images = any(isinstance(part, ImagePart) for part in turn.parts)
+        content = [_block(part, turn) for part in turn.parts] if has_images else turn.text
+        message: Message = {"role": turn.role, "content": content}
         if turn.calls:
             message["tool_calls"] = [
                 # Only a server that sent more than OpenAI does understands more.
@@ -131,12 +134,6 @@ class OpenAIClient(HostedClient):
             is_withheld=code in ("content_filter", "content_policy_violation"),
             field=field if field in _OPTIONAL else None,
         )
-
-
-def _content(turn: ChatTurn) -> str | list[dict[str, Any]]:
-    if any(isinstance(part, ImagePart) for part in turn.parts):
-        return [_block(part, turn) for part in turn.parts]
-    return turn.text
 
 
 def _block(part: Part, turn: ChatTurn) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class SampledChatClient(ChatClient):
     def _stops(self, stop: Sequence[str] | None) -> Sequence[str] | Sequence[int]:
         """Where an answer ends: at the end of the turn, or at one of the given texts."""
         tokenizer = self._sampler.tokenizer
+        # As texts, because a request may not mix them with tokens.
         ends = [end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop]
         return [*ends, *(stop or ())]
 

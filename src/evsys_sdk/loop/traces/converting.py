@@ -79,7 +79,7 @@ def convert_piece(file: TraceFile, conversion: Conversion, piece: Piece) -> list
 def _convert(file: TraceFile, conversion: Conversion, piece: Piece | None = None) -> Iterator[Batch]:
     cleaner, counts = _Cleaner(conversion), Counts()
     yield from cleaner.convert(file.traces(counts, conversion.scores, piece), file.format)
-    yield Batch(counts=counts, redacted=cleaner.redacted())
+    yield Batch(counts=counts, redacted=cleaner.count_redacted())
 
 
 def convert_records(records: Iterable[Record], format: str, conversion: Conversion) -> list[Batch]:
@@ -87,7 +87,7 @@ def convert_records(records: Iterable[Record], format: str, conversion: Conversi
     cleaner, counts = _Cleaner(conversion), Counts()
     traces = TraceFile(Path("record"), format).read(enumerate(records, 1), counts, conversion.scores)
     made = list(cleaner.convert(traces, format))
-    return [*made, Batch(counts=counts, redacted=cleaner.redacted())]
+    return [*made, Batch(counts=counts, redacted=cleaner.count_redacted())]
 
 
 class _Cleaner:
@@ -114,7 +114,7 @@ class _Cleaner:
         self._clean(made, batch.lines)
         yield batch
 
-    def redacted(self) -> dict[str, int]:
+    def count_redacted(self) -> dict[str, int]:
         counts = dict(self._personal.counts) if self._personal else {}
         return {**counts, **({"SECRET": self._secrets} if self._secrets else {})}
 

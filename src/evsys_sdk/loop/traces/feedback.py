@@ -71,7 +71,9 @@ def join_feedback(trace: dict[str, Any], given: Mapping[str, dict[str, Any]]) ->
     """A trace with what was said about it later; its reward is the mean of all that counts."""
     corrections = [line[CORRECTION] for line in given.values() if CORRECTION in line]
     told = [one for one in trace["feedback"] if one["name"] not in given]
-    told += [_tell(line) for line in given.values() if line.get("value") is not None]
+    kept = ("name", "value", "reward", "scale", "comment", "time", "via")
+    given_values = [line for line in given.values() if line.get("value") is not None]
+    told += [{key: line[key] for key in kept if key in line} for line in given_values]
     joined = dict(trace)
     if corrections:  # the answer is as good as what it should have been, or it is not
         answer = trace["messages"][-1]["content"]
@@ -97,7 +99,3 @@ def list_corrections(traces: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for one in traces
         if CORRECTION in one and one[CORRECTION].strip() != one["messages"][-1]["content"].strip()
     ]
-
-
-def _tell(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: line[key] for key in ("name", "value", "reward", "scale", "comment", "time", "via") if key in line}

@@ -55,7 +55,7 @@ class ToolsAgent:
             calls = tool_calls(turn.message)
             if not calls:
                 return messages
-            messages += [call.answered(await self._call(call)) for call in calls]
+            messages += [call.make_answer(await self._call(call)) for call in calls]
         raise TruncatedError(f"the policy had no answer after {self.cfg.max_turns} turns")
 
     def _introduction(self) -> list[Message]:
@@ -87,7 +87,7 @@ class ToolCall:
     id: str | None = None
     """Given by policies with structured calls, which expect it back with the result."""
 
-    def answered(self, result: str) -> Message:
+    def make_answer(self, result: str) -> Message:
         """The message that tells the policy what came of the call."""
         return {"role": "tool", "content": result} | ({"tool_call_id": self.id} if self.id else {})
 

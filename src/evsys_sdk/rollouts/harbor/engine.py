@@ -96,7 +96,7 @@ class HarborEngine:
 
     async def _attempt(self, request: RolloutRequest, name: str) -> Rollout:
         """One trial from its start to its end; whatever goes wrong is part of the result."""
-        from .trial import failed, harvest, trial_config
+        from .trial import harvest, mark_failed, trial_config
 
         assert self._root is not None
         began = time.perf_counter()
@@ -118,7 +118,7 @@ class HarborEngine:
                 result = await self._queue.submit(trial_config(attempt, key, name, self._root))
         except Exception as error:
             empty = Rollout(request.task.task_id, request.sample, "infra", None, list(recorder.turns))
-            rollout = failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
+            rollout = mark_failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
         else:
             rollout = harvest(attempt, result)
             if folder is not None:

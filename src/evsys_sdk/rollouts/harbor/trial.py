@@ -71,14 +71,14 @@ def harvest(attempt: Attempt, result: Any) -> Rollout:
     raised = result.exception_info
     # Out of time is no failure: the agent is scored on what it had done by then.
     if raised is not None and raised.exception_type != _OUT_OF_TIME:
-        return failed(rollout, attempt.failure or _say(attempt, result))
+        return mark_failed(rollout, attempt.failure or _say(attempt, result))
     swallowed = attempt.recorder.failure
     if attempt.stopped is None and swallowed is not None and not isinstance(swallowed, TruncatedError):
-        return failed(rollout, f"the model failed: {type(swallowed).__name__}: {swallowed}")
+        return mark_failed(rollout, f"the model failed: {type(swallowed).__name__}: {swallowed}")
     if not rollout.turns:
-        return failed(rollout, attempt.stopped or "the agent never asked the policy for anything")
+        return mark_failed(rollout, attempt.stopped or "the agent never asked the policy for anything")
     if attempt.failure is not None:
-        return failed(rollout, attempt.failure)
+        return mark_failed(rollout, attempt.failure)
     if attempt.reward is not None:
         return replace(rollout, reward=float(attempt.reward), info={**attempt.info, "reward_from": "agent"})
     if attempt.verdict is not None:
@@ -88,11 +88,11 @@ def harvest(attempt: Attempt, result: Any) -> Rollout:
     if reward is None:
         names = ", ".join(rewards)
         problem = f"the tests gave the rewards {names}, and none is called 'reward'" if names else "there is no reward"
-        return failed(rollout, problem)
+        return mark_failed(rollout, problem)
     return replace(rollout, reward=float(reward), info={**attempt.info, "rewards": dict(rewards)})
 
 
-def failed(rollout: Rollout, problem: str) -> Rollout:
+def mark_failed(rollout: Rollout, problem: str) -> Rollout:
     """The same rollout without a reward: something other than the policy went wrong."""
     return replace(rollout, status="infra", reward=None, error=problem)
 

@@ -159,7 +159,7 @@ class SupervisorClient(asyncio.Protocol):
 
     async def _ask(self, identifier: int, message: Mapping[str, Value], timeout_s: float) -> Answer:
         if self._closed.done():
-            raise SandboxError(self._ended())
+            raise SandboxError(self._explain_end())
         future = self._pending[identifier] = asyncio.get_running_loop().create_future()
         self._write(message)
         try:
@@ -181,7 +181,7 @@ class SupervisorClient(asyncio.Protocol):
     def _fail_pending(self) -> None:
         for future in self._pending.values():
             if not future.done():
-                future.set_exception(SandboxError(self._ended()))
+                future.set_exception(SandboxError(self._explain_end()))
         self._pending.clear()
 
     def _remove_group(self) -> None:
@@ -190,7 +190,7 @@ class SupervisorClient(asyncio.Protocol):
             _leftovers.append(group)
             asyncio.get_running_loop().call_later(_RETRY_S, _remove_leftovers)
 
-    def _ended(self) -> str:
+    def _explain_end(self) -> str:
         why = f": {self._problem}" if self._problem else ""
         return f"The sandbox has ended{why}. Whatever ran in it is lost; start a new one."
 

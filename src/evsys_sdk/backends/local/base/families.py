@@ -25,7 +25,7 @@ _REMEDY = (
 )
 
 
-def refused(model: str, kind: str, reason: str) -> BackendError:
+def explain_refusal(model: str, kind: str, reason: str) -> BackendError:
     """The error for a model that does not work here; the reason goes on after 'because'."""
     return BackendError(f"model.name: {model} ({kind}) does not work on the local backend, because {reason}. {_REMEDY}")
 
@@ -36,7 +36,7 @@ def check_family(model: str, config: Any) -> None:
 
     known = AutoModelForCausalLM._model_mapping  # what from_pretrained looks up
     if type(config) not in known:
-        raise refused(model, type(config).__name__, "transformers has no causal language model for it")
+        raise explain_refusal(model, type(config).__name__, "transformers has no causal language model for it")
     made: Any = known[type(config)]
     text = config.get_text_config()
     name = made.__name__
@@ -44,22 +44,26 @@ def check_family(model: str, config: Any) -> None:
     strange = sorted(kinds - _KNOWN_LAYERS)
     if getattr(made, "_is_stateful", False) and (strange or not kinds):
         named = f" ({', '.join(strange)})" if strange else ""
-        raise refused(
+        raise explain_refusal(
             model,
             name,
             f"its layers{named} carry a state from token to token, which would leak between sequences that are packed "
             "into one row",
         )
     if strange:
-        raise refused(
+        raise explain_refusal(
             model, name, f"it has layers of the kind {', '.join(strange)}, which would mix sequences that are packed"
         )
     if getattr(text, "alibi", False):
-        raise refused(model, name, "its attention depends on distances between tokens (ALiBi)")
+        raise explain_refusal(model, name, "its attention depends on distances between tokens (ALiBi)")
     if (stored := _quantization(config)) not in (None, "mxfp4"):
-        raise refused(model, name, f"its weights are stored quantized ({stored}); look for the same model without that")
+        raise explain_refusal(
+            model, name, f"its weights are stored quantized ({stored}); look for the same model without that"
+        )
     if not _takes_attention(made) and not _is_falcon(config):
-        raise refused(model, name, "it computes attention in code of its own, which knows nothing of packed sequences")
+        raise explain_refusal(
+            model, name, "it computes attention in code of its own, which knows nothing of packed sequences"
+        )
 
 
 def attention_to_load_with(config: Any) -> str:

@@ -57,9 +57,9 @@ class Head:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(R, hidden) -> (R, vocabulary), in float32."""
-        return self.changed(F.linear(hidden, self.weight, self.bias).float())
+        return self.to_logits(F.linear(hidden, self.weight, self.bias).float())
 
-    def changed(self, product: Tensor) -> Tensor:
+    def to_logits(self, product: Tensor) -> Tensor:
         """From the product with the weights to logits; the product may be overwritten."""
         if self.scale != 1:
             product = product.mul_(self.scale)
@@ -81,9 +81,11 @@ class Head:
         for start, (begin, end) in zip(starts, bounds.unfold(0, 2, 1).tolist(), strict=True):
             row = targets.row[begin:end] - start
             if self._is_fused:
+                from ..gpu.row_kernels import softmax_
+
                 product = F.linear(hidden[start : start + rows], self.weight, self.bias)
                 wanted = product[row, targets.token[begin:end]].float()
-                found.append(wanted - _softmax_(product, with_gradient)[row])
+                found.append(wanted - softmax_(product, found=with_gradient)[row])
                 if with_gradient:
                     expected.append((product @ self.weight).float())
                 continue
@@ -132,9 +134,3 @@ class Head:
 
     def _rows_at_once(self) -> int:
         return max(1, _VALUES_AT_ONCE[self.weight.device.type] // self.weight.shape[0])
-
-
-def _softmax_(logits: Tensor, found: bool) -> Tensor:
-    from ..gpu.row_kernels import softmax_
-
-    return softmax_(logits, found=found)

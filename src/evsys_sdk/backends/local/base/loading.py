@@ -178,7 +178,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     model.eval()
     output, body = model.get_output_embeddings(), getattr(model, model.base_model_prefix, None)
     if output is None or body is None:
-        raise families.refused(key.model, type(model).__name__, "it has no output layer to read tokens from")
+        raise families.explain_refusal(key.model, type(model).__name__, "it has no output layer to read tokens from")
     families.route_attention(model)
     head = probing.head_of(model, output, key.model)
     # Before anything of ours is put into the model: names and tensors are those of the files.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import memory
 from .attention import NAME, NotUnderstood, PackedLayout, Segment, Traits
-from .families import refused, use_attention
+from .families import explain_refusal, use_attention
 from .head import Head
 
 if TYPE_CHECKING:
@@ -56,10 +56,12 @@ def head_of(model: Any, output: Any, name: str) -> Head:
     for scale, cap in _changes(model.config.get_text_config()):
         head = Head(output.weight, getattr(output, "bias", None), scale, cap)
         if calls and logits.shape == plain.shape:
-            found = head.changed(plain.clone())
+            found = head.to_logits(plain.clone())
             if float((found - logits).abs().max()) <= allowed * max(1.0, float(found.abs().max()) / _LARGEST_CRAFTED):
                 return head
-    raise refused(name, type(model).__name__, "it changes its logits after the output layer in a way we do not know")
+    raise explain_refusal(
+        name, type(model).__name__, "it changes its logits after the output layer in a way we do not know"
+    )
 
 
 def _changes(config: Any) -> list[tuple[float, float | None]]:
@@ -95,7 +97,7 @@ def check(base: Base) -> None:
             raise
         raise _failure(base.key.model, base.model, error) from error
     if reason is not None:
-        raise refused(base.key.model, type(base.model).__name__, reason)
+        raise explain_refusal(base.key.model, type(base.model).__name__, reason)
     base.switch.layers = {name: linear for name, linear in base.switch.layers.items() if name in used}
 
 
@@ -104,7 +106,7 @@ def _failure(name: str, model: Any, error: Exception) -> Exception:
         return error
     said = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "nothing"
     reason = said if isinstance(error, NotUnderstood) else f"running it fails ({type(error).__name__}: {said})"
-    return refused(name, type(model).__name__, reason)
+    return explain_refusal(name, type(model).__name__, reason)
 
 
 def _first_difference(base: Base) -> str | None:
@@ -135,7 +137,8 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
     """Read all texts from one row, and once more behind another text than before."""
     one, two, other = texts
     prefix = min(_PREFIX, len(one) - 1)
-    parts = [part for first in (other, (other + 1) % base.vocab_size) for part in _laid_out(first, one, two, prefix)]
+    rests = [one[:prefix], one[prefix:], two[prefix:]]
+    parts = [*(other, *rests), *((other + 1) % base.vocab_size, *rests)]
     segments: list[Segment] = []
     positions: list[Tensor] = []
     for number, part in enumerate(parts):
@@ -157,10 +160,6 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
         "its numbers change when sequences are packed into one row: it counts positions by itself, or something"
         f"{f' ({", ".join(stateful)})' if stateful else ''} passes from token to token beside attention"
     )
-
-
-def _laid_out(other: Tensor, one: Tensor, two: Tensor, prefix: int) -> list[Tensor]:
-    return [other, one[:prefix], one[prefix:], two[prefix:]]
 
 
 def _compare_decoding(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:

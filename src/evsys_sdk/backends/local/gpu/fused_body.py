@@ -46,7 +46,8 @@ def hidden_of(
     recompute: bool = False,
 ) -> Tensor:
     """The last hidden state of each token of a row, with these changes of the base."""
-    layers = gpu_layers(base) if _can_be_fused(changes) else None
+    can_be_fused = all(isinstance(change, LoRAPart) and not change.dropout for change in changes.values())
+    layers = gpu_layers(base) if can_be_fused else None
     if layers is not None:
         return run_body(base, layers, add_adapter(changes), tokens, positions, layout.attend_rows, recompute=recompute)
     with base.switch.using(changes), recompute_layers(base, changes) if recompute else contextlib.nullcontext():
@@ -77,12 +78,9 @@ def run_body(
     x = body.embed_tokens(tokens)
     cos, sin = (part[0].contiguous() for part in body.rotary_emb(x[None], position_ids=positions[None]))
     for layer in layers:
-        x = (run_again if recompute else _call)(_run_layer, layer, linear, attend, x, cos, sin)
+        inputs = (layer, linear, attend, x, cos, sin)
+        x = run_again(_run_layer, *inputs) if recompute else _run_layer(*inputs)
     return Norm.apply(x, body.norm.weight, body.norm.variance_epsilon)[0]
-
-
-def _call(function: Callable[..., Tensor], *args: Any) -> Tensor:
-    return function(*args)
 
 
 def _run_layer(layer: Layer, linear: Linear, attend: Attend, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -188,10 +186,6 @@ def _join(matrices: Sequence[Tensor], rows: Any, height: int, dtype: torch.dtype
     for number, (start, end) in enumerate(rows):
         b[start:end, number * rank : (number + 1) * rank] = matrices[2 * number + 1]
     return a, b
-
-
-def _can_be_fused(changes: Mapping[str, Change]) -> bool:
-    return all(isinstance(change, LoRAPart) and not change.dropout for change in changes.values())
 
 
 def _try_out(base: Base) -> Sequence[Layer] | bool:

@@ -229,7 +229,7 @@ class StepGraph:
         tokens, positions, homes, shared = self._inputs[:4].long()
         where = (positions, homes, shared)
         hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where)
-        logits = base.head.changed(F.linear(hidden, base.head.weight, base.head.bias))
+        logits = base.head.to_logits(F.linear(hidden, base.head.weight, base.head.bias))
         return logits, pick(logits, self._inputs[4], self._inputs[5])
 
 
@@ -292,7 +292,7 @@ class GraphDecoder(Decoder):
             graph = self._replay(self._inputs_of(lanes, ahead=0))
             advance(lanes, graph.logits[: len(lanes)].float())
             return
-        count = _tokens_of(lanes)
+        count = sum(len(lane.tokens) for lane in lanes)
         # Right only if every lane has grown by exactly the token that the step was launched for.
         if ahead is not None and ahead[0] == count:
             now = ahead[1]
@@ -365,10 +365,6 @@ def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number + 1))
     return found
-
-
-def _tokens_of(lanes: Sequence[Lane]) -> int:
-    return sum(len(lane.tokens) for lane in lanes)
 
 
 def _size_for(slots: int) -> int:

@@ -119,6 +119,9 @@ class Batch:
                 lanes = [*self.running, *joining, *self.waiting]
                 self._forget()
                 self._fail(lanes, error)
+        except BaseException:  # whoever gives this batch up looks for requests among those that run or wait
+            self.waiting.extendleft(reversed(joining))
+            raise
 
     def _step(self, decoder: Decoder) -> None:
         decoder.reserve(self.running)
@@ -172,8 +175,8 @@ class Batch:
         prompts = [lane.request.prompt for lane in lanes]
         # Reversed, so that of several slots with one prompt the first one stays.
         slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts)))}
-        if known:
-            self._look_at_memory()
+        if known and (free := memory.available_bytes(self._base.device)) is not None:
+            self._spare_bytes = (free + self.remembered_tokens * self._token_bytes) // _SHARE_OF_MEMORY
         # What is about to be copied must not be forgotten before it is; once it lies in the slots, its room is needed.
         self.remember_at_most(max(self._room_beside(lanes), sum(one.remembered.length for one in known.values())))
         decoder.reserve(lanes)
@@ -239,11 +242,6 @@ class Batch:
         if self._token_bytes and self._spare_bytes is not None:
             left = min(left, self._spare_bytes // self._token_bytes)
         return max(0, left)
-
-    def _look_at_memory(self) -> None:
-        free = memory.available_bytes(self._base.device)
-        if free is not None:
-            self._spare_bytes = (free + self.remembered_tokens * self._token_bytes) // _SHARE_OF_MEMORY
 
     def _rest(self, decoder: Decoder) -> None:
         """Wait for more requests without the memory that only running lanes need."""

@@ -73,7 +73,9 @@ class SamplingLoop:
                 raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
             append()
             if self._thread is None:
-                queue = self._queue
+                queue = (
+                    self._queue
+                )  # not self: a loop that is dropped unclosed must be let go of, and then end its thread
                 serving = _Serving(self._base, self._limits, queue, self.prompt_tokens)
                 self._thread = start_thread(serving.run, name=self._name, give_up=lambda: _close(queue))
             self._queue.changed.notify()

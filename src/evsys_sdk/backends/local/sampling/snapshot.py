@@ -18,6 +18,7 @@ class Snapshot:
 
     def __init__(self, base: Base, adapter: Adapter | None, *, merge: bool) -> None:
         self._base, self._merge = base, merge
+        # One that changes nothing, as a new one does, need not be merged, and shares what is prepared for the base.
         self._adapter = None if adapter is None or adapter.is_zero() else adapter
         self._merged: Mapping[str, Change] | None = None
         self.prepared: Any = None

@@ -274,7 +274,10 @@ class _Run:
                     raise
                 failure = memory.forget_frames(error)
             else:
-                self._add(gradient)
+                if self._gradient is None:
+                    self._gradient = gradient
+                elif gradient is not None:
+                    torch._foreach_add_(self._gradient, gradient)
                 row += 1
                 self._has_released = False
                 continue
@@ -350,14 +353,6 @@ class _Run:
         spread = np.zeros(self._wanted[member].shape, np.float32)
         spread[self._wanted[member]] = values
         return spread
-
-    def _add(self, gradient: list[Tensor] | None) -> None:
-        if gradient is None:
-            return
-        if self._gradient is None:
-            self._gradient = gradient
-        else:
-            torch._foreach_add_(self._gradient, gradient)
 
     def _with_less(
         self, batch: packing.MicroBatch, error: BaseException, *, train: bool

@@ -4,7 +4,7 @@ Memory for a pass shrinks to a fraction, and the pass takes about half as long a
 layer's gradient costs as much as the layer, and now it runs twice. The gradient is the same to the last bit on a CPU:
 the second run sees the same adapter and draws the same random numbers as the first.
 
-    with recomputing(base, changes): hidden = base.hidden(...)     # the model's own modules
+    with recompute_layers(base, changes): hidden = base.hidden(...)     # the model's own modules
     x = run_again(layer_of_my_own, x)                              # any function of tensors
 """
 
@@ -60,7 +60,9 @@ def recompute_layers(base: Base, changes: Mapping[str, Change]) -> Generator[Non
 def find_layers(body: nn.Module) -> list[nn.Module]:
     """The layers that a model consists of for the most part, one after another; none where there is no such list."""
     lists = [module for module in body.modules() if isinstance(module, nn.ModuleList) and len(module)]
-    largest = max(lists, key=_size, default=None)  # a list inside a layer, e.g. of experts, is never the largest
+    sizes = [sum(parameter.numel() for parameter in module.parameters()) for module in lists]
+    # A list inside a layer, e.g. of experts, is never the largest.
+    largest = max(zip(sizes, lists, strict=True), key=lambda one: one[0], default=(0, None))[1]
     return [] if largest is None else list(largest)
 
 
@@ -85,7 +87,3 @@ def _restore(
         generator.set_state(state)
     with switch.using(changes):
         yield
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
