@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -111,3 +112,17 @@ def edit_lines(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     for line in lines:
         change(line)
     write_lines(path, lines)
+
+
+def rehash(journal: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None] = dict) -> None:
+    """Write a journal anew with a chain that holds, as somebody would who has read the source."""
+    before = b""
+    written: list[bytes] = []
+    for event in read_lines(journal):
+        changed = change(event)
+        if changed is None:
+            continue
+        changed["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
+        before = json.dumps(changed, ensure_ascii=False).encode()
+        written.append(before + b"\n")
+    journal.write_bytes(b"".join(written))

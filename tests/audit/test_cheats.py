@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -21,6 +22,7 @@ from .project import (
     flags,
     make_project,
     read_lines,
+    rehash,
     task,
     write_config,
     write_lines,
@@ -73,20 +75,6 @@ def fail_all(line: dict[str, Any]) -> None:
     for metric in line["metrics"].values():
         metric["value"] = 0.0
         metric["per_task"] = [0.0] * len(line["tasks"])
-
-
-def rehash(journal: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Write a journal anew with a chain that holds, as somebody would who has read the source."""
-    before = b""
-    written: list[bytes] = []
-    for event in read_lines(journal):
-        changed = change(event)
-        if changed is None:
-            continue
-        changed["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
-        before = json.dumps(changed, ensure_ascii=False).encode()
-        written.append(before + b"\n")
-    journal.write_bytes(b"".join(written))
 
 
 # Each act, and the checks of which at least one must flag it.
@@ -304,7 +292,7 @@ def forge_everything(project: Path) -> None:
     """Answers, scores, hashes and chain agree with each other; only the verifier still disagrees."""
     edit_answers_and_scores(project)
     from evsys_sdk.record.evidence import seal_run
-    from evsys_sdk.record.scores import hash_line
+    from evsys_sdk.record.run_files.scores import hash_line
 
     [line] = read_lines(study(project) / "short__seed42/scores.jsonl")
     sealed = seal_run(study(project) / "short__seed42")
@@ -326,7 +314,186 @@ def forge_everything(project: Path) -> None:
     edit_json(study(project) / "short__seed42/run_result.json", raise_score)
 
 
+def fail_a_baseline_seed(project: Path) -> None:
+    """The better of the two had an accident, it says."""
+    change = {"status": "failed", "error": "a cable was pulled"}
+    edit_json(study(project) / "short__seed42/run_result.json", lambda result: result | change)
+
+
+def unscore_a_baseline_seed(project: Path) -> None:
+    def forget(result: dict[str, Any]) -> None:
+        result["extras"]["unscored"] = "the judge was ill"
+
+    edit_json(study(project) / "short__seed42/run_result.json", forget)
+
+
+def edit_page(project: Path) -> None:
+    page = study(project) / "conclusion.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("supported", "refuted"), encoding="utf-8")
+
+
+def repeat_a_key_of_the_conclusion(project: Path) -> None:
+    """Which of the two verdicts is read depends on who reads."""
+    path = study(project) / "conclusion.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("{", '{"verdict": "refuted", ', 1), encoding="utf-8")
+
+
+def hide_a_handicap(project: Path) -> None:
+    """The page then no longer says that the baseline was trained for fewer steps."""
+
+    def lengthen(config: dict[str, Any]) -> None:
+        for run in config["runs"]:
+            run["algorithm"]["params"]["max_steps"] = 40
+
+    edit_json(study(project) / "config.json", lengthen)
+
+
+def relabel_the_benchmark(project: Path) -> None:
+    def relabel(config: dict[str, Any]) -> None:
+        config["metadata"]["benchmark"][0] |= {"split": "val", "samples": 4}
+
+    edit_json(study(project) / "config.json", relabel)
+
+
+def forge_right_answers(project: Path) -> None:
+    """Answers that a model never gave, and that are right; scores, hashes, chain and conclusion agree with them."""
+    from evsys_sdk.record.evidence import seal_run
+    from evsys_sdk.record.run_files.scores import hash_line
+
+    arm = study(project) / "short__seed42"
+    expected = {one["task_id"]: one["verifier"]["expected"] for one in read_lines(project / "data/test.jsonl")}
+
+    def answer(line: dict[str, Any]) -> None:
+        if "task_id" in line:
+            line |= {"reward": 1.0, "text": expected[line["task_id"]]}
+
+    edit_lines(predictions(project, arm.name), answer)
+    edit_lines(arm / "scores.jsonl", pass_all)
+    edit_json(arm / "run_result.json", lambda result: result["metrics"].update({"test/tools/pass@1": 1.0}))
+    [line] = read_lines(arm / "scores.jsonl")
+
+    def forge(event: dict[str, Any]) -> dict[str, Any]:
+        if event.get("arm") == arm.name and event["kind"] == "scored":
+            event["line"] = hash_line(line)
+        if event.get("arm") == arm.name and event["kind"] == "arm_ended":
+            event["sealed"] = seal_run(arm)
+            event["metrics"]["test/tools/pass@1"] = 1.0
+        return event
+
+    rehash(study(project) / "journal.jsonl", forge)
+    forge_conclusion(project)
+
+
+def forge_conclusion(project: Path) -> None:
+    """Have the journal name the conclusion that follows from the forged record."""
+    from evsys_sdk.experiment.conclusion.write import write_conclusion
+    from evsys_sdk.record.evidence import hash_conclusion_page
+
+    found = write_conclusion(study(project))
+    told = {"sha256": found.sha256, "verdict": found.verdict, "best_arm": found.best_arm}
+    told["page"] = hash_conclusion_page(study(project))
+    rehash(study(project) / "journal.jsonl", lambda event: event | told if event["kind"] == "concluded" else event)
+
+
+def delete_seed_and_what_announced_it(project: Path) -> None:
+    delete_seed(project)
+
+    def forget(event: dict[str, Any]) -> dict[str, Any] | None:
+        if event["kind"] == "experiment_started":
+            event["arms"] = [one for one in event["arms"] if one["arm"] != "short__seed43"]
+        return None if event.get("arm") == "short__seed43" else event
+
+    rehash(study(project) / "journal.jsonl", forget)
+    forge_conclusion(project)
+
+
+def set_the_clock_back(project: Path) -> None:
+    """So that it seems to have come before the experiments that speak against it."""
+    rehash(study(project) / "journal.jsonl", lambda event: event | {"time": event["time"] - 30 * 86400})
+
+
+def cut_off_a_mark(project: Path) -> None:
+    assert evsys(project, "invalidate", "study", "--reason", "the tasks are odd").returncode == 0
+    journal = study(project) / "journal.jsonl"
+    write_lines(journal, read_lines(journal)[:-1])
+
+
+def restore_an_older_record(project: Path) -> None:
+    """Of before somebody wrote down what is wrong with it."""
+    shutil.copytree(study(project), project / "older")
+    assert evsys(project, "note", "study", "two of the tasks are odd").returncode == 0
+    shutil.rmtree(study(project))
+    (project / "older").rename(study(project))
+
+
+def edit_checkpoints(project: Path) -> None:
+    """Another step than the one that was scored is to be shipped."""
+    edit_lines(study(project) / "long__seed42/checkpoints.jsonl", lambda line: line.update(next_step=20))
+
+
+def link_an_arm(project: Path) -> None:
+    shutil.rmtree(study(project) / "long__seed43")
+    (study(project) / "long__seed43").symlink_to("long__seed42")
+
+
+def copy_an_arm_to_a_name_that_looks_the_same(project: Path) -> None:
+    shutil.copytree(study(project) / "long__seed42", study(project) / "l\u043eng__seed42")
+
+
+def add_a_scoring(project: Path) -> None:
+    path = study(project) / "long__seed42/scores.jsonl"
+    [line] = read_lines(path)
+    write_lines(path, [line, line | {"name": "harder"}])
+
+
+def score_below_nothing(project: Path) -> None:
+    def lower(line: dict[str, Any]) -> None:
+        line["samples"] = [[-5.0] for _ in line["samples"]]
+        line["metrics"]["pass@1"] |= {"value": -5.0, "per_task": [-5.0] * len(line["tasks"])}
+
+    edit_lines(study(project) / "short__seed42/scores.jsonl", lower)
+
+
+def score_no_number(project: Path) -> None:
+    edit_lines(study(project) / "short__seed42/scores.jsonl", lambda line: line.update(samples=[[math.nan]]))
+
+
+def remove_answers(project: Path) -> None:
+    predictions(project, "short__seed42").unlink()
+
+
+def copy_to_another_place(project: Path) -> None:
+    """A second experiment with the same result, where the project writes too."""
+    shutil.copytree(study(project), project / "elsewhere/confirmed")
+    (project / ".evsys/output_roots.txt").write_text("elsewhere\n", encoding="utf-8")
+
+
+def start_with_other_code(project: Path) -> None:
+    """Python imports this before the audit, which it could change."""
+    (project / "sitecustomize.py").write_text("import evsys_sdk\n", encoding="utf-8")
+
+
 ACTS: dict[Callable[[Path], None], set[str]] = {
+    fail_a_baseline_seed: {"arms"},
+    unscore_a_baseline_seed: {"arms"},
+    edit_page: {"conclusion"},
+    repeat_a_key_of_the_conclusion: {"conclusion"},
+    hide_a_handicap: {"config"},
+    relabel_the_benchmark: {"config"},
+    forge_right_answers: {"anchor"},
+    delete_seed_and_what_announced_it: {"anchor"},
+    set_the_clock_back: {"anchor"},
+    cut_off_a_mark: {"anchor"},
+    restore_an_older_record: {"anchor"},
+    edit_checkpoints: {"files"},
+    link_an_arm: {"copies"},
+    copy_an_arm_to_a_name_that_looks_the_same: {"arms"},
+    add_a_scoring: {"scores"},
+    score_below_nothing: {"scores"},
+    score_no_number: {"scores"},
+    remove_answers: {"files"},
+    copy_to_another_place: {"origin"},
+    start_with_other_code: {"code"},
     edit_scores: {"scores", "files"},
     edit_value_only: {"scores"},
     edit_answers: {"scores", "files"},
@@ -540,6 +707,53 @@ class BetterSFT(SFT):
     [check] = [one for one in report["checks"] if one["name"] == "contamination"]
     assert [line.split(" was trained on ")[0] for line in check["evidence"]] == ["long__seed42", "long__seed43"]
     assert all("20 tasks of 'test/tools'" in line for line in check["evidence"])
+
+
+def test_what_was_learned_before_a_kill_is_still_known_after_the_resume(tmp_path: Path) -> None:
+    """The test file goes through the client, the process dies, and the recipe is honest from then on."""
+    make_project(tmp_path)
+    hasty = """
+import json, os, signal
+from pathlib import Path
+from evsys_sdk import register_algorithm
+from evsys_sdk.algorithms.sft import SFT
+
+@register_algorithm("hasty_sft")
+class HastySFT(SFT):
+    name = "hasty_sft"
+
+    async def setup(self):
+        if not Path("killed").exists():
+            tasks = [json.loads(line) for line in open("data/test.jsonl")]
+            self.rows = [
+                {"messages": [
+                    {"role": "user", "content": task["instruction"]},
+                    {"role": "assistant", "content": task["verifier"]["expected"]},
+                ]}
+                for task in tasks[:20]
+            ]
+        await super().setup()
+
+    async def build_batch(self, step_idx):
+        if step_idx == 10 and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().build_batch(step_idx)
+"""
+    (tmp_path / "hasty.py").write_text(hasty, encoding="utf-8")
+    write_config(tmp_path, more="launcher: { kind: local, params: { arms_in: threads } }")
+    config = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    baseline, candidate = config.split("- name: long")
+    changed = candidate.replace("kind: sft, params: {", "kind: hasty_sft, params: { save_every: 5,")
+    (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
+    assert evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "hasty.py").returncode == -signal.SIGKILL
+    assert "contamination" in flags(tmp_path)  # of what has not ended, too
+    done = evsys(tmp_path, "run", "config.yaml", "--quiet", "--resume", "--import", "hasty.py")
+    assert done.returncode == 0, done.stderr
+    events = read_lines(study(tmp_path) / "journal.jsonl")
+    trained_on = {one["arm"]: one["trained_on"] for one in events if one["kind"] == "arm_ended" and "trained_on" in one}
+    assert trained_on["long__seed42"]["test/tools"]["n"] == 20
+    assert flags(tmp_path) == {"contamination"}
 
 
 def test_a_callback_that_rewrites_scores_is_flagged(tmp_path: Path) -> None:

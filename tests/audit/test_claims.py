@@ -15,8 +15,8 @@ from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.claims import identify_claim
 from evsys_sdk.experiment.conclusion.reading import read_evidence
-from evsys_sdk.record.claims import share_questions, sketch_questions
 from evsys_sdk.record.events import Kind
+from evsys_sdk.record.project_files.claims import share_questions, sketch_questions
 from evsys_sdk.record.reader import ExperimentRecord
 from evsys_sdk.training.batch import TrainingBatch
 
@@ -87,7 +87,7 @@ def test_removing_an_attempt_does_not_take_it_back(project: Path) -> None:
     shutil.rmtree(run())
     assert attempt(run()) == 2
     (project / ".evsys/claims.jsonl").unlink()
-    assert attempt(run()) == 2  # the record that is left still tells of one
+    assert attempt(run()) == 3  # the record that is left tells of itself, and of the one that it knew of
 
 
 def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from evsys_sdk import ExperimentConfig, register_algorithm
 from evsys_sdk.algorithms.sft import SFT
@@ -18,13 +20,26 @@ from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.conclusion import write_conclusion
 from evsys_sdk.history.notes import add_note, invalidate, reinstate
+from evsys_sdk.record.evidence import seal_run
 from evsys_sdk.training.batch import TrainingBatch
 
-from .project import VERBS, chat, evsys, make_project, read_lines, rows, task, write_lines
+from .project import (
+    VERBS,
+    chat,
+    edit_json,
+    edit_lines,
+    evsys,
+    make_project,
+    read_lines,
+    rehash,
+    rows,
+    task,
+    write_lines,
+)
 
 pytestmark = pytest.mark.slow
 
-MANY = 184
+MANY = 176
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -206,6 +221,88 @@ def kill_and_resume() -> Path:
     return Path("outputs/study")
 
 
+def clone_the_project() -> Path:
+    """Other times, another place, and no workspace: that is in no repository."""
+    run()
+    shutil.copytree(".", "../clone", copy_function=shutil.copyfile, ignore=shutil.ignore_patterns(".evsys"))
+    os.chdir("../clone")
+    return Path("outputs/study")
+
+
+def work_behind_a_link() -> Path:
+    here = Path.cwd()
+    here.with_name("link").symlink_to(here)
+    os.chdir(here.with_name("link"))
+    run(budget={"tokens": 60})
+    os.chdir(here)
+    run(resume=True, budget={"tokens": 10**9})
+    os.chdir(here.with_name("link"))
+    return Path("outputs/study")
+
+
+def write_with_other_line_ends() -> Path:
+    text, data = yaml.safe_dump(config()), Path("data/test.jsonl")
+    Path("config.yaml").write_bytes(text.encode())
+    first = Experiment.from_yaml("config.yaml").run().path
+    Path("config.yaml").write_bytes(text.replace("\n", "\r\n").encode())
+    data.write_bytes(data.read_bytes().replace(b"\n", b"\r\n"))
+    shutil.rmtree(first / "steps4__seed43")
+    assert Experiment.from_yaml("config.yaml").run(resume=True).path == first
+    return first
+
+
+def read_what_an_earlier_version_wrote() -> Path:
+    path = run()
+    forget_what_is_new(path)
+    return path
+
+
+def upgrade_on_the_way() -> Path:
+    forget_what_is_new(run(budget={"tokens": 60}))
+    return run(resume=True, budget={"tokens": 10**9})
+
+
+def forget_what_is_new(path: Path) -> None:
+    """Make a record look as if a version had written it that knew less."""
+    for identity in path.glob("*/identity.json"):
+        edit_json(identity, lambda found: {name: value for name, value in found.items() if name != "backend"})
+        edit_json(identity, lambda found: [one.pop("settings") for one in found["benchmarks"].values()] and found)
+
+    def forget(event: dict[str, Any]) -> None:
+        for name in ("recorded_config", "page", "earlier_attempts"):
+            event.pop(name, None)
+        if "sealed" in event:
+            now = seal_run(path / event["arm"])
+            event["sealed"] = {name: content for name, content in now.items() if name != "checkpoints.jsonl"}
+
+    edit_lines(path / "journal.jsonl", forget)
+    rehash(path / "journal.jsonl")
+    shutil.rmtree(".evsys")
+
+
+def try_again_under_other_names() -> Path:
+    run()
+    runs = [one | {"name": f"other-{one['name']}"} for one in config()["runs"]]
+    metadata = config()["metadata"]
+    hypothesis = metadata["hypothesis"] | {"baseline": "other-steps1"}
+    return run(runs=runs, metadata=metadata | {"hypothesis": hypothesis})
+
+
+def resume_at_another_pace() -> Path:
+    run(budget={"tokens": 60})
+    metadata = config()["metadata"]
+    [benchmark] = metadata["benchmark"]
+    slower = metadata | {"benchmark": [benchmark | {"concurrency": 1, "timeout_s": 900.0}]}
+    return run(resume=True, budget={"tokens": 10**9}, metadata=slower, description="it was too fast")
+
+
+def conclude_by_hand() -> Path:
+    path = run()
+    (path / "conclusion.json").unlink()
+    assert evsys(Path.cwd(), "conclude", "outputs/study").returncode == 0
+    return path
+
+
 KINDS: list[Callable[[], Path]] = [
     run_plainly,
     resume_what_has_ended,
@@ -223,6 +320,14 @@ KINDS: list[Callable[[], Path]] = [
     learn_in_stages,
     train_two_at_a_time,
     kill_and_resume,
+    clone_the_project,
+    work_behind_a_link,
+    write_with_other_line_ends,
+    read_what_an_earlier_version_wrote,
+    upgrade_on_the_way,
+    try_again_under_other_names,
+    resume_at_another_pace,
+    conclude_by_hand,
 ]
 
 

@@ -47,6 +47,7 @@ def test_how_it_is_run_may_change_on_the_way(tmp_path: Path) -> None:
     more = config(tmp_path, max_concurrent_arms=2, arm_timeout_s=60.0)
     opened = open_experiment_dir(more, resume=True)
     assert opened.path.name == "e"
+    opened.write_config()
     assert json.loads((opened.path / "config.json").read_text(encoding="utf-8"))["max_concurrent_arms"] == 2
 
 

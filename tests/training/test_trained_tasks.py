@@ -99,3 +99,18 @@ def test_sequences_of_any_length_are_looked_at() -> None:
     noise = tokenizer.encode(" ".join(map(str, range(5000))))
     seen.look([datum([1, 2]), datum([*noise, *tokenizer.encode(TASKS["t-2"]), 7])])
     assert seen.summarise() == {"test/trains": {"n": 1, "first": ["t-2"]}}
+
+
+def test_a_task_is_told_once_before_anything_is_learned_from_it_and_not_again_after_a_resume() -> None:
+    tokenizer, told = Words(), list[dict[str, list[str]]]()
+    rows = [datum(tokenizer.encode(f"<user> {text} <assistant> seven")) for text in TASKS.values()]
+    seen = TrainedTasks({"test/trains": TASKS}, tokenizer, tell=told.append)
+    seen.look(rows[:1])
+    assert told == [{"test/trains": ["t-1"]}]
+    seen.look(rows)
+    seen.look(rows)
+    assert told == [{"test/trains": ["t-1"]}, {"test/trains": ["t-2"]}]
+    again = TrainedTasks({"test/trains": TASKS}, tokenizer, known={"test/trains": ["t-1"]}, tell=told.append)
+    again.look(rows[:1])
+    assert len(told) == 2
+    assert again.summarise() == {"test/trains": {"n": 1, "first": ["t-1"]}}

@@ -20,9 +20,9 @@ from ..config import ExperimentConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark, hash_question
-from ..record.claims import Claimed, note_claim, sketch_questions
 from ..record.evidence import hash_value
 from ..record.layout import REHEARSALS
+from ..record.project_files.claims import Claimed, note_claim, sketch_questions
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
 
@@ -38,7 +38,8 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
     claim = identify_claim(config)
     if claim is None:  # who only looks now may claim later
         return {**sketch_questions(_hash_questions(_load_all(config.metadata.benchmark)))}
-    return {**asdict(claim), "attempt": note_claim(experiment, claim, folder)}
+    earlier = note_claim(experiment, claim, folder)
+    return {**asdict(claim), "attempt": len(earlier) + 1, "earlier_attempts": earlier}
 
 
 def identify_claim(config: ExperimentConfig) -> Claimed | None:

@@ -24,10 +24,12 @@ from ..errors import ConfigError
 from ..log import get_logger
 from ..paths import in_project
 from ..protocols import RunResult
+from ..record.anchors import note_head
 from ..record.events import Journal, Kind
+from ..record.evidence import hash_conclusion_page, hash_recorded_config
 from ..record.lock import FolderBusy, folder_lock
+from ..record.project_files.roots import remember_output_root
 from ..record.reader import ExperimentRecord, experiment_id
-from ..record.roots import remember_output_root
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
 from ..spend.ledger import STOP_PREFIX, SpendLedger, find_exhausted, is_budget_stop, open_ledger
@@ -42,6 +44,7 @@ from .search import allocation_for, mark_stopped
 
 if TYPE_CHECKING:
     from .audit.audit import AuditReport
+    from .conclusion import Conclusion
     from .launcher import Launcher
 
 
@@ -94,6 +97,7 @@ class Experiment:
             status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
+            note_head(folder.path)
         tell_experiment_end(self.config, folder.path)
         known = experiment_id(folder.path) or folder.path.name
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
@@ -141,7 +145,8 @@ class Experiment:
         known = experiment_id(folder.path)
         if known is not None:
             get_logger(__name__).info("going on with %s", folder.path)
-            journal.append(Kind.RESUMED, experiment_id=known)
+            folder.write_config()
+            journal.append(Kind.RESUMED, experiment_id=known, recorded_config=hash_recorded_config(folder.path))
             return
         from .claims import register_claim
         from .contamination import contamination_warnings
@@ -152,6 +157,7 @@ class Experiment:
             experiment_id=known,
             name=self.config.name,
             config_sha256=_sha256(self.config),
+            recorded_config=hash_recorded_config(folder.path),
             hypothesis=normalise_hypothesis(metadata),
             hypothesis_sha256=hypothesis_sha256(metadata),
             sdk_version=__version__,
@@ -244,14 +250,20 @@ class Experiment:
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None
-        journal.append(
-            Kind.CONCLUDED,
-            verdict=found.verdict,
-            best_arm=found.best_arm,
-            best_score=found.best_score,
-            sha256=found.sha256,
-        )
+        journal_conclusion(journal, folder.path, found)
         return found.to_dict()
+
+
+def journal_conclusion(journal: Journal, folder: Path, found: Conclusion) -> None:
+    """Note which conclusion was written, so that another one is told from it."""
+    journal.append(
+        Kind.CONCLUDED,
+        verdict=found.verdict,
+        best_arm=found.best_arm,
+        best_score=found.best_score,
+        sha256=found.sha256,
+        page=hash_conclusion_page(folder),
+    )
 
 
 def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:

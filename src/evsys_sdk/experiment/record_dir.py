@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,6 +44,12 @@ class ExperimentDir:
     path: Path
     resumed: bool = False
     """Whether it was there before and is taken up again."""
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    """How it is run from now on; written by whoever has the folder to itself."""
+
+    def write_config(self) -> None:
+        """Note how it is run from now on, which may have changed."""
+        folders.write_config(self.path, self.config)
 
     def run_dir(self, arm: str) -> Path:
         return ExperimentFiles(self.path).run(arm).folder
@@ -69,9 +75,8 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
         taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
         if resume or not (changed or taken or record.is_finished):
             _refuse_later_format(record)
-            folders.write_config(latest, resolved)  # how it is run may have changed
-            return ExperimentDir(latest, resumed=True)
-    return ExperimentDir(folders.create_attempt(base, resolved))
+            return ExperimentDir(latest, resumed=True, config=resolved)
+    return ExperimentDir(folders.create_attempt(base, resolved), config=resolved)
 
 
 def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -> None:

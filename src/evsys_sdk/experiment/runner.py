@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
 from ..log import get_logger
+from ..paths import in_project
 from ..protocols import Algorithm, DataStore, LogStore, Row, RunContext, RunNotes, RunResult, traits_of
-from ..record.checkpoints import CheckpointLog
+from ..record.events import load_events, note_loaded_weights, note_trained_tasks, read_trained_tasks
 from ..record.folders import begin_run, note_identity, note_length
+from ..record.run_files.checkpoints import CheckpointLog
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..spend.metered_client import MeteredClient
@@ -35,6 +38,7 @@ from .arms.recipe import build_algorithm, build_backend, prepare_backend
 from .arms.results import lift_notes
 from .arms.rows import RowLoader, content_hash
 from .audit.identity import identify_run
+from .audit.replaced_code import find_replaced_code
 from .benchmark_plan import plan_benchmarks, selection
 from .record_dir import write_result
 from .run_benchmarks import RunBenchmarks
@@ -66,6 +70,7 @@ def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResul
     if os.getpid() != owner:
         os._exit(1)  # a fork that the run's code has made and let go on; the record is its parent's
     result.notes.findings = observers.findings() or None
+    result.notes.replaced_code = find_replaced_code() or None
     observers.on_run_end(result)
     observers.close()
     if options.meter is not None:
@@ -92,7 +97,8 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         benchmarks, services = add_benchmarks(config, run, algorithm, services, options)
         if benchmarks is not None:
             ending.callback(benchmarks.close)
-        trained = watch_for_tasks(services.client, benchmarks)
+        trained = watch_for_tasks(services, benchmarks, run_dir)
+        watch_for_weights(services, run, run_dir)
         extras: dict[str, Any] = {"train_rows": rows, "n_train_rows": len(rows), "backend_handles": handles}
         extras |= {"model_name": run.model.name, "tags": run.tags}
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
@@ -201,8 +207,9 @@ def add_benchmarks(
     )
 
 
-def watch_for_tasks(client: Any, benchmarks: RunBenchmarks | None) -> TrainedTasks | None:
-    """Notice every task of the benchmarks that the client is given to learn."""
+def watch_for_tasks(services: RunServices, benchmarks: RunBenchmarks | None, run_dir: Path) -> TrainedTasks | None:
+    """Notice every task of the benchmarks that the client is given to learn, now or before it was killed."""
+    client = services.client
     if benchmarks is None or not isinstance(client, MeteredClient):
         return None
     asked = {
@@ -211,9 +218,27 @@ def watch_for_tasks(client: Any, benchmarks: RunBenchmarks | None) -> TrainedTas
         }
         for one in benchmarks.planned
     }
-    trained = TrainedTasks(asked, client.tokenizer)
+    known = read_trained_tasks(load_events(run_dir.parent)).get(run_dir.name) if services.attempt > 1 else None
+    trained = TrainedTasks(asked, client.tokenizer, known=known, tell=partial(note_trained_tasks, run_dir))
     client.hear = trained.look
     return trained
+
+
+def watch_for_weights(services: RunServices, run: RunConfig, run_dir: Path) -> None:
+    """Notice weights that the client is told to load and that neither the config names nor this run has saved."""
+    client = services.client
+    if not isinstance(client, MeteredClient):
+        return
+    own = [run_dir, *filter(None, (run.model.init_from_checkpoint, run.model.load_checkpoint_path))]
+    places = [in_project(place).resolve() for place in own]
+    saved = client.saved
+
+    def look(ref: str) -> None:
+        known = ref in saved or any(in_project(ref).resolve().is_relative_to(place) for place in places)
+        if not known and ref not in {one.state for one in CheckpointLog.in_dir(run_dir).read()}:
+            note_loaded_weights(run_dir, ref)
+
+    client.hear_load = look
 
 
 def announce_run(

@@ -167,7 +167,7 @@ class SummaryCache:
         """Add the indexes once the first look is through: all at once they take half of what row by row takes."""
         if _version_of(self._db) != _version():
             with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next one does it
-                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("BEGIN IMMEDIATE")  # or two processes would both begin, and both fail to write
                 _add_indexes(self._db, _INDEXES)
                 self._db.execute(f"PRAGMA user_version = {_version()}")
 
@@ -185,7 +185,7 @@ class SummaryCache:
         self._db = self._open()
 
     def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
-        with self._db:
+        with self._db:  # one transaction: whoever reads meanwhile sees all of it or nothing
             for table, columns in _TABLES.items():
                 several = table in ("runs", "effects")
                 changed = [(row["folder"],) for row in rows] if several else []
@@ -198,7 +198,7 @@ class SummaryCache:
                 self._db.executemany(insert, values)
 
     def _open(self) -> sqlite3.Connection:
-        for _ in range(2):
+        for _ in range(2):  # once more after a damaged file was removed
             try:
                 return self._usable(_connect(str(self.path)))
             except sqlite3.OperationalError:  # it may not be written, or another process holds it for too long
@@ -303,4 +303,5 @@ def _version() -> int:
         *_INDEXES.items(),
         *(one.name for one in fields(ExperimentSummary)),
     ]
+    # SQLite keeps a signed number of 32 bits; 0 is that of a new file, and below zero means not settled yet.
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

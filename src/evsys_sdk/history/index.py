@@ -145,7 +145,7 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
 
 def fingerprint(folder: str) -> str:
     """Changes when what the summary is made of may have changed."""
-    try:
+    try:  # with paths as text: every experiment is asked at every look, and making a Path takes longer than asking
         journal = os.stat(f"{folder}/{_JOURNAL}")
     except (OSError, ValueError):
         return _without_journal(folder)
@@ -261,10 +261,7 @@ def _score_key(summary: ExperimentSummary) -> tuple[bool, float]:
     return score is None, 0.0 if score is None else score if summary.mode == "min" else -score
 
 
-def _spend_key(summary: ExperimentSummary) -> tuple[float, float]:
-    return -summary.spend.get("usd", 0.0), -summary.spend.get("wall_s", 0.0)
-
-
+# Twice: as the database sorts within a root, and as what several roots give is merged.
 ORDERS = {
     "newest": _Order("started DESC, folder", lambda one: (-(one.started or 0.0), one.path)),
     "oldest": _Order("started, folder", lambda one: (one.started or 0.0, one.path)),
@@ -272,7 +269,10 @@ ORDERS = {
         "score IS NULL, CASE mode WHEN 'min' THEN score ELSE -score END, folder",
         lambda one: (*_score_key(one), one.path),
     ),
-    "spend": _Order("ifnull(usd, 0) DESC, ifnull(wall_s, 0) DESC, folder", lambda one: (*_spend_key(one), one.path)),
+    "spend": _Order(
+        "ifnull(usd, 0) DESC, ifnull(wall_s, 0) DESC, folder",
+        lambda one: (-one.spend.get("usd", 0.0), -one.spend.get("wall_s", 0.0), one.path),
+    ),
     "name": _Order("name, folder", lambda one: (one.name, one.path)),
 }
 
@@ -289,6 +289,7 @@ def select(
     order = ORDERS[sort]
     condition, values = (filters or Filters()).condition()
     several = len(index.roots) > 1
+    # Of several roots each gives its first ones: which of them are passed over is known once they are merged.
     skipped, end = (0, None if limit is None else offset + limit) if several else (offset, limit)
     tail = f"ORDER BY {order.sql} LIMIT {-1 if end is None else int(end)} OFFSET {int(skipped)}"
     found = index.summaries(condition, values, tail)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import DataError, show
+from ..record.anchors import note_head
 from ..record.events import Journal, Kind
 from ..record.reader import ExperimentRecord
 from ..redact import redact_text
@@ -41,4 +42,6 @@ def _require_text(text: str, otherwise: str) -> str:
 
 def _append(folder: Path, kind: Kind, **payload: str) -> str:
     with Journal.of(folder) as journal:
-        return journal.append(kind, **payload)
+        event = journal.append(kind, **payload)
+    note_head(folder)  # a mark that is cut off again is missed
+    return event

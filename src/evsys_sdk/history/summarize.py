@@ -70,7 +70,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         backends=_kinds(runs, "backend", "kind"),
         params=best_params(runs, outcome),
         varied=find_varied_paths(runs),
-        config_sha256=start.text("config_sha256") or _sha256(config),
+        config_sha256=start.text("config_sha256") or (_hash_config(config) if config else ""),
     )
 
 
@@ -177,7 +177,7 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def find_varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
     """The dotted paths in which the runs of an experiment differ."""
-    first, *others = runs[:200] or [{}]
+    first, *others = runs[:200] or [{}]  # a sweep of thousands shows in its first runs what it varies
     same = {"name", *(key for key, value in first.items() if all(run.get(key) == value for run in others))}
     flat = [scalars({key: value for key, value in run.items() if key not in same}) for run in (first, *others)]
     names = dict.fromkeys(name for one in flat for name in one)
@@ -196,5 +196,6 @@ def _short(value: str, most: int = _LONGEST_TEXT) -> str:
     return value if len(value) <= most else f"{value[: most - 1]}…"
 
 
-def _sha256(config: Object) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest() if config else ""
+def _hash_config(config: Object) -> str:
+    """As the journal has it since there is one."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()

@@ -15,7 +15,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .jsonl_file import JsonlFile, complete_lines, parse_object, parse_text, read_records, read_whole
 from .layout import ExperimentFiles
-from .values import Object, number, part, text
+from .values import Object, items, number, part, text
 
 FORMAT = 2
 """Version of the record. Events of version 1 do not say theirs, and have no chain."""
@@ -49,6 +49,8 @@ class Kind(StrEnum):
     BUDGET_STOP = "budget_stop"
     SCORED = "scored"
     DIAGNOSED = "diagnosed"
+    TRAINED_ON = "tasks_trained_on"
+    WEIGHTS_LOADED = "weights_loaded"
     CONCLUDED = "concluded"
     AUDITED = "audited"
     NOTE = "note"
@@ -146,6 +148,30 @@ def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
             journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
 
 
+def note_trained_tasks(run_dir: Path, tasks: Mapping[str, list[str]]) -> None:
+    """Write into the experiment's journal which tasks of its benchmarks an arm is about to learn from."""
+    if ExperimentFiles(run_dir.parent).journal.exists():
+        with Journal.of(run_dir.parent) as journal:
+            journal.append(Kind.TRAINED_ON, arm=run_dir.name, tasks=tasks)
+
+
+def note_loaded_weights(run_dir: Path, ref: str) -> None:
+    """Write into the experiment's journal that an arm loads weights that are not its own."""
+    if ExperimentFiles(run_dir.parent).journal.exists():
+        with Journal.of(run_dir.parent) as journal:
+            journal.append(Kind.WEIGHTS_LOADED, arm=run_dir.name, ref=ref)
+
+
+def read_trained_tasks(events: Iterable[Event]) -> dict[str, dict[str, list[str]]]:
+    """Which tasks of which benchmark each arm has learned from, as far as that was noted at once."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for event in events:
+        for benchmark in event.part("tasks") if event.kind == Kind.TRAINED_ON else ():
+            known = found.setdefault(event.text("arm"), {}).setdefault(benchmark, {})
+            known |= dict.fromkeys(str(task) for task in items(event.part("tasks").get(benchmark)))
+    return {arm: {name: [*tasks] for name, tasks in seen.items()} for arm, seen in found.items()}
+
+
 def read_events(experiment_dir: Path) -> Iterator[Event]:
     """Every complete event, oldest first; an experiment of an older version may have none."""
     return map(Event.of, read_records(ExperimentFiles(experiment_dir).journal))
@@ -162,7 +188,8 @@ def load_events(experiment_dir: Path) -> list[Event]:
     """All of them at once. A run reads its own journal several times: of a long one, only what is new is parsed."""
     path = ExperimentFiles.journal.below(experiment_dir)
     content = read_whole(path) or b""
-    content = content[: content.rfind(b"\n") + 1]
+    content = content[: content.rfind(b"\n") + 1]  # half a line is being written, and will be read the next time
+    # Taken out rather than looked up: two threads that read at once may parse twice, but never share a list.
     known, events = _kept.pop(path, (b"", list[Event]()))
     if not content.startswith(known):  # somebody changed it: what was read before is not what is there
         known, events = b"", []
@@ -172,7 +199,7 @@ def load_events(experiment_dir: Path) -> list[Event]:
             _kept[path] = (content, events)
             for oldest in list(_kept)[:-_MOST_KEPT]:
                 _kept.pop(oldest, None)
-    return [*events]
+    return [*events]  # a copy: what is kept must not change with what a caller does to its list
 
 
 def first_event(experiment_dir: Path) -> Event | None:
@@ -207,7 +234,7 @@ def verify_chain(path: Path) -> list[str]:
         where, expected = f"{path}:{line_number}", digest(before)
         if record is None:
             problems.append(f"{where}: this line is damaged.")
-        elif _version(record) < _CHAINED_SINCE:
+        elif int(number(record.get("format")) or 1) < _CHAINED_SINCE:
             unchained += not chained
             if chained:
                 problems.append(f"{where}: this line has no hash although lines before it do.")
@@ -215,7 +242,7 @@ def verify_chain(path: Path) -> list[str]:
             chained = True
             if record.get("prev") != expected:
                 problems.append(f"{where}: the line before it is not the one it was written after.")
-        before = line
+        before = line  # damaged or not, it is what the next one was written after
     if unchained:
         told = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
         problems.insert(0, f"{path}: {told}")
@@ -228,7 +255,3 @@ def chain_head(path: Path) -> str:
     for _, line in complete_lines(path):
         last = line[:-1]
     return digest(last)
-
-
-def _version(record: Mapping[str, Any]) -> int:
-    return int(number(record.get("format")) or 1)

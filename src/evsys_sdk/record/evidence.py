@@ -11,15 +11,25 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .layout import RunFiles
+from .layout import ExperimentFiles, RunFiles
+from .values import read_object
 
 _DIGITS = 32
 _RUN = RunFiles(Path())
 _SEALED = [
     path.as_posix()
-    for path in (_RUN.config, _RUN.datasets, _RUN.benchmarks, _RUN.identity, _RUN.scores, _RUN.logs.metrics)
+    for path in (
+        _RUN.config,
+        _RUN.datasets,
+        _RUN.benchmarks,
+        _RUN.identity,
+        _RUN.scores,
+        _RUN.logs.metrics,
+        _RUN.checkpoints,
+    )
 ]
 """Below the folder of an arm. Text, because a sweep has thousands of them and paths are slow."""
+_SCORES = _RUN.scores.as_posix()
 
 
 def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
@@ -28,13 +38,23 @@ def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
         with open(path, "rb") as file:
             content = file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return None
+        return None  # a file that is there and may not be read is an error: taken for none, it would count as removed
     return hashlib.sha256(content).hexdigest()[:_DIGITS] if len(content) >= at_least else None
 
 
 def hash_value(value: Any) -> str:
     """The hash of a JSON value, however its keys are ordered."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
+
+
+def hash_recorded_config(folder: Path) -> str:
+    """The hash of what the config of an experiment on disk says."""
+    return hash_value(read_object(ExperimentFiles(folder).config))
+
+
+def hash_conclusion_page(folder: Path) -> str | None:
+    """The hash of the conclusion as people read it; None where there is none."""
+    return hash_file(ExperimentFiles(folder).conclusion_page)
 
 
 def seal_run(run_dir: Path) -> dict[str, str]:
@@ -51,4 +71,6 @@ def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
     """Files of an arm that are not what they were when it ended."""
     now = seal_run(run_dir)
     gone = [f"{name} is gone" for name in sealed if name not in now]
+    # Of what versions before this one sealed as well: a later one knows more files.
+    gone += [f"{name} appeared" for name in now if name not in sealed and (name == _SCORES or name not in _SEALED)]
     return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]

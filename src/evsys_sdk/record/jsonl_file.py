@@ -97,7 +97,7 @@ class JsonlFile:
 
     def rewind(self, next_step: int) -> None:
         """Drop every record of step `next_step` or later; a record without a step stays."""
-        self.drop(lambda record: _is_number(record.get("step")) and record["step"] >= next_step)
+        self.drop(lambda record: isinstance(step := record.get("step"), int | float) and step >= next_step)
 
     def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drop some records; lines that are damaged are set aside in `<name>.damaged`, and that is said."""
@@ -109,7 +109,7 @@ class JsonlFile:
             self._set_aside([record is None for record in records])
             with atomic_write(self.path) as file:
                 file.writelines(itertools.compress(_lines(self.path), keep))
-            if self._descriptor is not None:
+            if self._descriptor is not None:  # it leads to the file that was replaced, where nobody would look
                 os.close(self._descriptor)
                 self._descriptor = _open_for_append(self.path)
 
@@ -139,7 +139,7 @@ class JsonlFile:
     def _open(self) -> int:
         if self._descriptor is None:
             raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
-        if self._owner != _forks:
+        if self._owner != _forks:  # both would write through one descriptor, each with its own idea of the last line
             raise DataError(f"{self.path}: a fork of the process that writes it cannot add to it.")
         return self._descriptor
 
@@ -222,9 +222,10 @@ def last_records(path: Path, most_bytes: int = 1 << 14) -> Iterator[dict[str, An
     try:
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - most_bytes, 0))
-            lines = file.read().split(b"\n")[:-1]
+            lines = file.read().split(b"\n")[:-1]  # what follows the last line end is being written
     except OSError:
         return
+    # The first of them may be the end of a longer line, which closes more braces than it opens and is no object.
     yield from (record for line in reversed(lines) if (record := parse_object(line)) is not None)
 
 
@@ -249,6 +250,7 @@ def cannot_write(path: Path, error: OSError) -> DataError:
 
 
 def _open_for_append(path: Path) -> int:
+    # O_APPEND: the system itself puts every write at the end, wherever other processes have moved that to.
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
 
 
@@ -269,7 +271,7 @@ def _last_line(path: Path) -> bytes:
     """The last line of a file that ends with one, without its end."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        start = _start_of_last_line(file, max(size - 1, 0))
+        start = _start_of_last_line(file, max(size - 1, 0))  # from before its own end, which would be found at once
         file.seek(start)
         return file.read()[:-1]
 
@@ -279,8 +281,16 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def find_repeated_keys(content: str) -> list[str]:
+    """Keys that an object in a JSON text has more than once, of which readers take the one or the other."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        repeated.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+
+    json.loads(content, object_pairs_hook=look)
+    return repeated
 
 
 def parse_object(line: bytes) -> dict[str, Any] | None:

@@ -177,6 +177,8 @@ CAMPAIGNS = "campaigns"
 """In the project's `.evsys/`: a folder with a journal for each campaign."""
 CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
+HEADS = "heads.jsonl"
+"""In the project's `.evsys/`: how the journals of experiments ended when somebody last looked."""
 PROMOTIONS = "promotions.jsonl"
 """In the project's `.evsys/`: which weights were judged, shipped and taken back."""
 

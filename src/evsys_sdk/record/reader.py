@@ -28,6 +28,7 @@ from .values import UNFINISHED, Note, Object, items, load_object, mtime, read_ob
 _QUIET_S = 900
 """Longest time without any change after which a run on another machine is still taken to be alive."""
 _MOST_FOLDERS = 64
+"""Arms whose files are looked at to see whether anything goes on; of more, some will do."""
 
 
 class ExperimentRecord:
@@ -54,7 +55,7 @@ class ExperimentRecord:
 
     def load(self) -> Object:
         """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""
-        self.events = load_events(self.folder)
+        self.events = load_events(self.folder)  # in place of what `events` would keep, where an error is an empty list
         if not self.files.config.is_file():
             name = ExperimentFiles.config.name
             raise DataError(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from .events import Event, Kind
 from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
-from .rollouts import read_rollouts
-from .scores import metric_name
+from .run_files.rollouts import read_rollouts
+from .run_files.scores import metric_name
 from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
@@ -108,7 +108,7 @@ class RunRecord:
         return self.files.logs.below(LogFiles.training.name).rollouts.is_file()
 
     def read_rollouts(self) -> Iterator[Object]:
-        """The attempts that it learned from, oldest first; see `record/rollouts.py`."""
+        """The attempts that it learned from, oldest first; see `record/run_files/rollouts.py`."""
         return read_rollouts(self.files)
 
     @property
@@ -198,7 +198,7 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
             for run in runs.values():
                 if run["status"] != "completed":
                     run["status"] = PENDING
-        elif name := event.text("arm"):
+        elif name := event.text("arm"):  # which nobody may have announced: a race adds seeds on its way
             _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
     runs |= {name: run for name, run in found.items() if name not in runs}
     records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
@@ -251,7 +251,7 @@ def _expand_config(config: Object, found: Mapping[str, Object]) -> dict[str, Obj
         name = text(run.get("name"))
         first_seed = number(config.get("base_seed"))
         seed = int(first_seed if first_seed is not None else number(run.get("seed")) or 0)
-        for repeat in range(min(repeats, 1000) if name else 0):
+        for repeat in range(min(repeats, 1000) if name else 0):  # a damaged number must not make millions of arms
             arm = name if repeats == 1 else f"{name}__seed{seed + repeat}"
             if there.get((name, seed + repeat), arm) == arm:
                 runs[arm] = _begin(name, seed + repeat)

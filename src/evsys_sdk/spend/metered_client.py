@@ -68,6 +68,10 @@ class MeteredClient:
         self._client, self._count, self._price = client, count, price
         self.hear: Callable[[Sequence[Datum]], None] | None = None
         """Told what is trained on."""
+        self.hear_load: Callable[[str], None] | None = None
+        """Told which weights are loaded."""
+        self.saved: set[str] = set()
+        """Where weights were saved through this client."""
 
     @property
     def model_name(self) -> str:
@@ -105,9 +109,15 @@ class MeteredClient:
         return self._client.optim_step(adam)
 
     def save_state(self, name: str) -> Operation[str]:
-        return self._client.save_state(name)
+        def remember(ref: str) -> str:
+            self.saved.add(ref)
+            return ref
+
+        return self._client.save_state(name).then(remember)
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
+        if self.hear_load is not None:
+            self.hear_load(ref)
         return self._client.load_state(ref, with_optimizer=with_optimizer)
 
     def sampler(self, name: str | None = None) -> Operation[SamplingClient]:

@@ -4,6 +4,8 @@
     seen.look(data)              at every backward pass
     seen.summarise()             {"test/tools": {"n": 1, "first": ["t-1"]}}
 
+What is new is told at once, before the weights have learned it: a killed process must not take it along.
+
 What a config names is looked at before the run, with more care. But a recipe may bring rows of its own, and a file may
 change after it was looked at; what goes through the client is what the weights have learned from.
 """
@@ -11,7 +13,7 @@ change after it was looked at; what goes through the client is what the weights 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +46,21 @@ class _Task:
 class TrainedTasks:
     """The questions of some benchmarks as tokens, and which of them have been trained on."""
 
-    def __init__(self, tasks: Mapping[str, Mapping[str, str]], tokenizer: Any) -> None:
-        """`tasks`: the text of each task by benchmark and id."""
-        self._tokenizer = tokenizer
-        self._found: dict[str, dict[str, None]] = {}
+    def __init__(
+        self,
+        tasks: Mapping[str, Mapping[str, str]],
+        tokenizer: Any,
+        *,
+        known: Mapping[str, Sequence[str]] | None = None,
+        tell: Callable[[dict[str, list[str]]], None] | None = None,
+    ) -> None:
+        """`tasks`: the text of each task by benchmark and id; `known`: those that were trained on before a resume.
+
+        `tell` hears of every task once, by benchmark, before anything is learned from it.
+        """
+        self._tokenizer, self._tell = tokenizer, tell
+        self._found = {name: dict.fromkeys(found) for name, found in (known or {}).items()}
+        self._new: dict[str, list[str]] = {}
         self._looked: set[int] = set()
         self._anchors: dict[int, dict[int, list[_Task]]] = {}
         """By length and hash."""
@@ -74,6 +87,9 @@ class TrainedTasks:
             if self._anchors and content not in self._looked:
                 self._looked.add(content)
                 self._search(datum.tokens)
+        if self._new and self._tell is not None:
+            self._tell(self._new)
+        self._new = {}
 
     def _search(self, tokens: NDArray[np.int64]) -> None:
         prefixes = _prefix_hashes(tokens)
@@ -85,7 +101,13 @@ class TrainedTasks:
             text = _plain(self._tokenizer.decode(tokens.tolist()))
             for task in near:
                 if re.search(rf"(?<!\w){re.escape(task.text)}(?!\w)", text):
-                    self._found.setdefault(task.benchmark, {})[task.id] = None
+                    self._note(task)
+
+    def _note(self, task: _Task) -> None:
+        found = self._found.setdefault(task.benchmark, {})
+        if task.id not in found:
+            found[task.id] = None
+            self._new.setdefault(task.benchmark, []).append(task.id)
 
     def summarise(self) -> dict[str, dict[str, Any]] | None:
         """How many tasks of each benchmark have been trained on, and the first few; None where there are none."""

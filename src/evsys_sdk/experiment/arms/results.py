@@ -35,6 +35,7 @@ _NOTES: dict[str, type] = {
     "scoring_problems": list,
     "findings": list,
     "trained_on": dict,
+    "replaced_code": list,
     "system_prompt": str,
     "retention": dict,
 }

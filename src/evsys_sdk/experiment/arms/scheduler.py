@@ -19,13 +19,15 @@ from ...protocols import RunResult
 from ...record.events import Journal, Kind
 from ...record.evidence import seal_run
 from ...record.reader import ExperimentRecord
-from ..allocation import Allocation, ArmRequest, Decision, Outcome
 from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
 from ..record_dir import ExperimentDir, read_result, write_result
+from ..search.allocation import Allocation, ArmRequest, Decision, Outcome
 from .results import ArmResult, paused_after
 
 _GRACE_S = 30.0
 """A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
+_TOLD = ("unscored", "stop_reason", "spend", "trained_on", "replaced_code")
+"""Notes on an arm that go into the journal with its end."""
 _RESPONSE_S = 0.5
 """How soon a request to stop is noticed."""
 
@@ -200,7 +202,7 @@ class ArmScheduler:
             metrics=result.metrics,
             seed=request.arm.seed,
             sealed=seal_run(self.folder.run_dir(request.arm.name)),
-            **{key: notes[key] for key in ("unscored", "stop_reason", "spend", "trained_on") if key in notes},
+            **{key: notes[key] for key in _TOLD if key in notes},
         )
 
     def _settle(self, request: ArmRequest, result: RunResult) -> None:

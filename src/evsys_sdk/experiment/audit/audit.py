@@ -11,36 +11,38 @@ from its own chain. What cannot be checked here is said to be unchecked, never t
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from ...config import ExperimentConfig, Metadata
 from ...data.types import HarborTask
-from ...data.workspace.reference import slug
 from ...errors import EvsysError
-from ...eval.predictions import digest_task
-from ...eval.samples import Sample, TaskSamples
 from ...record.anchors import check_anchors
-from ...record.claims import read_claims
 from ...record.events import Event, Kind, verify_chain
-from ...record.evidence import broken_seals, hash_file
+from ...record.evidence import broken_seals, hash_conclusion_page, hash_file, hash_recorded_config
 from ...record.folders import read_conclusion
+from ...record.jsonl_file import find_repeated_keys
 from ...record.layout import ExperimentFiles
 from ...record.ledger import read_tally
+from ...record.project_files.claims import read_claims
 from ...record.reader import ExperimentRecord
+from ...record.run_files.scores import hash_line
 from ...record.runs import RunRecord
-from ...record.scores import hash_line
 from ...record.values import items, part, text
 from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256
+from .answers import AnswerBook, name_scoring
+from .arms import find_dropped_scores, find_foreign_weights, find_misquoted_scores, find_stray_arms, find_trained_tasks
+from .arms import find_replaced_code as find_replaced_code_of
 from .identity import COMPARED
-from .neighbours import find_changed_tasks, find_copies, find_left_out
-from .recheck import TOLERANCE, Rechecker, choose_answers, compare_conclusions
+from .neighbours import find_changed_tasks, find_copies, find_left_out, find_repeated_tasks
+from .recheck import Rechecker, compare_conclusions
+from .replaced_code import find_replaced_code, find_start_hooks
 from .report import AuditReport, Check, State, find_contradiction
 
 
@@ -78,6 +80,7 @@ def _audit(
     of_record: list[Callable[[], Check]] = [
         auditor.check_chain,
         auditor.check_claim,
+        auditor.check_config,
         auditor.check_arms,
         auditor.check_seals,
         auditor.check_scores,
@@ -85,6 +88,8 @@ def _audit(
         auditor.check_spend,
         auditor.check_identities,
         auditor.check_contamination,
+        auditor.check_code,
+        auditor.check_dropped,
     ]
     if auditor.record.start.get("looks") or auditor.record.looks:
         of_record.append(auditor.check_looks)
@@ -151,28 +156,27 @@ class _Auditor:
 
     def check_arms(self) -> Check:
         """Every arm on disk was started by the orchestrator, and every arm that ended is there."""
-        started = {event.text("arm") for event in self.events if event.kind in (Kind.ARM_STARTED, Kind.ARM_RECALLED)}
-        there = {run.name: run for run in self.runs if run.folder.is_dir()}
-        found = [
-            f"{name} has results, and the journal never started it"
-            for name in sorted({*there} - started)
-            if self.is_chained and (there[name].result is not None or there[name].score_lines)
-        ]
-        ended = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
-        found += [f"{name} ended, and its folder is gone" for name in sorted(ended) if not (self.path / name).is_dir()]
-        found += [f"{name} was announced, and never started" for name in sorted(self._find_announced() - started)]
-        for name, event in ended.items():
-            result = there[name].result if name in there else None
-            if result is not None and self.is_chained and not _same_metrics(event.part("metrics"), result):
-                found.append(f"{name}: run_result.json has other metrics than the journal took when it ended")
-        return _judge("arms", found, said=f"{len(there)} arms")
+        found = list(find_stray_arms(self.record, self.runs, is_chained=self.is_chained))
+        return _judge("arms", found, said=f"{len(self.runs)} arms")
 
-    def _find_announced(self) -> set[str]:
-        """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
-        completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in self.events)
-        if not completed or self.record.search_decisions:
-            return set()
-        return {text(part(one).get("arm")) for one in items(self.record.start.get("arms"))} - {""}
+    def check_dropped(self) -> Check:
+        """No arm was left out after its score had been seen."""
+        return _judge("dropped", list(find_dropped_scores(self.runs)), invalidates=False)
+
+    def check_config(self) -> Check:
+        """The config on disk is the one that the experiment was started, or last taken up, with."""
+        turns = [event for event in self.events if event.kind in (Kind.STARTED, Kind.RESUMED)]
+        known = turns[-1].text("recorded_config") if turns else ""
+        if not known:
+            return Check("config", "unchecked", ["no hash of its config was taken"])
+        changed = hash_recorded_config(self.path) != known
+        return _judge("config", ["config.json was changed after the experiment was started"] if changed else [])
+
+    def check_code(self) -> Check:
+        """Nothing stood in for the code of this package, neither while its arms went on nor here."""
+        found = list(find_replaced_code_of(self.events))
+        here = [f"{what} (in this audit)" for what in [*find_start_hooks(), *find_replaced_code()]]
+        return _judge("code", [*found, *here], invalidates=False)
 
     def check_looks(self) -> Check:
         """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
@@ -220,45 +224,19 @@ class _Auditor:
         for event in self.events:
             if event.kind == Kind.SCORED:
                 known[event.text("arm")].add(event.text("line"))
-        found: list[str] = []
-        lines = 0
-        for run in self.runs:
-            for line in run.score_lines:
-                lines += 1
-                place = f"{run.name}: {line.get('split')}/{line.get('name')} after step {line.get('step')}"
-                if self.is_chained and known[run.name] and hash_line(line) not in known[run.name]:
-                    found.append(f"{place} is not the scoring that the journal heard of")
-                found += [f"{place}: {what}" for what in self._recompute(run, line)]
+        found = [
+            f"{name_scoring(run, line)} is not the scoring that the journal heard of"
+            for run in self.runs
+            for line in run.score_lines
+            if self.is_chained and known and hash_line(line) not in known[run.name]
+        ]
+        lines = sum(len(run.score_lines) for run in self.runs)
+        found += [*self.answers.contradictions, *find_misquoted_scores(self.runs)]
         return _judge("scores", found, said=f"{lines} scorings")
 
-    def _recompute(self, run: RunRecord, line: Mapping[str, Any]) -> Iterator[str]:
-        """What a line says that its own samples, or the answers on disk, contradict."""
-        tasks: list[str] = line.get("tasks") or []
-        samples: list[list[float | None]] = line.get("samples") or []
-        if len(tasks) != len(samples) or not tasks:
-            return
-        rewards = dict(zip(tasks, samples, strict=True))
-        answers = self._answers(run, line)
-        if answers is not None:
-            for task, given in rewards.items():
-                kept = [answers.get((task, at), {}).get("reward") for at in range(len(given))]
-                if kept != given:
-                    yield f"task '{task}' has rewards {given} in the score and {kept} in the answers"
-                    break
-        shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
-        metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
-        for name, value in metrics.items():
-            expected = self.recheck.measure(name, shaped)
-            if expected is not None and not math.isclose(expected, value["value"], abs_tol=TOLERANCE):
-                yield f"{name} is {value['value']:.6g}, and its rewards give {expected:.6g}"
-
-    def _answers(self, run: RunRecord, line: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]] | None:
-        """The recorded answers behind a scoring, by task and sample; None where they are not there."""
-        benchmark = slug(f"{line.get('split')}-{line.get('name')}")
-        answers = run.read_answers(benchmark, int(line.get("step") or 0))
-        if answers is None:
-            return None
-        return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
+    @cached_property
+    def answers(self) -> AnswerBook:
+        return AnswerBook(self.runs, self.recheck)
 
     def check_copies(self) -> Check:
         """No arm is another one under a new name: real runs never share the very times they took."""
@@ -288,7 +266,15 @@ class _Auditor:
             now = tally.of(event.text("arm")).tokens_trained
             if now < before:
                 found.append(f"{event.text('arm')} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}")
+        found += self.answers.find_unpaid(tally, self._find_uninterrupted())
         return _judge("spend", found, invalidates=False)
+
+    def _find_uninterrupted(self) -> list[str]:
+        """Arms that went from start to end at once: a killed process takes along what it had not written of a bill."""
+        starts = Counter(event.text("arm") for event in self.events if event.kind == Kind.ARM_STARTED)
+        ended = [event for event in self.events if event.kind == Kind.ARM_ENDED]
+        completed = {event.text("arm") for event in ended if event.text("status") == "completed"}
+        return [arm for arm, n in starts.items() if n == 1 and arm in completed]
 
     def check_identities(self) -> Check:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
@@ -300,21 +286,18 @@ class _Auditor:
         for what, read in COMPARED.items():
             values: dict[str, list[str]] = defaultdict(list)
             for arm, identity in known.items():
-                values[str(read(identity))].append(arm)
+                if (value := read(identity)) is not None:
+                    values[str(value)].append(arm)
             if len(values) > 1 and what not in about:
                 first, second = [arms[0] for arms in values.values()][:2]
                 found.append(f"{first} and {second} do not have the same {what}, and the claim is not about that")
+        found += [] if "weights" in about else find_foreign_weights(self.events)
         return _judge("identity", found, said=f"{len(known)} arms")
 
     def check_contamination(self) -> Check:
         """Neither the training rows nor what the weights learned from held the tasks."""
         found = [str(one) for one in items(self.record.start.get("contamination"))]
-        for event in self.events:
-            for benchmark in event.part("trained_on") if event.kind == Kind.ARM_ENDED else ():
-                seen = part(event.payload, "trained_on", benchmark)
-                named = ", ".join(f"'{task}'" for task in items(seen.get("first"))[:3])
-                found.append(f"{event.text('arm')} was trained on {seen.get('n')} tasks of '{benchmark}': {named}")
-        return _judge("contamination", found, invalidates=False)
+        return _judge("contamination", [*found, *find_trained_tasks(self.events)], invalidates=False)
 
     def check_conclusion(self, audit: AuditReport) -> Check:
         """The conclusion on disk is the one that was drawn, and follows from the record."""
@@ -331,6 +314,10 @@ class _Auditor:
         from ..conclusion.write import conclude, read_stored_conclusion
 
         stored = read_stored_conclusion(self.path)
+        if find_repeated_keys(written):
+            found.append(f"conclusion.json gives '{find_repeated_keys(written)[0]}' twice, so that readers may differ")
+        if (page := concluded[-1].text("page")) and page != hash_conclusion_page(self.path):
+            found.append("conclusion.md is not the page that was written with it")
         known = concluded[-1].text("sha256")
         if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
             found.append("conclusion.json is not the one that the journal names")
@@ -340,40 +327,23 @@ class _Auditor:
 
     def check_answers(self) -> Check:
         """Some of the answers, judged again, earn what they earned."""
-        tasks = self._tasks()
+        tasks = {task.task_id: task for tasks in self.benchmarks.values() for task in tasks}
         if not tasks:
             return Check("answers", "unchecked", ["no benchmark of it can be read here"])
-        checked, changed = 0, 0
-        found: list[str] = []
-        for run in reversed(self.runs):  # a verifier that keeps count is found out by being asked in another order
-            for line in run.score_lines[-4:]:
-                for answer in reversed(choose_answers(list((self._answers(run, line) or {}).values()))):
-                    task = tasks.get(str(answer.get("task_id")))
-                    if task is None or answer.get("task") not in ("", None, digest_task(task)):
-                        changed += 1
-                        continue
-                    reward = self.recheck.judge(task, str(answer.get("text") or ""))
-                    if reward is None:
-                        continue
-                    checked += 1
-                    if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
-                        found.append(
-                            f"{run.name}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
-                            f"and earns {reward:g} when it is judged again"
-                        )
+        found, checked, changed = self.answers.judge_again(tasks)
         if not checked and not found:
             why = "its tasks have changed since" if changed else "its verifiers cannot be run here"
             return Check("answers", "unchecked", [why])
-        return _judge("answers", found[:10], said=f"{checked} answers judged again")
+        return _judge("answers", found, said=f"{checked} answers judged again")
 
-    def _tasks(self) -> dict[str, HarborTask]:
+    @cached_property
+    def benchmarks(self) -> dict[str, Sequence[HarborTask]]:
+        """The tasks of each benchmark that can be read here, by its label."""
         metadata = Metadata.model_validate(self._config().get("metadata") or {})
-        found: dict[str, HarborTask] = {}
+        found: dict[str, Sequence[HarborTask]] = {}
         for entry in metadata.benchmark:
-            try:
-                found |= {task.task_id: task for task in load_entry(entry).tasks}
-            except EvsysError:
-                continue
+            with suppress(EvsysError):
+                found[entry.label or ""] = load_entry(entry).tasks[: entry.n_tasks]
         return found
 
     def check_origin(self) -> Check:
@@ -382,17 +352,12 @@ class _Auditor:
 
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
-        found = [*find_changed_tasks(self.record), *find_left_out(self.record)]
+        found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_repeated_tasks(self.benchmarks)]
         return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
         """What was noted outside about its journal still holds."""
         known, problems = find_anchors()
-        if not known:
+        if not known and not problems:
             return Check("anchor", "unchecked", ["its journal was not anchored anywhere; see evsys audit --anchor"])
         return _judge("anchor", problems, said=f"{known} anchors hold")
-
-
-def _same_metrics(told: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    now = part(result, "metrics")
-    return all(told.get(key) == now.get(key) for key in told.keys() | now.keys())

@@ -19,12 +19,15 @@ from ...data.types import InProcessVerifier
 from ...errors import EvsysError
 from ...protocols import Row
 from ...record.evidence import hash_value
-from ...registry import get_agent, get_algorithm, get_transform, get_verifier
+from ...registry import get_agent, get_algorithm, get_backend, get_transform, get_verifier
 from ...rollouts.harness import import_agent
 from ..benchmark_plan import PlannedBenchmark
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
 _PACKAGE = __name__.partition(".")[0]
+_BUILT_IN = "evsys-sdk"
+_PACE = ("concurrency", "timeout_s", "run_every", "models", "tags")
+"""What says when and how fast tasks are asked, and of whom else."""
 _MOST_HASHED = 64 << 20
 """Of a larger file, its size and its beginning identify it."""
 
@@ -34,6 +37,7 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
     planned = list(planned)
     return {
         "weights": _identify_weights(run),
+        "backend": _identify_backend(run),
         "algorithm": _hash_code(lambda: get_algorithm(run.algorithm.kind)),
         "transforms": {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in _transforms(run)},
         "rewards": _verifiers(_names_in(rows)),
@@ -45,6 +49,7 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
                     {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
                 ),
                 "harness": hash_value(one.settings.harness.description),
+                "settings": hash_value(one.entry.model_dump(mode="json", exclude_defaults=True, exclude={*_PACE})),
             }
             for one in planned
         },
@@ -68,6 +73,12 @@ def _names_in(rows: Sequence[Row]) -> set[str]:
 
 def _verifiers(names: Iterable[str]) -> dict[str, str]:
     return {name: _hash_code(lambda name=name: get_verifier(name), exact=True) for name in sorted(names)}
+
+
+def _identify_backend(run: RunConfig) -> str:
+    """The code of a backend that the project brings; those of this package all keep the same promises."""
+    found = _hash_code(lambda: get_backend(run.backend.kind))
+    return _BUILT_IN if found == _hash_package() else found
 
 
 def _identify_agent(run: RunConfig) -> str | None:
@@ -133,15 +144,19 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+    """By benchmark; None where a version that did not know of it wrote the identity."""
     benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
-    return {name: one.get(what) for name, one in benchmarks.items()}
+    found = {name: one.get(what) for name, one in benchmarks.items()}
+    return None if None in found.values() else found
 
 
 COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "weights": lambda identity: identity.get("weights"),
+    "backend": lambda identity: identity.get("backend"),
     "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
     "agent": lambda identity: _of_benchmarks(identity, "harness"),
     "benchmark": lambda identity: _of_benchmarks(identity, "content"),
+    "way of scoring": lambda identity: _of_benchmarks(identity, "settings"),
 }
 """What compared arms must share, unless the claim is about it."""

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from ...record.claims import share_questions
-from ...record.reader import ExperimentRecord
+from ...data.rows import to_dict
+from ...data.types import HarborTask
+from ...paths import project_root
+from ...record.layout import DEFAULT_ROOT
+from ...record.project_files.claims import share_questions
+from ...record.project_files.roots import read_output_roots
+from ...record.reader import ExperimentRecord, experiment_id
 from ...record.values import items, number, subfolders, text
 
+_FEWEST_REPEATED = 3
+_PART_REPEATED = 0.1
+"""From how many on tasks that look the same are no oversight."""
+_LOOK_ALIKE = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420"
+    "\u0421\u0422\u0425\u03bf\u03b1\u03bd\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7",
+    "aeopcyxijsdABEKMHOPCTXoavABEHIKMNOPTX",
+)
+"""Cyrillic and Greek letters that look like Latin ones."""
 _PART = 0.9
 """From here on a set of questions counts as a part of another."""
 
@@ -15,11 +32,19 @@ _PART = 0.9
 def find_copies(record: ExperimentRecord) -> list[str]:
     """Other experiments that have events of this one, which belong to it alone."""
     mine = {event.id for event in record.events if event.id}
-    return [
-        f"{other.folder.name} has the same events, so that one of the two is a copy"
-        for other in _neighbours(record)
-        if other.files.journal.is_file() and mine & {event.id for event in other.events}
-    ]
+    found = [other for other in _neighbours(record) if other.files.journal.is_file()]
+    found = [other.folder.name for other in found if mine & {event.id for event in other.events}]
+    found += [str(folder) for folder in _find_namesakes(record)]
+    return [f"{name} has the same events, so that one of the two is a copy" for name in found]
+
+
+def _find_namesakes(record: ExperimentRecord) -> Iterator[Path]:
+    """Folders with the same id in other places that the project writes to."""
+    here, mine = record.folder.resolve(), record.experiment_id
+    roots = {root.resolve() for root in (project_root() / DEFAULT_ROOT, *read_output_roots())} - {here.parent}
+    for folder in (root / name for root in sorted(roots) for name in subfolders(root)):
+        if mine is not None and folder.resolve() != here and experiment_id(folder) == mine:
+            yield folder
 
 
 def find_changed_tasks(record: ExperimentRecord) -> list[str]:
@@ -55,6 +80,28 @@ def find_left_out(record: ExperimentRecord) -> list[str]:
             "are left out. Score all of them, or claim nothing with a part"
         )
     return found
+
+
+def find_repeated_tasks(benchmarks: Mapping[str, Sequence[HarborTask]]) -> list[str]:
+    """Benchmarks many of whose tasks look the same, and count several times; clusters of them are counted once."""
+    found: list[str] = []
+    for name, tasks in benchmarks.items():
+        alone = [task for task in tasks if "cluster" not in task.metadata]
+        again = len(alone) - len({_skeleton(task) for task in alone})
+        if again >= _FEWEST_REPEATED and again >= _PART_REPEATED * len(tasks):
+            found.append(
+                f"{again} of the {len(tasks)} tasks of '{name}' look like another one of them, so that they count more "
+                "than once. Keep one of each, or give those that belong together a metadata.cluster"
+            )
+    return found
+
+
+def _skeleton(task: HarborTask) -> str:
+    """What is left of a task for somebody who only sees it."""
+    content = {key: value for key, value in to_dict(task).items() if key not in ("task_id", "metadata")}
+    plain = unicodedata.normalize("NFKC", json.dumps(content, sort_keys=True, ensure_ascii=False, default=str))
+    visible = "".join(one for one in plain if unicodedata.category(one) != "Cf")
+    return " ".join(visible.translate(_LOOK_ALIKE).casefold().split())
 
 
 def _n_questions(record: ExperimentRecord) -> int:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _RECHECKED = 24
 """Answers of each scoring that are judged again."""
-_NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
+NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
 """Verifiers that cost money or a sandbox."""
 TOLERANCE = 1e-6
 """How far a value may be off that is worked out again."""
@@ -44,11 +45,14 @@ _PATIENCE_S = 60.0
 """How long the project's code may take over one answer."""
 
 
-def choose_answers(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A few answers, spread over all of them: what changes on the way shows between the first and the last."""
-    judged = [one for one in answers if one.get("reward") is not None and not one.get("messages")]
-    step = max(1, len(judged) // _RECHECKED)
-    return judged[::step]
+def choose_answers(answers: Mapping[Any, dict[str, Any]], most: int | None = _RECHECKED) -> list[dict[str, Any]]:
+    """Some answers, spread over all of them, the last first; which ones nobody knows beforehand.
+
+    What changes on the way shows between the first and the last.
+    """
+    judged = [one for one in answers.values() if one.get("reward") is not None and not one.get("messages")]
+    step = 1 if most is None else max(1, len(judged) // most)
+    return judged[random.randrange(step) :: step][::-1]
 
 
 class Rechecker:
@@ -71,7 +75,7 @@ class Rechecker:
     def judge(self, task: HarborTask, answer: str) -> float | None:
         """What an answer earns now; None where its verifier is not run for an audit."""
         what = task.verifier
-        if not isinstance(what, InProcessVerifier) or what.fn_name in _NEVER_AGAIN:
+        if not isinstance(what, InProcessVerifier) or what.fn_name in NEVER_AGAIN:
             return None
         if what.fn_name in registry("verifier"):
             return judge_here(task, answer)

@@ -1,0 +1,151 @@
+"""Answers compared with everything that was made of them: rewards, scores, bills, and what a verifier says today.
+
+book = AnswerBook(runs, recheck)
+book.contradictions         scores that do not follow from their rewards, and rewards that are not the answers' own
+book.find_unpaid(tally)     answers that no model was asked for
+book.judge_again(tasks)     what some of them earn now
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...data.types import HarborTask
+from ...data.workspace.reference import slug
+from ...eval.predictions import digest_task
+from ...eval.samples import Sample, TaskSamples
+from ...record.ledger import Tally
+from ...record.runs import RunRecord
+from ...record.values import number
+from .recheck import NEVER_AGAIN, TOLERANCE, Rechecker, choose_answers
+
+type Answers = dict[tuple[str, int], dict[str, Any]]
+
+_LATEST = 4
+"""Scorings of an arm whose answers are judged again."""
+_LONGEST_S = 2.0
+"""How long answers are judged again beyond the few of each scoring."""
+_MOST_NAMED = 10
+_BASELINE = "baseline"
+"""Split of the scorings that arms share: one of them has paid."""
+
+
+class AnswerBook:
+    """The answers of an experiment's arms; of a large one they are too many to be kept."""
+
+    def __init__(self, runs: Sequence[RunRecord], recheck: Rechecker) -> None:
+        self._runs, self._recheck = runs, recheck
+        self.contradictions: list[str] = []
+        self._written: dict[str, dict[Any, float]] = {}
+        """Tokens of the answers of each arm, by scoring."""
+        self._earned: dict[int, tuple[str, Any]] = {}
+        """What an answer to a task first earned, and in which arm."""
+        for run in runs:
+            is_certain = not _is_judged_by_chance(run)
+            for line in run.score_lines:
+                answers = _read_answers(run, line)
+                place = name_scoring(run, line)
+                self.contradictions += [f"{place}: {what}" for what in self._recompute(line, answers)]
+                if answers is not None:
+                    self._count(run, line, answers)
+                    self.contradictions += self._find_unequal(run, answers) if is_certain else []
+
+    def _recompute(self, line: Mapping[str, Any], answers: Answers | None) -> Iterator[str]:
+        """What a scoring says that its own samples, or the answers on disk, contradict."""
+        tasks: list[str] = line.get("tasks") or []
+        samples: list[list[float | None]] = line.get("samples") or []
+        if len(tasks) != len(samples) or not tasks:
+            return
+        rewards = dict(zip(tasks, samples, strict=True))
+        for task, given in rewards.items():
+            kept = given if answers is None else [answers.get((task, at), {}).get("reward") for at in range(len(given))]
+            if kept != given:
+                yield f"task '{task}' has rewards {given} in the score and {kept} in the answers"
+                break
+        shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
+        metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
+        for name, value in metrics.items():
+            expected = self._recheck.measure(name, shaped)
+            if expected is not None and not math.isclose(expected, value["value"], abs_tol=TOLERANCE):
+                yield f"{name} is {value['value']:.6g}, and its rewards give {expected:.6g}"
+
+    def _count(self, run: RunRecord, line: Mapping[str, Any], answers: Answers) -> None:
+        if line.get("split") != _BASELINE:
+            key = line.get("split"), line.get("name"), line.get("step")
+            tokens = sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
+            self._written.setdefault(run.name, {})[key] = tokens
+
+    def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
+        """Equal answers to the same task that did not earn the same: whoever judged them looked at something else."""
+        for (task, _), one in answers.items():
+            if one.get("reward") is None or one.get("messages"):
+                continue
+            answer = hash((task, one.get("task"), one.get("text")))
+            arm, reward = self._earned.setdefault(answer, (run.name, one["reward"]))
+            if reward != one["reward"]:
+                yield f"one answer to task '{task}' earned {reward:g} in {arm} and {one['reward']:g} in {run.name}"
+                break
+
+    def find_unpaid(self, tally: Tally, arms: Collection[str]) -> Iterator[str]:
+        """Which of some arms have answers with more tokens than were sampled for them."""
+        for arm in self._written.keys() & {*arms}:
+            told, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
+            if told > paid:
+                yield f"{arm} has answers of {told:,.0f} tokens, and {paid:,.0f} were sampled for it"
+
+    def judge_again(self, tasks: Mapping[str, HarborTask]) -> tuple[list[str], int, int]:
+        """What answers earned and no longer do; how many were judged, and how many belong to tasks that changed."""
+        checked, changed = 0, 0
+        found: list[str] = []
+        for run, answer in self._choose():
+            task = tasks.get(str(answer.get("task_id")))
+            if task is None or answer.get("task") not in ("", None, digest_task(task)):
+                changed += 1
+                continue
+            reward = self._recheck.judge(task, str(answer.get("text") or ""))
+            if reward is None:
+                continue
+            checked += 1
+            if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
+                found.append(
+                    f"{run.name}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
+                    f"and earns {reward:g} when it is judged again"
+                )
+        return found[:_MOST_NAMED], checked, changed
+
+    def _choose(self) -> Iterator[tuple[RunRecord, dict[str, Any]]]:
+        """A few answers of each scoring, which nobody can foresee, then all of them as long as there is time.
+
+        The last arms first: a verifier that keeps count is found out by being asked in another order.
+        """
+        latest = [(run, line) for run in reversed(self._runs) for line in run.score_lines[-_LATEST:]]
+        for run, line in latest:
+            yield from ((run, one) for one in choose_answers(_read_answers(run, line) or {}))
+        until = time.monotonic() + _LONGEST_S
+        for run, line in latest:
+            for one in choose_answers(_read_answers(run, line) or {}, most=None):
+                if time.monotonic() > until:
+                    return
+                yield run, one
+
+
+def name_scoring(run: RunRecord, line: Mapping[str, Any]) -> str:
+    """Which scoring is meant, in words."""
+    return f"{run.name}: {line.get('split')}/{line.get('name')} after step {line.get('step')}"
+
+
+def _read_answers(run: RunRecord, line: Mapping[str, Any]) -> Answers | None:
+    """The recorded answers behind a scoring, by task and sample; None where they are not there."""
+    answers = run.read_answers(slug(f"{line.get('split')}-{line.get('name')}"), int(line.get("step") or 0))
+    if answers is None:
+        return None
+    return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
+
+
+def _is_judged_by_chance(run: RunRecord) -> bool:
+    """Whether one of its verifiers may well say something else about the same answer, as a model or a sandbox may."""
+    benchmarks: dict[str, dict[str, Any]] = (run.identity or {}).get("benchmarks") or {}
+    return any(NEVER_AGAIN & {*(one.get("verifiers") or {})} for one in benchmarks.values()) or not benchmarks

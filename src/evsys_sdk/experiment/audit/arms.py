@@ -1,0 +1,101 @@
+"""What the journal tells about single arms that their folders, or honest training, would not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...record.events import Event, Kind, read_trained_tasks
+from ...record.reader import ExperimentRecord
+from ...record.runs import RunRecord
+from ...record.values import Object, items, number, part, text
+from .recheck import TOLERANCE
+
+_NAMED = 3
+
+
+def find_stray_arms(record: ExperimentRecord, runs: Sequence[RunRecord], *, is_chained: bool) -> Iterator[str]:
+    """Arms on disk that the orchestrator never started, and those of which it knows something else than the disk."""
+    events = record.events
+    started = {event.text("arm") for event in events if event.kind in (Kind.ARM_STARTED, Kind.ARM_RECALLED)}
+    there = {run.name: run for run in runs if run.folder.is_dir()}
+    for name in sorted({*there} - started):
+        if is_chained and (there[name].result is not None or there[name].score_lines):
+            yield f"{name} has results, and the journal never started it"
+    ended = {event.text("arm"): event for event in events if event.kind == Kind.ARM_ENDED}
+    yield from (f"{name} ended, and its folder is gone" for name in sorted(ended) if name not in there)
+    yield from (f"{name} was announced, and never started" for name in sorted(_find_announced(record) - started))
+    for name, event in ended.items() if is_chained else ():
+        result = there[name].result if name in there else None
+        if result is not None and (what := _find_difference(event.payload, result)):
+            yield f"{name}: run_result.json has other {what} than the journal took when it ended"
+
+
+def _find_announced(record: ExperimentRecord) -> set[str]:
+    """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
+    completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in record.events)
+    if not completed or record.search_decisions:
+        return set()
+    return {text(part(one).get("arm")) for one in items(record.start.get("arms"))} - {""}
+
+
+def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
+    """What a result says that the journal does not, in one word; None where they agree."""
+    before, now = part(told, "metrics"), part(result, "metrics")
+    if any(before.get(key) != now.get(key) for key in before.keys() | now.keys()):
+        return "metrics"
+    if text(told.get("status")) != text(result.get("status")):
+        return "status"
+    unscored = text(part(result, "extras").get("unscored"))
+    return "words about its scores" if text(told.get("unscored")) != unscored else None
+
+
+def find_misquoted_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Results that name a score which no scoring of the arm has given."""
+    for run in runs:
+        given: dict[str, set[float]] = {}
+        for metric, _, _, score in run.scores:
+            if (value := number(score.get("value"))) is not None:
+                given.setdefault(metric, set()).add(value)
+        for metric in given.keys() & run.metrics.keys():
+            if not any(math.isclose(run.metrics[metric], value, abs_tol=TOLERANCE) for value in given[metric]):
+                yield f"{run.name}: its result has {metric} {run.metrics[metric]:.6g}, and no scoring of it gives that"
+
+
+def find_dropped_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Arms that failed after their last scoring, so that what they had scored is left out of the comparison."""
+    for run in runs:
+        steps, total = [number(line.get("step")) or 0.0 for line in run.score_lines], run.total_steps
+        if run.status == "failed" and total and steps and max(steps) >= total:
+            yield f"{run.name} failed after it had been scored at its end, and its scores are left out"
+
+
+def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
+    """Tasks that an arm learned from, in this attempt at it or in one that was killed."""
+    noted = read_trained_tasks(events)
+    seen = {(arm, name): (len(tasks), tasks) for arm, found in noted.items() for name, tasks in found.items()}
+    for event in events:
+        for name in event.part("trained_on") if event.kind == Kind.ARM_ENDED else ():
+            told = part(event.payload, "trained_on", name)
+            n, first = int(number(told.get("n")) or 0), [str(task) for task in items(told.get("first"))]
+            key = event.text("arm"), name
+            seen[key] = max(seen.get(key, (0, [])), (n, first), key=lambda one: one[0])
+    for (arm, name), (n, tasks) in seen.items():
+        named = ", ".join(f"'{task}'" for task in tasks[:_NAMED])
+        yield f"{arm} was trained on {n} tasks of '{name}': {named}"
+
+
+def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:
+    """Weights that an arm took from elsewhere while it went on."""
+    loaded = {(event.text("arm"), event.text("ref")): None for event in events if event.kind == Kind.WEIGHTS_LOADED}
+    yield from (f"{arm} loaded the weights {ref}, which its config does not name" for arm, ref in loaded)
+
+
+def find_replaced_code(events: Sequence[Event]) -> Iterator[str]:
+    """Code of this package that something else stood in for while an arm went on."""
+    for event in events:
+        replaced = items(event.get("replaced_code")) if event.kind == Kind.ARM_ENDED else []
+        if replaced:
+            named = ", ".join(map(str, replaced[:_NAMED])) + (" …" if len(replaced) > _NAMED else "")
+            yield f"{event.text('arm')} ran with code of evsys-sdk replaced: {named}"
