@@ -3,4 +3,4 @@
 import gc
 
 # Before anything else is imported: start-up makes many objects and hardly any garbage; looking for it costs a tenth.
-gc.set_threshold(50_000)
+gc.set_threshold(100_000)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from ...config.base import Strict
 from ...log import get_logger
 
 
@@ -22,10 +23,10 @@ class MockBackend:
     without_effect: ClassVar[frozenset[str]] = frozenset({"lora_rank"})
     """Params of recipes that are recorded only: there is no adapter here."""
 
-    class Config(BaseModel):
+    class Config(Strict):
         """Params of `backend.kind: mock`."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+        model_config = ConfigDict(strict=False, allow_inf_nan=True)
 
         hidden: int = Field(default=64, ge=8, le=1024)
         """Width of the hidden layer; wider learns in fewer steps and takes longer for each."""

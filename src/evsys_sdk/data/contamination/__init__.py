@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import islice, pairwise
+from functools import cached_property
+from itertools import groupby, islice, pairwise
 from typing import Any, Literal, cast
 
 from .word_grams import GramTable, hash_words, is_template_size, normalize
@@ -122,13 +123,44 @@ def _spell(text: str) -> list[str]:
     return _WORD.findall(normalize(text))
 
 
+type Pairs = frozenset[tuple[str, str]]
+"""Words that stand side by side."""
+
+
+class _RowWords:
+    """The words of a training row, worked out once for all tasks that it is compared with."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self._spelled = _spell(" ".join(texts))
+        self.words = [word.lower() for word in self._spelled]
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        return frozenset(pairwise(self.words))
+
+    @cached_property
+    def masked(self) -> list[str]:
+        """Without its numbers and names."""
+        return [*map(_mask, self._spelled)]
+
+    @cached_property
+    def masked_pairs(self) -> Pairs:
+        return frozenset(pairwise(self.masked))
+
+    def holds(self, answer: Sequence[str], *, besides: Sequence[str]) -> bool:
+        """Whether the words of an answer stand together in it, more often than the question itself has them."""
+        text, needle = f" {' '.join(self.words)} ", f" {' '.join(answer)} "  # spaces around: 4 is not in 42
+        return bool(answer) and text.count(needle) > f" {' '.join(besides)} ".count(needle)
+
+
 class TaskIndex:
     """Tasks by the hashes of their n-grams."""
 
     def __init__(self, tasks: Iterable[ProbeTask]) -> None:
         self.tasks = list(tasks)
         self._words = [words_of(task.question) for task in self.tasks]
-        self._answers = [words_of(task.answer) for task in self.tasks]
+        self._sought: dict[tuple[int, bool], _Sought] = {}
         self._template = _template_pairs(self._words)
         texts = [normalize(task.question) for task in self.tasks]
         members: dict[tuple[int, bool], list[int]] = {}
@@ -165,50 +197,40 @@ class TaskIndex:
         return sorted(pairs)
 
     def _confirm(self, chunk: _Chunk, pairs: list[tuple[int, int]], found: dict[int, dict[int, Finding]]) -> None:
-        for row, task in pairs:
-            of_task = found.setdefault(task, {})
-            if len(of_task) < _MOST_PER_TASK and chunk.first + row not in of_task:
-                finding = self._compare(chunk.first + row, chunk.rows[row], task)
-                if finding is not None:
-                    of_task[finding.row] = finding
+        for at, of_row in groupby(pairs, key=lambda pair: pair[0]):
+            row = _RowWords(chunk.rows[at])
+            for _, task in of_row:
+                of_task = found.setdefault(task, {})
+                if len(of_task) < _MOST_PER_TASK and chunk.first + at not in of_task:
+                    finding = self._compare(chunk.first + at, row, task)
+                    if finding is not None:
+                        of_task[finding.row] = finding
 
-    def _compare(self, row: int, texts: Sequence[str], at: int) -> Finding | None:
+    def _compare(self, at: int, row: _RowWords, task_at: int) -> Finding | None:
         """What a row and a task have in common, word by word; nothing where it is too little to mean anything."""
-        task, words = self.tasks[at], self._words[at]
-        spelled = _spell(" ".join(texts))
-        row_words = [word.lower() for word in spelled]
-        answer = bool(self._answers[at]) and _contains(row_words, self._answers[at], besides=words)
+        task, words = self.tasks[task_at], self._words[task_at]
         if len(words) < _SHORTEST:
-            if not _is_sentence(words, texts) and not (answer and len(words) >= 4):
+            has_answer = row.holds(words_of(task.answer), besides=words)
+            if not _is_sentence(words, row.texts) and not (has_answer and len(words) >= 4):
                 return None  # a few words inside a sentence are found everywhere
-            return Finding(row, task.task_id, task.benchmark, "short", 1.0, answer, " ".join(words))
-        share, longest = self._overlap(words, row_words)
-        kind: Match = "verbatim" if len(longest) == len(words) else "partial"
-        if not _enough(share, len(longest), len(words)):
+            return Finding(at, task.task_id, task.benchmark, "short", 1.0, has_answer, " ".join(words))
+        if (common := _overlap(self._seek(task_at), row.words, row.pairs)) is not None:
+            kind: Match = "verbatim" if len(common[1]) == len(words) else "partial"
+        elif (common := _overlap(self._seek(task_at, masked=True), row.masked, row.masked_pairs)) is not None:
             kind = "masked"
-            share, longest = self._overlap([_mask(word) for word in _spell(task.question)], [*map(_mask, spelled)])
-            if not _enough(share, len(longest), len(words)):
-                return None
+        else:
+            return None
+        share, longest = common
+        has_answer = row.holds(words_of(task.answer), besides=words)
         shown = " ".join({_NUMBER: "#", _NAME: "@"}.get(word, word) for word in longest)[:300]
-        return Finding(row, task.task_id, task.benchmark, kind, share, answer, shown)
+        return Finding(at, task.task_id, task.benchmark, kind, share, has_answer, shown)
 
-    def _overlap(self, task: Sequence[str], row: Sequence[str]) -> tuple[float, list[str]]:
-        """The share of a task's telling words that stand in the row in runs, and the longest run.
-
-        A task of nearly nothing but the template of its benchmark is only ever found as a whole.
-        """
-        # Without `autojunk`, which takes words that are frequent in a long text for noise and matches none of them.
-        blocks = SequenceMatcher(None, task, _window(task, row), autojunk=False).get_matching_blocks()
-        longest = max(blocks, key=lambda run: run.size)
-        common = list(task[longest.a : longest.a + longest.size])
-        telling = self._mark_telling(task)
-        total = sum(telling)
-        if len(common) == len(task) and not set(task) & set(_MASKS):
-            return 1.0, common
-        if total < max(3, len(task) / 4):
-            return 0.0, common
-        least = 3 if len(task) >= _LONG_TASK else 2  # a run of one word is chance
-        return sum(sum(telling[run.a : run.a + run.size]) for run in blocks if run.size >= least) / total, common
+    def _seek(self, at: int, *, masked: bool = False) -> _Sought:
+        """A task, prepared for being compared with rows."""
+        if (at, masked) not in self._sought:
+            words = [_mask(word) for word in _spell(self.tasks[at].question)] if masked else self._words[at]
+            self._sought[at, masked] = _Sought(words, self._mark_telling(words))
+        return self._sought[at, masked]
 
     def _mark_telling(self, task: Sequence[str]) -> list[bool]:
         """Which words of a task tell it from others: none of the template of its benchmark, and none that is masked."""
@@ -217,6 +239,49 @@ class TaskIndex:
             if pair in self._template:
                 telling[at] = telling[at + 1] = False
         return telling
+
+
+class _Sought:
+    """The words of a task, and which of them tell it from others."""
+
+    def __init__(self, words: list[str], telling: list[bool]) -> None:
+        self.words, self.telling, self.total = words, telling, sum(telling)
+        self._pairs = frozenset(pairwise(words))
+        self._telling_pairs = frozenset(pair for at, pair in enumerate(pairwise(words)) if any(telling[at : at + 2]))
+        self._repeated = len(words) - 1 - len(self._pairs)
+
+    def may_be_in(self, row: Pairs) -> bool:
+        """Whether so much of it can be in a row that it is enough: quicker to tell than how much it is.
+
+        A run of words is a run of pairs that the row has too, wherever it has them: neither the longest run nor the
+        share can be more than what these cover.
+        """
+        longest = len(self._pairs & row) + self._repeated + 1
+        covered = 2 * (len(self._telling_pairs & row) + self._repeated)
+        share = covered / self.total if self.total else 0.0
+        return longest >= len(self.words) or _enough(share, longest, len(self.words))
+
+
+def _overlap(task: _Sought, row: Sequence[str], pairs: Pairs) -> tuple[float, list[str]] | None:
+    """The share of a task's telling words that stand in the row in runs, and the longest run, if that is enough.
+
+    A task of nearly nothing but the template of its benchmark is only ever found as a whole.
+    """
+    if not task.may_be_in(pairs):
+        return None
+    words, total = task.words, task.total
+    # Without `autojunk`, which takes words that are frequent in a long text for noise and matches none of them.
+    blocks = SequenceMatcher(None, words, _window(words, row), autojunk=False).get_matching_blocks()
+    longest = max(blocks, key=lambda run: run.size)
+    common = words[longest.a : longest.a + longest.size]
+    if len(common) == len(words) and not set(words) & set(_MASKS):
+        share = 1.0
+    elif total < max(3, len(words) / 4):
+        share = 0.0
+    else:
+        least = 3 if len(words) >= _LONG_TASK else 2  # a run of one word is chance
+        share = sum(sum(task.telling[run.a : run.a + run.size]) for run in blocks if run.size >= least) / total
+    return (share, common) if _enough(share, len(common), len(words)) else None
 
 
 def _template_pairs(questions: Sequence[Sequence[str]]) -> frozenset[tuple[str, str]]:
@@ -261,12 +326,6 @@ def _gram_size(length: int) -> tuple[int, bool]:
 def _is_sentence(words: Sequence[str], texts: Sequence[str]) -> bool:
     """Whether a short task is one of the texts of a row, or a sentence in one."""
     return any(words_of(part) == words for text in texts for part in (text, *_SENTENCE.split(text)))
-
-
-def _contains(row_words: Sequence[str], wanted: Sequence[str], *, besides: Sequence[str]) -> bool:
-    """Whether the words of an answer stand together in a row, more often than the question itself has them."""
-    text, needle = f" {' '.join(row_words)} ", f" {' '.join(wanted)} "  # spaces around: 4 is not in 42
-    return text.count(needle) > f" {' '.join(besides)} ".count(needle)
 
 
 def _enough(share: float, longest: int, length: int) -> bool:

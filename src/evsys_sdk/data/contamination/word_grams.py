@@ -47,14 +47,18 @@ class GramTable:
         self._n, self._masked = n, masked
         words = hash_words([texts[at] for at in members])
         grams, rows = _ngrams(words, n, masked=masked)
-        # Each n-gram once for each task: one that a task repeats is not one that many tasks share.
-        pairs = np.unique(np.stack([grams, rows.astype(np.uint64)], axis=1), axis=0)
-        keys, counts = np.unique(pairs[:, 0], return_counts=True)
+        # Each n-gram once for each task: one that a task repeats is not one that many tasks share. By hand, because
+        # `np.unique` of pairs takes much longer, and imports much more.
+        order = np.lexsort((rows, grams))
+        grams, rows = grams[order], rows[order]
+        new = np.ones(len(grams), np.bool_)
+        new[1:] = (grams[1:] != grams[:-1]) | (rows[1:] != rows[:-1])
+        grams, rows = grams[new], rows[new]
         # What many tasks share is the benchmark's own template.
-        rare = (counts < is_template_size(len(members))) | whole
-        kept = np.isin(pairs[:, 0], keys[rare])
-        self._keys = pairs[kept, 0]
-        self._tasks = np.asarray(members, np.int64)[pairs[kept, 1].astype(np.int64)]
+        counts = np.searchsorted(grams, grams, "right") - np.searchsorted(grams, grams, "left")
+        kept = (counts < is_template_size(len(members))) | whole
+        self._keys = grams[kept]
+        self._tasks = np.asarray(members, np.int64)[rows[kept]]
         bits = min(_MOST_FILTER_BITS, len(self._keys).bit_length() + _SPARE_FILTER_BITS)
         self._shift = np.uint64(64 - bits)
         self._filter = np.zeros(1 << bits, np.bool_)
