@@ -61,7 +61,8 @@ def audit_experiment(
     names code of the project that its settings do not; a process of its own imports it.
     """
     record = ExperimentRecord(path)
-    with Rechecker(None if quick else [*imports, *_imports_of(record)]) as recheck:
+    during = (record.began or 0.0, max((event.time or 0.0 for event in record.events), default=0.0))
+    with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
         return _audit(
             _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
         )
