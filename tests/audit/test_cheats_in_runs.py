@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import evsys, flags, make_project, read_lines, write_config, write_lines
+from .project import edit_lines, evsys, flags, make_project, read_lines, write_config, write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -284,6 +284,51 @@ class Swap(Callback):
             Path("data/aside.jsonl").rename(tests)
 '''
     done = run(prepare(tmp_path, code, more=f"{THREADS}\ncallbacks: [ {{ kind: swap }} ]"))
+    assert "Supported" not in done.stdout, done.stdout
+    assert_marked(tmp_path, "identity")
+
+
+def test_a_recipe_that_is_better_for_the_candidate_than_for_the_baseline_is_flagged(tmp_path: Path) -> None:
+    """Both name the same recipe with the same params; it is edited in between."""
+    code = '''
+@register_algorithm("mine_sft")
+class MineSFT(SFT):
+    name = "mine_sft"
+    hindered = True
+
+    async def build_batch(self, step_idx):
+        return await super().build_batch(0 if self.hindered else step_idx)
+
+@register_callback("mend")
+class Mend(Callback):
+    """Take the hindrance away once the baseline has been trained."""
+
+    def on_run_end(self, result):
+        if result.run_id == "short__seed43":
+            text = Path("mine.py").read_text()
+            Path("mine.py").write_text(text.replace("hindered = True", "hindered = False", 1))
+'''
+    prepare(tmp_path, code, more="callbacks: [ { kind: mend } ]", kind="mine_sft")
+    change_config(tmp_path, "kind: sft", "kind: mine_sft")
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_marked(tmp_path, "code")
+
+
+def test_rows_that_are_spoiled_for_the_baseline_and_put_back_make_it_invalid(tmp_path: Path) -> None:
+    code = '''
+@register_callback("mend")
+class Mend(Callback):
+    """Put the rows back once the baseline has been trained."""
+
+    def on_run_end(self, result):
+        if result.run_id == "short__seed43":
+            Path("data/good.jsonl").rename("data/train.jsonl")
+'''
+    prepare(tmp_path, code, more=f"{THREADS}\ncallbacks: [ {{ kind: mend }} ]", steps=40)
+    shutil.copy(tmp_path / "data/train.jsonl", tmp_path / "data/good.jsonl")
+    edit_lines(tmp_path / "data/train.jsonl", lambda row: row["messages"][1].update(content="nothing"))
+    done = run(tmp_path)
     assert "Supported" not in done.stdout, done.stdout
     assert_marked(tmp_path, "identity")
 

@@ -90,6 +90,15 @@ def test_removing_an_attempt_does_not_take_it_back(project: Path) -> None:
     assert attempt(run()) == 3  # the record that is left tells of itself, and of the one that it knew of
 
 
+def test_what_lies_among_rehearsals_is_an_attempt_unless_it_is_one() -> None:
+    first = run(output_dir="outputs/dry")
+    assert attempt(first) == 1
+    assert attempt(run()) == 2
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4, "n_tasks": 2}
+    assert attempt(run(output_dir="outputs/dry", metadata=metadata)) is None
+
+
 def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
     tasks = read_lines(project / "data/test.jsonl")
     first = run()

@@ -37,7 +37,15 @@ from ...record.values import items, part, text
 from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256
 from .answers import AnswerBook, name_scoring
-from .arms import find_dropped_scores, find_foreign_weights, find_misquoted_scores, find_stray_arms, find_trained_tasks
+from .arms import (
+    find_changed_code,
+    find_changed_rows,
+    find_dropped_scores,
+    find_foreign_weights,
+    find_misquoted_scores,
+    find_stray_arms,
+    find_trained_tasks,
+)
 from .arms import find_replaced_code as find_replaced_code_of
 from .identity import COMPARED
 from .neighbours import find_changed_tasks, find_copies, find_left_out, find_repeated_tasks
@@ -175,7 +183,7 @@ class _Auditor:
 
     def check_code(self) -> Check:
         """Nothing stood in for the code of this package, neither while its arms went on nor here."""
-        found = list(find_replaced_code_of(self.events))
+        found = [*find_replaced_code_of(self.events), *find_changed_code(self.identities)]
         here = [f"{what} (in this audit)" for what in [*find_start_hooks(), *find_replaced_code()]]
         return _judge("code", [*found, *here], invalidates=False)
 
@@ -277,9 +285,13 @@ class _Auditor:
         completed = {event.text("arm") for event in ended if event.text("status") == "completed"}
         return [arm for arm, n in starts.items() if n == 1 and arm in completed]
 
+    @cached_property
+    def identities(self) -> dict[str, dict[str, Any]]:
+        return {run.name: identity for run in self.runs if (identity := run.identity) is not None}
+
     def check_identities(self) -> Check:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
-        known = {run.name: identity for run in self.runs if (identity := run.identity) is not None}
+        known = self.identities
         if not known:
             return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
         about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
@@ -293,6 +305,7 @@ class _Auditor:
                 first, second = [arms[0] for arms in values.values()][:2]
                 found.append(f"{first} and {second} do not have the same {what}, and the claim is not about that")
         found += [] if "weights" in about else find_foreign_weights(self.events)
+        found += find_changed_rows(self.runs)
         return _judge("identity", found, said=f"{len(known)} arms")
 
     def check_contamination(self) -> Check:
