@@ -117,6 +117,16 @@ def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
     assert "tasks" not in flagged(more)
 
 
+def test_tasks_that_no_longer_belong_together_are_flagged(project: Path) -> None:
+    tasks = read_lines(project / "data/test.jsonl")
+    grouped = [task | {"metadata": {"cluster": f"c{at % 2}"}} for at, task in enumerate(tasks)]
+    write_lines(project / "data/grouped.jsonl", grouped)
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "tools", "path": "data/grouped.jsonl", "max_tokens": 4}
+    assert "tasks" not in flagged(run(name="first", metadata=metadata))
+    assert "tasks" in flagged(run(name="second"))
+
+
 def flagged(path: Path) -> set[str]:
     return {check.name for check in audit_experiment(path).flags}
 

@@ -48,7 +48,7 @@ from .arms import (
 )
 from .arms import find_replaced_code as find_replaced_code_of
 from .identity import COMPARED
-from .neighbours import find_changed_tasks, find_copies, find_left_out, find_repeated_tasks
+from .neighbours import find_changed_tasks, find_copies, find_left_out, find_lost_clusters, find_repeated_tasks
 from .recheck import Rechecker, compare_conclusions
 from .replaced_code import find_replaced_code, find_start_hooks
 from .report import AuditReport, Check, State, find_contradiction
@@ -366,7 +366,8 @@ class _Auditor:
 
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
-        found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_repeated_tasks(self.benchmarks)]
+        found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_lost_clusters(self.record)]
+        found += find_repeated_tasks(self.benchmarks)
         return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
