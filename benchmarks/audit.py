@@ -18,7 +18,7 @@ from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalise_hypothe
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.evidence import seal_run
 from evsys_sdk.record.layout import ExperimentFiles, RunFiles
-from evsys_sdk.record.scores import hash_line
+from evsys_sdk.record.run_files.scores import hash_line
 
 AIM_S, AIM_MS = 10.0, 1.0
 TASKS, STEPS = 50, 100

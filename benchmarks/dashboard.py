@@ -126,7 +126,7 @@ def server_seconds(server: int) -> float:
 
 def get_ready(ready: Any) -> None:
     """Import before the clock runs."""
-    import evsys_sdk.dashboard.client  # noqa: F401
+    import evsys_sdk.dashboard.client.client  # noqa: F401
 
     ready.wait()
 

@@ -32,8 +32,8 @@ from measure import machine
 
 from evsys_sdk import Experiment, ExperimentConfig, ExperimentResult, RunResult, register_verifier_fn
 from evsys_sdk.config import SearchSpec
-from evsys_sdk.experiment.allocation import Allocation, Outcome
 from evsys_sdk.experiment.arms.results import ArmResult
+from evsys_sdk.experiment.search.allocation import Allocation, Outcome
 from evsys_sdk.experiment.search.halving import Halving, rungs_of
 from evsys_sdk.experiment.search.objective import Objective, read_curve
 

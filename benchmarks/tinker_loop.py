@@ -42,7 +42,7 @@ def ours(url: str, steps: int, folder: str) -> list[float]:
     from evsys_sdk.backends.client import ModelSpec
     from evsys_sdk.backends.datum import Datum
     from evsys_sdk.backends.tinker.backend import TinkerBackend
-    from evsys_sdk.record.checkpoints import CheckpointLog
+    from evsys_sdk.record.run_files.checkpoints import CheckpointLog
     from evsys_sdk.training.batch import TrainingBatch
     from evsys_sdk.training.callback import Callback, Observers
     from evsys_sdk.training.loop import TrainingLoop

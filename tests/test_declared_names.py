@@ -10,7 +10,7 @@ import evsys_sdk
 
 SOURCE = Path(evsys_sdk.__file__).parent
 DOCUMENTED = {"train_rows", "n_train_rows", "backend_handles", "model_name", "tags"}
-RECORD_READERS = ("history", "experiment/conclusion", "experiment/speed.py")
+RECORD_READERS = ("history", "experiment/conclusion", "experiment/plan/speed.py")
 """Read `run_result.json`, in which notes stand among the extras; they have no RunResult in their hands."""
 
 

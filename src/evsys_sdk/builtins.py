@@ -116,9 +116,9 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "local": Builtin("backends.local.backend:LocalBackend", extra="local"),
     },
     "environment": {
-        "none": Builtin("rollouts.environments.none:NoEnvironment"),
+        "none": Builtin("rollouts.environment:NoEnvironment"),
         "harbor:docker": Builtin(
-            "rollouts.harbor.native_environment:NativeEnvironment", extra="harbor", family=r"harbor:[a-z][a-z0-9_-]*"
+            "rollouts.harbor.native:NativeEnvironment", extra="harbor", family=r"harbor:[a-z][a-z0-9_-]*"
         ),
         "bwrap": Builtin("rollouts.environments.bwrap:BwrapEnvironment"),
         "unsafe_host": Builtin("rollouts.environments.unsafe_host:UnsafeHostEnvironment"),
@@ -127,12 +127,12 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "chat": Builtin("rollouts.agents.chat:ChatAgent"),
         "tools": Builtin("rollouts.agents.tools:ToolsAgent"),
         "bash": Builtin("rollouts.agents.bash:BashAgent"),
-        "terminus_2": Builtin("rollouts.agents.terminus_2:Terminus2", extra="harbor"),
+        "terminus_2": Builtin("rollouts.harbor.native:Terminus2", extra="harbor"),
     },
     "inference_client": {
-        "mock": Builtin("inference.clients.mock:MockClient"),
-        "tinker": Builtin("inference.clients.tinker:TinkerClient", extra="tinker"),
-        "local": Builtin("inference.clients.local:LocalClient", extra="local"),
+        "mock": Builtin("inference.clients.sampled:MockClient"),
+        "tinker": Builtin("inference.clients.sampled:TinkerClient", extra="tinker"),
+        "local": Builtin("inference.clients.sampled:LocalClient", extra="local"),
         "openai": Builtin("inference.clients.openai:OpenAIClient"),
         "claude": Builtin("inference.clients.claude:ClaudeClient"),
         "gemini": Builtin("inference.clients.gemini:GeminiClient"),
@@ -194,20 +194,20 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "csv_metrics": Builtin("observers.callbacks.csv_metrics:CsvMetrics"),
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
-        "evsys_logger": Builtin("dashboard.evsys_logger:EvsysLogger"),
+        "evsys_logger": Builtin("dashboard.client.evsys_logger:EvsysLogger"),
         "mlflow_logger": Builtin("observers.callbacks.mlflow_logger:MlflowLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
     "deployer": {
-        "peft_dir": Builtin("deploy.deployers.peft_dir:PeftDir"),
-        "merged_safetensors": Builtin("deploy.deployers.merged_safetensors:MergedSafetensors"),
-        "gguf": Builtin("deploy.deployers.gguf:GGUF"),
-        "vllm": Builtin("deploy.deployers.vllm:VLLM"),
+        "peft_dir": Builtin("deploy.deployers.adapters:PeftDir"),
+        "merged_safetensors": Builtin("deploy.deployers.merged:MergedSafetensors"),
+        "gguf": Builtin("deploy.deployers.merged:GGUF"),
+        "vllm": Builtin("deploy.deployers.adapters:VLLM"),
         "hf_hub": Builtin("deploy.deployers.hf_hub:HfHub", extra="hf"),
         "fireworks": Builtin("deploy.deployers.fireworks:Fireworks"),
         "openai_server": Builtin("deploy.deployers.openai_server:OpenAIServer"),
     },
 }
 
-REMOTE_DATA = Builtin("dashboard.remote_data:DashboardSource")
+REMOTE_DATA = Builtin("dashboard.client.remote_data:DashboardSource")
 """Where the workspace looks for datasets and benchmarks that the project itself does not have."""

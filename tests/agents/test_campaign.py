@@ -30,7 +30,7 @@ from evsys_sdk.loop.campaigns.campaign import (
     take,
 )
 from evsys_sdk.loop.campaigns.progress import judge_progress
-from evsys_sdk.record.campaigns import campaign_dir, list_campaigns
+from evsys_sdk.record.project_files.campaigns import campaign_dir, list_campaigns
 
 NOW = 10_000.0
 

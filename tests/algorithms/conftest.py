@@ -17,7 +17,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import Observers, RunControl
 from evsys_sdk.training.services import RunServices
 

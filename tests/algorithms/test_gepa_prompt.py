@@ -15,7 +15,7 @@ import pytest
 from evsys_sdk import ExperimentConfig, register_inference
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.plan import plan_experiment
+from evsys_sdk.experiment.plan.plan import plan_experiment
 
 pytest.importorskip("gepa", reason="needs the extra gepa: pip install 'evsys-sdk[gepa]'")
 
@@ -107,7 +107,7 @@ def test_a_search_that_was_killed_asks_nothing_twice(monkeypatch: pytest.MonkeyP
     fresh.mkdir(parents=True)
     (fresh / "prompt_calls.jsonl").write_text("".join(kept) + '{"key": "half', "utf-8")
     again = config(budget=150).model_copy(update={"name": "tuned"})
-    from evsys_sdk.record.prompt_calls import PromptCalls
+    from evsys_sdk.record.run_files.prompt_calls import PromptCalls
 
     assert PromptCalls(fresh).find(whole[0]["key"]) == whole[0]
     Pupil.calls = Mentor.calls = 0

@@ -19,7 +19,7 @@ from evsys_sdk.backends.datum import Datum
 from evsys_sdk.config import load_yaml
 from evsys_sdk.errors import TrainingError
 from evsys_sdk.protocols import VerificationResult
-from evsys_sdk.record.checkpoints import CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 from evsys_sdk.rollouts.rollout import Rollout, Turn
 from evsys_sdk.training.callback import Observers, RunControl
 from evsys_sdk.training.loop import TrainingLoop

@@ -11,7 +11,7 @@ from evsys_sdk import register_verifier
 from evsys_sdk.algorithms.distillation import reverse_kl
 from evsys_sdk.record.layout import RunFiles
 from evsys_sdk.record.reader import ExperimentRecord
-from evsys_sdk.record.rollouts import mean_reward, read_rollouts
+from evsys_sdk.record.run_files.rollouts import mean_reward, read_rollouts
 from evsys_sdk.registry import REGISTRIES
 
 type Train = Callable[..., Any]

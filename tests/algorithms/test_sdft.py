@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from evsys_sdk.algorithms.sdft import SDFT
 from evsys_sdk.backends.client import TrainingClient
 from evsys_sdk.errors import ConfigError, DataError
-from evsys_sdk.record.checkpoints import CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 from evsys_sdk.training.callback import Observers
 from evsys_sdk.training.loop import TrainingLoop
 

@@ -25,7 +25,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.data.stores.in_memory import InMemoryDataStore
 from evsys_sdk.observers.log_stores.jsonl import JsonlLogStore
 from evsys_sdk.protocols import traits_of
-from evsys_sdk.record.checkpoints import CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 from evsys_sdk.registry import REGISTRIES
 
 type Train = Callable[..., Any]

@@ -292,7 +292,7 @@ def forge_everything(project: Path) -> None:
     """Answers, scores, hashes and chain agree with each other; only the verifier still disagrees."""
     edit_answers_and_scores(project)
     from evsys_sdk.record.evidence import seal_run
-    from evsys_sdk.record.scores import hash_line
+    from evsys_sdk.record.run_files.scores import hash_line
 
     [line] = read_lines(study(project) / "short__seed42/scores.jsonl")
     sealed = seal_run(study(project) / "short__seed42")
@@ -358,7 +358,7 @@ def relabel_the_benchmark(project: Path) -> None:
 def forge_right_answers(project: Path) -> None:
     """Answers that a model never gave, and that are right; scores, hashes, chain and conclusion agree with them."""
     from evsys_sdk.record.evidence import seal_run
-    from evsys_sdk.record.scores import hash_line
+    from evsys_sdk.record.run_files.scores import hash_line
 
     arm = study(project) / "short__seed42"
     expected = {one["task_id"]: one["verifier"]["expected"] for one in read_lines(project / "data/test.jsonl")}

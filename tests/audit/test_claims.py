@@ -15,8 +15,8 @@ from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.claims import identify_claim
 from evsys_sdk.experiment.conclusion.reading import read_evidence
-from evsys_sdk.record.claims import share_questions, sketch_questions
 from evsys_sdk.record.events import Kind
+from evsys_sdk.record.project_files.claims import share_questions, sketch_questions
 from evsys_sdk.record.reader import ExperimentRecord
 from evsys_sdk.training.batch import TrainingBatch
 

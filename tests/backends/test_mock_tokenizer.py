@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.backends.mock.tokenizer import MESSAGE_END, MESSAGE_START, ByteTokenizer
-from evsys_sdk.backends.tokenizer import Tokenizer
 from evsys_sdk.errors import DataError
+from evsys_sdk.inference.renderer import Tokenizer
 
 TOKENIZER = ByteTokenizer()
 PIECES = st.one_of(st.text(), st.sampled_from(["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_", "|>"]))

@@ -38,7 +38,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
         def callback(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr("evsys_sdk.cli.registry.list_.callback", callback)
+        monkeypatch.setattr("evsys_sdk.cli.project.registry.list_.callback", callback)
 
     return raise_in_list
 
@@ -155,7 +155,7 @@ def test_log_lines_go_to_stderr_at_the_chosen_level(
     def log(*_: Any, **__: Any) -> None:
         get_logger("test").info("working")
 
-    monkeypatch.setattr("evsys_sdk.cli.registry.list_.callback", log)
+    monkeypatch.setattr("evsys_sdk.cli.project.registry.list_.callback", log)
     assert main(["list"]) == 0
     assert capsys.readouterr() == ("", "")
     assert main(["--log-level", "INFO", "list"]) == 0

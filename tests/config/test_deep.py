@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.config import ExperimentConfig, RunConfig, specs
 from evsys_sdk.config.base import KindSpec
-from evsys_sdk.config.deep import KindCheck, deep_problems
+from evsys_sdk.config.checks.deep import KindCheck, deep_problems
 from evsys_sdk.errors import Problem
 from evsys_sdk.registry import config_model, register_algorithm, register_backend, register_metric, registry
 

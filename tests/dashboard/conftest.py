@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _nobody_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """One warning about a server that does not answer is enough for a process, but not for all of its tests."""
-    monkeypatch.setattr("evsys_sdk.dashboard.sender._warned_about", set())
+    monkeypatch.setattr("evsys_sdk.dashboard.client.sender._warned_about", set())
 
 
 @pytest.fixture

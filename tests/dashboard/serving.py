@@ -18,11 +18,11 @@ import httpx
 import uvicorn
 from sqlalchemy import Engine
 
-from evsys_sdk.dashboard.connection import API_PREFIX
+from evsys_sdk.dashboard.client.connection import API_PREFIX
 from evsys_sdk.dashboard.server.app import server_app
 from evsys_sdk.dashboard.server.auth import make_key, make_project
-from evsys_sdk.dashboard.server.database import open_database
 from evsys_sdk.dashboard.server.run import list_hosts, listen
+from evsys_sdk.dashboard.server.storage.database import open_database
 
 
 class AppThread:

@@ -534,7 +534,7 @@ def test_what_a_client_really_sends_is_what_the_page_shows(
 def test_experiments_that_nobody_reports_about_any_more_are_not_called_running(dashboard: Any) -> None:
     from sqlalchemy import update
 
-    from evsys_sdk.dashboard.server import schema
+    from evsys_sdk.dashboard.server.storage import schema
 
     dashboard.send(experiment(), stream="s")
     with dashboard.engine.execution_options(writes=True).begin() as connection:

@@ -17,8 +17,8 @@ import pytest
 
 from evsys_sdk import DashboardClient, DashboardClientError, EvsysAuthError, ExperimentRun
 from evsys_sdk.cli.main import main
-from evsys_sdk.dashboard import sender
-from evsys_sdk.dashboard.mirror import streams
+from evsys_sdk.dashboard.client import sender
+from evsys_sdk.dashboard.client.mirror import streams
 from evsys_sdk.errors import ConfigError, DataError
 
 from ..loop.scenario import write_system
@@ -236,7 +236,7 @@ def test_a_server_that_never_answers_is_waited_for_half_a_second_in_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender keeps a budget of patience; time itself is faked, because tests measure none."""
-    from evsys_sdk.dashboard import sender as module
+    from evsys_sdk.dashboard.client import sender as module
 
     report_to(monkeypatch, NOBODY, tmp_path)
     blocked = threading.Event()

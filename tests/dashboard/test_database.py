@@ -15,7 +15,7 @@ from alembic.autogenerate import compare_metadata  # noqa: E402
 from alembic.runtime.migration import MigrationContext  # noqa: E402
 
 from evsys_sdk.cli.main import main  # noqa: E402
-from evsys_sdk.dashboard.server import database, schema  # noqa: E402
+from evsys_sdk.dashboard.server.storage import database, schema  # noqa: E402
 from evsys_sdk.errors import ConfigError, DataError  # noqa: E402
 
 from .serving import Api, ServerThread  # noqa: E402

@@ -108,7 +108,7 @@ def test_without_a_key_the_run_does_not_start_and_offline_it_does(
 
 
 def test_a_stop_that_somebody_asks_for_ends_the_run(at_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evsys_sdk.dashboard import evsys_logger
+    from evsys_sdk.dashboard.client import evsys_logger
 
     asked = threading.Event()
     take = evsys_logger.EvsysLogger._take_request
@@ -136,7 +136,7 @@ def test_a_stop_that_somebody_asks_for_ends_the_run(at_stand_in: StandIn, monkey
 
 
 def test_a_resumed_run_takes_back_the_steps_it_repeats(at_stand_in: StandIn, tmp_path: Path) -> None:
-    from evsys_sdk.dashboard.evsys_logger import EvsysLogger
+    from evsys_sdk.dashboard.client.evsys_logger import EvsysLogger
     from evsys_sdk.training.callback import RunControl, RunInfo
 
     logger = EvsysLogger()
@@ -155,6 +155,6 @@ def test_a_callback_that_fails_at_the_end_does_not_undo_the_experiment(
     def fail(*_: Any, **__: Any) -> None:
         raise TrainingError("no report today")
 
-    monkeypatch.setattr("evsys_sdk.dashboard.evsys_logger.report_experiment", fail)
+    monkeypatch.setattr("evsys_sdk.dashboard.client.evsys_logger.report_experiment", fail)
     assert Experiment(config()).run().status == "completed"
     assert "no report today" in caplog.text

@@ -18,9 +18,9 @@ pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.dashboard, pytest.mark.slow]
 
 from evsys_sdk import DashboardClient  # noqa: E402
+from evsys_sdk.dashboard.client.sender import send_mirror  # noqa: E402
 from evsys_sdk.dashboard.server.auth import make_key, make_project  # noqa: E402
-from evsys_sdk.dashboard.server.database import open_database  # noqa: E402
-from evsys_sdk.dashboard.sync import send_mirror  # noqa: E402
+from evsys_sdk.dashboard.server.storage.database import open_database  # noqa: E402
 
 from .conftest import report_to  # noqa: E402
 from .serving import Api, ServerProcess  # noqa: E402
@@ -81,7 +81,7 @@ def test_a_server_that_is_killed_ten_times_under_load_has_every_record_once(
         server = ServerProcess(address, port)
     for client in clients:
         assert client.wait(300) == 0
-    from evsys_sdk.dashboard.connection import Connection
+    from evsys_sdk.dashboard.client.connection import Connection
 
     connection = Connection.from_environment()
     problems = [

@@ -14,8 +14,8 @@ pytest.importorskip("fastapi")
 pytestmark = pytest.mark.dashboard
 
 from evsys_sdk import Experiment  # noqa: E402
-from evsys_sdk.dashboard import local_index  # noqa: E402
-from evsys_sdk.dashboard.local import LocalRecords  # noqa: E402
+from evsys_sdk.dashboard.local import index  # noqa: E402
+from evsys_sdk.dashboard.local.records import LocalRecords  # noqa: E402
 from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
 from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
 from evsys_sdk.history.index import HistoryIndex  # noqa: E402
@@ -135,7 +135,7 @@ def test_ids_that_are_paths_lead_nowhere(api: Api, outputs: Path) -> None:
     for id in ("routing", "../outputs/routing", "%2e%2e", str(outputs / "routing")):
         assert api.get(f"/experiments/{id.replace('/', '%2F')}").status_code == 404
     known = api.read("/experiments")["items"][0]["id"]
-    from evsys_sdk.dashboard.cursors import write_cursor
+    from evsys_sdk.dashboard.views.source import write_cursor
 
     for rollout in (write_cursor("base__seed42", "../../c.json", 0), write_cursor("x", "/etc/passwd", 0), "zz", "0"):
         assert api.get(f"/experiments/{known}/rollouts/{rollout}").status_code in (400, 404)
@@ -216,7 +216,7 @@ def test_a_large_project_is_shown_while_it_is_read_and_whole_afterwards(
 ) -> None:
     for at in range(4):
         write_experiment(outputs, f"e{at}", started=BEGAN + at)
-    monkeypatch.setattr(local_index, "_MANY", 3)
+    monkeypatch.setattr(index, "_MANY", 3)
     may_read, has_read = threading.Event(), threading.Event()
 
     class Held(HistoryIndex):
@@ -226,7 +226,7 @@ def test_a_large_project_is_shown_while_it_is_read_and_whole_afterwards(
             if refresh:
                 has_read.set()
 
-    monkeypatch.setattr(local_index, "HistoryIndex", Held)
+    monkeypatch.setattr(index, "HistoryIndex", Held)
     overview = api.read("/overview")
     assert (overview["total"], overview["reading"]) == (0, {"done": 0, "of": 4})
     assert api.read("/experiments")["total"] == 0

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.dashboard
 
-from evsys_sdk.dashboard.answers import describe_arm  # noqa: E402
-from evsys_sdk.dashboard.local import LocalRecords  # noqa: E402
-from evsys_sdk.dashboard.source import ExperimentQuery, NotFound, RolloutQuery  # noqa: E402
+from evsys_sdk.dashboard.local.records import LocalRecords  # noqa: E402
+from evsys_sdk.dashboard.views.answers import describe_arm  # noqa: E402
+from evsys_sdk.dashboard.views.source import ExperimentQuery, NotFound, RolloutQuery  # noqa: E402
 from tests.history.recorded import BEGAN, write_experiment  # noqa: E402
 
 

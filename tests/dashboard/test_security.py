@@ -16,12 +16,12 @@ import pytest
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.dashboard
 
-from evsys_sdk.dashboard.connection import API_PREFIX  # noqa: E402
+from evsys_sdk.dashboard.client.connection import API_PREFIX  # noqa: E402
 from evsys_sdk.dashboard.server import security  # noqa: E402
 from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
 from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
 from evsys_sdk.dashboard.server.page import Page  # noqa: E402
-from evsys_sdk.dashboard.server.routing import GuardedRouter, list_routes  # noqa: E402
+from evsys_sdk.dashboard.server.routes.routing import GuardedRouter, list_routes  # noqa: E402
 
 from .serving import Api, AppThread, running_app  # noqa: E402
 from .test_api import experiment, run, step  # noqa: E402
@@ -40,7 +40,7 @@ BODIES: dict[str, Any] = {
 def routes() -> list[tuple[str, str, str]]:
     """Method, path and scope of every route of the server."""
     from evsys_sdk.dashboard.server.app import server_app
-    from evsys_sdk.dashboard.server.database import connect
+    from evsys_sdk.dashboard.server.storage.database import connect
 
     app = server_app(connect("sqlite-never-opened.db"), ["x"])
     page = app.app.routes.pop()  # it has no scope: it is for everybody
@@ -117,7 +117,7 @@ def test_a_key_that_was_revoked_or_is_too_old_ends_at_once(dashboard: Any) -> No
 def test_only_the_hash_of_a_key_is_in_the_database(dashboard: Any) -> None:
     from sqlalchemy import select
 
-    from evsys_sdk.dashboard.server import schema
+    from evsys_sdk.dashboard.server.storage import schema
 
     with dashboard.engine.connect() as connection:
         rows = connection.execute(select(schema.api_key)).all()
@@ -238,7 +238,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def local(tmp_path: Path, page: Path) -> Any:
-    from evsys_sdk.dashboard.local import LocalRecords
+    from evsys_sdk.dashboard.local.records import LocalRecords
 
     gate = LocalGate()
     source = LocalRecords([], tmp_path)
@@ -275,7 +275,7 @@ def test_no_address_leads_out_of_the_pages_folder(local: AppThread, target: str)
 
 
 def test_without_the_page_the_server_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evsys_sdk.dashboard.local import LocalRecords
+    from evsys_sdk.dashboard.local.records import LocalRecords
     from evsys_sdk.dashboard.server import page
 
     monkeypatch.setattr(page.Page.__init__, "__defaults__", (tmp_path,))

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.dashboard import step_lines
-from evsys_sdk.dashboard.step_lines import StepLines
+from evsys_sdk.dashboard.client import mirror
+from evsys_sdk.dashboard.client.mirror import StepLines
 from evsys_sdk.errors import DataError
 from evsys_sdk.record.jsonable import encode_line
-from evsys_sdk.record.metrics import metrics_record
+from evsys_sdk.record.run_files.metrics import metrics_record
 
 NOW = 1_790_000_000.25
 NUMBERS = st.one_of(st.floats(), st.integers(), st.booleans(), st.floats().map(np.float64))
@@ -23,7 +23,7 @@ NUMBERS = st.one_of(st.floats(), st.integers(), st.booleans(), st.floats().map(n
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_lines.time, "time", lambda: NOW)
+    monkeypatch.setattr(mirror.time, "time", lambda: NOW)
 
 
 def expected(run: str, step: int, metrics: dict[str, Any]) -> bytes:
@@ -78,7 +78,7 @@ def test_a_step_that_is_no_number_is_refused_also_after_good_ones() -> None:
 
 
 def test_runs_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_lines, "_MOST_FORMS", 10)
+    monkeypatch.setattr(mirror, "_MOST_FORMS", 10)
     lines = StepLines()
     for number in range(100):
         assert lines.encode(f"r{number}", 1, {"loss": 0.5}) == expected(f"r{number}", 1, {"loss": 0.5})

@@ -15,7 +15,7 @@ import pytest
 
 from evsys_sdk import DashboardClient
 from evsys_sdk.cli.main import main
-from evsys_sdk.dashboard.mirror import streams
+from evsys_sdk.dashboard.client.mirror import streams
 
 from .conftest import report_to
 from .stand_in import StandIn

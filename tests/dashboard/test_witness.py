@@ -19,7 +19,7 @@ from alembic import command  # noqa: E402
 
 from evsys_sdk import Experiment  # noqa: E402
 from evsys_sdk.cli.main import main  # noqa: E402
-from evsys_sdk.dashboard.server import database  # noqa: E402
+from evsys_sdk.dashboard.server.storage import database  # noqa: E402
 from evsys_sdk.record.events import Journal, Kind, read_events, verify_chain  # noqa: E402
 
 from .conftest import report_to  # noqa: E402

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from evsys_sdk import ExperimentConfig
-from evsys_sdk.deploy.tensors import write_safetensors
+from evsys_sdk.deploy.weights import write_safetensors
 from evsys_sdk.experiment import Experiment
 
 COLOURS = ["red", "green", "blue", "pink"]

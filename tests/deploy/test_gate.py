@@ -20,7 +20,7 @@ from evsys_sdk.deploy.ship import ship
 from evsys_sdk.deploy.source import find_source
 from evsys_sdk.errors import ConfigError, DataError
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.record.promotions import read_promotions
+from evsys_sdk.record.project_files.promotions import read_promotions
 
 CODES = {f"item {n}": "abcd"[n % 4] for n in range(24)}
 TARGET, CANARY = "test/codes/pass@1", "test/safety/pass@1"

@@ -18,7 +18,7 @@ from evsys_sdk.deploy.rollout import Step, judge_shadow, judge_stage, take_step
 from evsys_sdk.deploy.ship import roll_back, ship
 from evsys_sdk.deploy.source import find_source
 from evsys_sdk.errors import DataError
-from evsys_sdk.record.promotions import broken_promotions
+from evsys_sdk.record.project_files.promotions import broken_promotions
 
 STAGED = Staged("production.2", 0.05, 0.0)
 

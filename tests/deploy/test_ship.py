@@ -15,9 +15,9 @@ from evsys_sdk.deploy.deployer import Built
 from evsys_sdk.deploy.deployments import Deployments
 from evsys_sdk.deploy.ship import roll_back, ship
 from evsys_sdk.deploy.source import Source, find_source
-from evsys_sdk.deploy.tensors import list_tensors
+from evsys_sdk.deploy.weights import list_tensors
 from evsys_sdk.errors import ConfigError, DataError
-from evsys_sdk.record.promotions import promotions_file, read_promotions
+from evsys_sdk.record.project_files.promotions import promotions_file, read_promotions
 
 
 def test_an_experiment_means_the_first_seed_of_its_best_run(trained: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evsys_sdk.deploy.tensors import Adapter, Merged, encode, list_tensors, write_safetensors
+from evsys_sdk.deploy.weights import Adapter, Merged, encode, list_tensors, write_safetensors
 from evsys_sdk.errors import DataError
 
 type Write = Callable[..., Path]

@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.docs, pytest.mark.slow]
 PATCHES = [fence.text for fence in fences(ROOT / "docs" / "extending" / "three-changes.md") if fence.language == "diff"]
 PINNED = """
 from pathlib import Path
-from evsys_sdk.dashboard.local import LocalRecords
+from evsys_sdk.dashboard.local.records import LocalRecords
 from evsys_sdk.history.detail import read_detail
 from evsys_sdk.history.notes import pin
-from evsys_sdk.history.show import show_page
+from evsys_sdk.history.views.show import show_page
 
 folder = next(Path("outputs").iterdir())
 pin(folder, "the best start so far")

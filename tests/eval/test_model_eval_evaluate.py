@@ -14,7 +14,7 @@ import pytest
 from evsys_sdk.errors import DataError, EvalError, EvsysAuthError
 from evsys_sdk.eval import DEFAULT_SYSTEM, AliasMatcher, EvalArtifacts, EvalRow, ModelEvalConfig, evaluate_model
 from evsys_sdk.inference.client import ChatClient, Completion
-from evsys_sdk.inference.clients.mock import MockClient
+from evsys_sdk.inference.clients.sampled import MockClient
 
 ROWS = [{"id": name, "query": f"please {name}", "tool_slug": f"{name}_it"} for name in ("send", "call", "book")]
 QUICK = ModelEvalConfig(retry_attempts=3, retry_base_delay_s=0.0)

@@ -277,9 +277,9 @@ ALLOWED = {
     "algorithms/on_policy.py": "samples that are trained on",
     "algorithms/gepa_prompt.py": "answers that a prompt is tuned on",
     "spend/metered_client.py": "passes on and counts",
-    "experiment/speed.py": "times a sampler and reads nothing",
+    "experiment/plan/speed.py": "times a sampler and reads nothing",
     "experiment/mutation/propose.py": "draws from a list",
-    "loop/opinion.py": "is asked about a decision, and scores nothing",
+    "loop/decider.py": "is asked about a decision, and scores nothing",
 }
 
 

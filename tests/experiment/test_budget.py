@@ -14,13 +14,13 @@ import pytest
 from evsys_sdk import ExperimentConfig, RunResult, register_verifier_fn
 from evsys_sdk.backends.client import SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
-from evsys_sdk.config.availability import unavailable
+from evsys_sdk.config.checks.availability import unavailable
 from evsys_sdk.config.experiment import Budget, Limits
 from evsys_sdk.config.prices import Price, Tariff, TokenUsage, price_of
 from evsys_sdk.experiment.arms.arm import Arm, expand_arms
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
-from evsys_sdk.record.checkpoints import CheckpointLog
 from evsys_sdk.record.ledger import Spend
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 from evsys_sdk.registry import REGISTRIES
 from evsys_sdk.spend.ledger import SpendLedger, find_exhausted, is_budget_stop, open_ledger
 from evsys_sdk.spend.meter import BudgetMeter, gpus_held, meter_for

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig
-from evsys_sdk.config.availability import unavailable
+from evsys_sdk.config.checks.availability import unavailable
 from evsys_sdk.config.prices import TokenUsage, _say_that_prices_moved, price_of  # pyright: ignore[reportPrivateUsage]
 from evsys_sdk.data.jsonl import write_jsonl
 from evsys_sdk.experiment import Experiment, ExperimentResult

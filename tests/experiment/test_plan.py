@@ -13,12 +13,12 @@ from evsys_sdk import ConfigError, ExperimentConfig
 from evsys_sdk.config import BenchmarkEntry
 from evsys_sdk.experiment.arms.arm import expand_arms
 from evsys_sdk.experiment.benchmark_plan import load_entry
-from evsys_sdk.experiment.estimate import PlannedScoring, estimate_run, token_scale
-from evsys_sdk.experiment.fit import Pace, fit_into
-from evsys_sdk.experiment.plan import plan_experiment
+from evsys_sdk.experiment.plan.estimate import PlannedScoring, estimate_run, token_scale
+from evsys_sdk.experiment.plan.fit import Pace, fit_into
+from evsys_sdk.experiment.plan.plan import plan_experiment
+from evsys_sdk.experiment.plan.speed import read_speed
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.experiment.search.halving import compute_shares
-from evsys_sdk.experiment.speed import read_speed
 from evsys_sdk.registry import register_algorithm
 from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.spend.meter import BudgetMeter

@@ -13,7 +13,7 @@ from evsys_sdk import ExperimentConfig, get_algorithm, list_algorithms, list_bac
 from evsys_sdk.backends.client import Capabilities, ModelSpec, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.builtins import BUILTINS
-from evsys_sdk.config.deep import deep_problems
+from evsys_sdk.config.checks.deep import deep_problems
 from evsys_sdk.errors import ConfigError, install_hint
 from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment

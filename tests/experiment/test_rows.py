@@ -14,7 +14,7 @@ from evsys_sdk.data.stores.local import LocalDataStore
 from evsys_sdk.errors import DataError, WorkspaceError
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.arms.rows import RowLoader, content_hash
-from evsys_sdk.experiment.estimate import estimate_run
+from evsys_sdk.experiment.plan.estimate import estimate_run
 from evsys_sdk.registry import REGISTRIES
 
 ROWS = [{"query": "weather in Oslo", "tool": "weather"}, {"query": "call Ada", "tool": "phone"}]

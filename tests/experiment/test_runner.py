@@ -19,7 +19,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.backends.mock.client import MockTrainingClient
 from evsys_sdk.errors import DataError
 from evsys_sdk.experiment import ExperimentResult
-from evsys_sdk.record.checkpoints import CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 from evsys_sdk.training.callback import Callback, RunControl, RunInfo
 
 type Run = Callable[..., ExperimentResult]

@@ -12,8 +12,8 @@ import pytest
 from evsys_sdk import ExperimentConfig, register_verifier_fn
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.record.checkpoints import CheckpointLog
 from evsys_sdk.record.events import Event, read_events
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 
 type Make = Callable[..., ExperimentConfig]
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evsys_sdk import RunConfig, RunResult
-from evsys_sdk.experiment.allocation import ArmRequest, Decision, EveryArm, Outcome
 from evsys_sdk.experiment.arms.arm import Arm
 from evsys_sdk.experiment.arms.results import ArmResult
+from evsys_sdk.experiment.search.allocation import ArmRequest, Decision, EveryArm, Outcome
 from evsys_sdk.experiment.search.objective import Objective
 from evsys_sdk.experiment.search.racing import Racing, RacingRules, gaps_behind
 from evsys_sdk.protocols import RunNotes

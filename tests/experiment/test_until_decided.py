@@ -14,7 +14,6 @@ import pytest
 from evsys_sdk import ConfigError, ExperimentConfig, RunConfig, RunResult
 from evsys_sdk.config.experiment import plan_looks
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.allocation import Outcome
 from evsys_sdk.experiment.arms.arm import Arm, expand_arms, first_arms
 from evsys_sdk.experiment.arms.results import ArmResult
 from evsys_sdk.experiment.audit.audit import audit_experiment
@@ -23,13 +22,14 @@ from evsys_sdk.experiment.conclusion.evidence import Evidence
 from evsys_sdk.experiment.conclusion.interim import Look, judge_interim
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
-from evsys_sdk.experiment.plan import plan_experiment
+from evsys_sdk.experiment.plan.plan import plan_experiment
+from evsys_sdk.experiment.search.allocation import Outcome
 from evsys_sdk.experiment.search.decided import UntilDecided
 from evsys_sdk.experiment.statistics.attempts import FIRST_ERROR, look_errors
 from evsys_sdk.experiment.statistics.power import Prospect
 from evsys_sdk.experiment.statistics.stopping import expected_seeds
 from evsys_sdk.history.detail import read_detail
-from evsys_sdk.history.show import show_data, show_page
+from evsys_sdk.history.views.show import show_data, show_page
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.reader import ExperimentRecord
 

@@ -9,8 +9,7 @@ import pytest
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.engine import EngineLimits, RolloutRequest
-from evsys_sdk.rollouts.environment import Environment
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import Environment, NoEnvironment
 from evsys_sdk.rollouts.harbor.engine import HarborEngine
 from evsys_sdk.rollouts.harbor.task_folder import load_harbor_tasks
 from evsys_sdk.rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness

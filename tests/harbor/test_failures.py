@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.protocols import VerificationResult
-from evsys_sdk.rollouts.environment import SandboxError
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import NoEnvironment, SandboxError
 from evsys_sdk.rollouts.policy import ContextFullError
 from evsys_sdk.rollouts.rollout import Rollout, opening
 

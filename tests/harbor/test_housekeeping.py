@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import NoEnvironment
 from evsys_sdk.rollouts.harbor import engine as engine_module
 
 pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")

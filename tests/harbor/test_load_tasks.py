@@ -10,7 +10,7 @@ import pytest
 from evsys_sdk.data.types import HarborTask
 from evsys_sdk.errors import DataError
 from evsys_sdk.rollouts.environments.bwrap import BwrapEnvironment
-from evsys_sdk.rollouts.harbor.native_environment import NativeEnvironment
+from evsys_sdk.rollouts.harbor.native import NativeEnvironment
 from evsys_sdk.rollouts.harbor.task_folder import agent_limit, folder_of, load_harbor_tasks, refuse_container
 
 type Make = Callable[..., HarborTask]

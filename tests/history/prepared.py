@@ -27,11 +27,11 @@ from evsys_sdk.experiment.launcher import ArmJob, Launch
 from evsys_sdk.experiment.record_dir import write_result
 from evsys_sdk.history.notes import invalidate
 from evsys_sdk.protocols import RunNotes, RunResult
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.record.layout import RunFiles
 from evsys_sdk.record.ledger import Spend
-from evsys_sdk.record.scores import ScoreLog
-from evsys_sdk.record.scorings import write_scoring
+from evsys_sdk.record.project_files.scorings import write_scoring
+from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
+from evsys_sdk.record.run_files.scores import ScoreLog
 from evsys_sdk.registry import REGISTRIES, register_launcher
 from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.training.callback import EvalRecord

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from evsys_sdk.cli.main import evsys
 from evsys_sdk.errors import DataError
 from evsys_sdk.history.detail import read_detail
-from evsys_sdk.history.export import export_weights
+from evsys_sdk.history.views.export import export_weights
 
 from .prepared import N_TASKS, PLAN, right_tasks, run_prepared
 

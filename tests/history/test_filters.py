@@ -19,8 +19,8 @@ from evsys_sdk.history.index import (
     parse_since,
     select,
 )
-from evsys_sdk.history.listing import tree_lines
 from evsys_sdk.history.summary import ExperimentSummary
+from evsys_sdk.history.views.listing import tree_lines
 
 from .recorded import BEGAN, DAY, write_experiment
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = index_module._new_row
 
-    def counted(root: Path, name: str) -> tuple[object, ...]:
+    def counted(root: Path, fingerprint: str, name: str) -> dict[str, Any]:
         seen.append(name)
-        return real(root, name)
+        return real(root, fingerprint, name)
 
     monkeypatch.setattr(index_module, "_new_row", counted)
     return seen

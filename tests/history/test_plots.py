@@ -9,9 +9,9 @@ import pytest
 
 from evsys_sdk import DataError
 from evsys_sdk.errors import MissingExtraError
-from evsys_sdk.history.compare import compare_experiments
 from evsys_sdk.history.detail import read_detail
-from evsys_sdk.history.plots import plot_comparison, plot_experiment
+from evsys_sdk.history.views.compare import compare_experiments
+from evsys_sdk.history.views.plots import plot_comparison, plot_experiment
 
 from .recorded import write_experiment
 

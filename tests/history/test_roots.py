@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk import DataError
 from evsys_sdk.history.find import experiment_roots
 from evsys_sdk.record.layout import OUTPUT_ROOTS
-from evsys_sdk.record.roots import read_output_roots, remember_output_root
+from evsys_sdk.record.project_files.roots import read_output_roots, remember_output_root
 
 
 @pytest.fixture
@@ -94,7 +94,9 @@ def test_damaged_notes_are_read_as_far_as_they_go(project: Path, tmp_path: Path)
 
 
 def test_processes_that_note_at_once_lose_nothing(project: Path, tmp_path: Path) -> None:
-    code = "import sys; from evsys_sdk.record.roots import remember_output_root as note\nnote(sys.argv[1])\n"
+    code = (
+        "import sys; from evsys_sdk.record.project_files.roots import remember_output_root as note\nnote(sys.argv[1])\n"
+    )
     for name in "abc":
         (tmp_path / name).mkdir()
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name)]) for name in "abc"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from evsys_sdk import DataError
-from evsys_sdk.history.compare import compare_experiments, compare_page, config_differences
 from evsys_sdk.history.detail import read_detail
 from evsys_sdk.history.outcome import compare_pairs
-from evsys_sdk.history.show import find_gain, show_data, show_page
+from evsys_sdk.history.views.compare import compare_experiments, compare_page, config_differences
+from evsys_sdk.history.views.show import find_gain, show_data, show_page
 
 from .recorded import write_experiment, write_scores
 

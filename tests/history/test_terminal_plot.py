@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evsys_sdk.history.curves import draw
+from evsys_sdk.history.views.curves import draw
 
 FALLING = [(float(step), 1.0 / step) for step in range(1, 50)]
 RISING = [(float(step), step / 50) for step in range(1, 50)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
-from evsys_sdk.config.problems import problems_in
+from evsys_sdk.config.checks.problems import problems_in
 from evsys_sdk.errors import DataError, EvsysAuthError
 from evsys_sdk.inference.adapter import as_chat_client
 from evsys_sdk.inference.client import ChatClient, Completion, cut_at_stop

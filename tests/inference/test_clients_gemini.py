@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evsys_sdk.config.prices import TokenUsage
-from evsys_sdk.data.blocks import image_base64_block, image_url_block, text_block
+from evsys_sdk.data.chat import image_base64_block, image_url_block, text_block
 from evsys_sdk.errors import DataError, EvsysAuthError
 from evsys_sdk.inference.errors import InferenceError
 from evsys_sdk.registry import get_inference

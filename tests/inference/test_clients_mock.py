@@ -14,7 +14,7 @@ from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.backends.mock.client import MockTrainingClient
 from evsys_sdk.errors import BackendError, DataError
-from evsys_sdk.inference.clients.mock import MockClient
+from evsys_sdk.inference.clients.sampled import MockClient
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.protocols import InferenceClient
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.data.blocks import image_base64_block, image_url_block, text_block
+from evsys_sdk.data.chat import image_base64_block, image_url_block, text_block
 from evsys_sdk.data.types import ChatMessagesRow
 from evsys_sdk.errors import DataError
 from evsys_sdk.inference import row_messages

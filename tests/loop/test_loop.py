@@ -23,11 +23,11 @@ from evsys_sdk.deploy.policy import Watch
 from evsys_sdk.errors import DataError
 from evsys_sdk.loop.loop import Loop, Step
 from evsys_sdk.loop.page import describe_loop, read_loops
+from evsys_sdk.loop.round import watch_live
 from evsys_sdk.loop.system import load_system
 from evsys_sdk.loop.traces.store import LiveStore
-from evsys_sdk.loop.watch import watch_live
 from evsys_sdk.record.events import Kind
-from evsys_sdk.record.promotions import PromotionLog, broken_promotions, read_promotions
+from evsys_sdk.record.project_files.promotions import PromotionLog, broken_promotions, read_promotions
 
 from .scenario import CHAPTERS, SYSTEM, add_chapter, trace, write_system
 

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from evsys_sdk.loop.traces.personal import is_perhaps_personal
-from evsys_sdk.loop.traces.screening import find_perhaps_personal, find_suspicious
+from evsys_sdk.loop.traces.privacy import find_perhaps_personal, find_suspicious, is_perhaps_personal
 from evsys_sdk.redact import SECRET_FRAGMENTS, is_suspicious
 
 OTHER_DIGITS = ["".join(chr(start + n) for n in range(8)) for start in (0x660, 0x966, 0xFF10, 0x1D7CE)]

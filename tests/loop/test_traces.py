@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk.cli.main import main
 from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import DataError
-from evsys_sdk.loop.traces.personal import Pseudonyms
+from evsys_sdk.loop.traces.privacy import Pseudonyms
 from evsys_sdk.loop.traces.rounds import read_rounds, seal_round
 from evsys_sdk.loop.traces.store import TraceStore, import_traces
 

@@ -11,7 +11,7 @@ import pytest
 from evsys_sdk.errors import DataError
 from evsys_sdk.observers.callbacks.local_logger import LocalLogger
 from evsys_sdk.protocols import RunResult
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import EvalRecord, RunControl
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.errors import EvsysError, TrainingError
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog, find_checkpoint, locate_weights
+from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog, find_checkpoint, locate_weights
 from evsys_sdk.registry import get_inference
 
 ROWS = [

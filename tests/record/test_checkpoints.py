@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.errors import TrainingError
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 
 
 def checkpoint(step: int, **more: object) -> Checkpoint:

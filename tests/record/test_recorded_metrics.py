@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.record.metrics import metrics_record, restore_nonfinite
+from evsys_sdk.record.run_files.metrics import metrics_record, restore_nonfinite
 from evsys_sdk.training.callback import EvalRecord
 
 

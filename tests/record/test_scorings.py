@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.record.scorings import read_scorings, write_scoring
+from evsys_sdk.record.project_files.scorings import read_scorings, write_scoring
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
-from evsys_sdk.rollouts.environment import Environment
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import Environment, NoEnvironment
 from evsys_sdk.rollouts.harness import Harness
 from evsys_sdk.rollouts.rollout import Message, Policy, Rollout, Turn, opening
 

@@ -11,8 +11,7 @@ from evsys_sdk.data.types import HarborTask
 from evsys_sdk.rollouts.agents.bash import BashAgent
 from evsys_sdk.rollouts.agents.chat import ChatAgent
 from evsys_sdk.rollouts.agents.tools import ToolsAgent, tool_calls, tool_schema
-from evsys_sdk.rollouts.environment import ExecResult
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import ExecResult, NoEnvironment
 from evsys_sdk.rollouts.rollout import Message, TruncatedError, Turn
 
 type MakeTask = Callable[..., HarborTask]

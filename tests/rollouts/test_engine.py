@@ -13,8 +13,7 @@ import pytest
 
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.engine import InlineEngine, RolloutRequest
-from evsys_sdk.rollouts.environment import SandboxError
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import NoEnvironment, SandboxError
 from evsys_sdk.rollouts.policy import ContextFullError
 from evsys_sdk.rollouts.rollout import AgentResult, Rollout, TruncatedError, Turn, opening
 

@@ -8,7 +8,7 @@ import pytest
 
 from evsys_sdk.errors import ConfigError, EvsysError
 from evsys_sdk.rollouts.agents.chat import ChatAgent
-from evsys_sdk.rollouts.environments.none import NoEnvironment
+from evsys_sdk.rollouts.environment import NoEnvironment
 from evsys_sdk.rollouts.harness import AgentSpec, EnvironmentSpec, build_harness
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from evsys_sdk.server.app import App
-from evsys_sdk.server.catalog import Catalog
 from evsys_sdk.server.service import Service
 from evsys_sdk.server.settings import ServeSettings
+from evsys_sdk.server.weights.catalog import Catalog
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
+from evsys_sdk.server.weights.checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
 
 RUN = "abc:train:0"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-from evsys_sdk.server.engine import Engine
 from evsys_sdk.server.settings import ServeSettings
+from evsys_sdk.server.weights.engine import Engine
 
 
 async def test_all_who_open_the_same_weights_get_one_sampler(tmp_path: Path) -> None:

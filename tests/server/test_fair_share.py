@@ -9,7 +9,7 @@ import pytest
 
 from evsys_sdk.errors import BackendError
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.fair_share import FairShare
+from evsys_sdk.server.state.fair_share import FairShare
 
 
 class Backend:

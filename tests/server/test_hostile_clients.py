@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evsys_sdk.server.routes import ROOT, ROUTES
+from evsys_sdk.server.tinker.routes import ROOT, ROUTES
 
 from .serving import KEY, Raw, ServerProcess, step, training_request
 

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from evsys_sdk.backends.future import Operation
 from evsys_sdk.errors import BackendError
 from evsys_sdk.server.answer import Refusal, answer_json
-from evsys_sdk.server.futures import Futures
-from evsys_sdk.server.model import ServedModel
+from evsys_sdk.server.state.futures import Futures
+from evsys_sdk.server.state.model import ServedModel
 
 
 def served(futures: Futures, *, delay_s: float = 0.0, max_queue: int = 8) -> ServedModel:

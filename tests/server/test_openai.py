@@ -17,7 +17,7 @@ from evsys_sdk.backends.client import AdamParams, ModelSpec
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.inference.renderer import get_renderer
-from evsys_sdk.server.catalog import Offer
+from evsys_sdk.server.weights.catalog import Offer
 
 from .openai_app import open_app
 
@@ -182,7 +182,7 @@ async def test_calls_in_a_stream_have_index_id_and_name_once(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Asked without the list of tools, as it was taught, so that it surely calls.
-    monkeypatch.setattr("evsys_sdk.server.openai.tell_tools", lambda messages, tools: messages)
+    monkeypatch.setattr("evsys_sdk.server.openai.routes.tell_tools", lambda messages, tools: messages)
     asked = {
         "model": "tool",
         "messages": [{"role": "user", "content": "weather?"}],

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evsys_sdk.server.routes import ROOT, ROUTES
+from evsys_sdk.server.tinker.routes import ROOT, ROUTES
 
 from .conftest import forget_connections
 from .serving import KEY, Raw, ServerProcess, step, training_request

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.sessions import Sampler, Session, Sessions
+from evsys_sdk.server.state.sessions import Sampler, Session, Sessions
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.turns import Turns
+from evsys_sdk.server.state.model import Turns
 
 
 @given(st.permutations(range(1, 9)), st.lists(st.integers(1, 8), max_size=6))

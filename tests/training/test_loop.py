@@ -8,11 +8,10 @@ import pytest
 from evsys_sdk.backends.client import ForwardBackwardOutput, TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.errors import BackendError, TrainingError
-from evsys_sdk.record.checkpoints import CheckpointLog
-from evsys_sdk.training.batch import TrainingBatch
+from evsys_sdk.record.run_files.checkpoints import CheckpointLog
+from evsys_sdk.training.batch import Schedule, TrainingBatch
 from evsys_sdk.training.callback import Callback, Observers, RunControl
 from evsys_sdk.training.loop import LoopSettings, TrainingLoop
-from evsys_sdk.training.schedule import Schedule
 
 TOKENS = list(b"abcdefgh")
 

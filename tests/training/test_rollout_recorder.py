@@ -8,7 +8,7 @@ import pytest
 
 from evsys_sdk.config.run import RolloutsConfig
 from evsys_sdk.record.layout import RunFiles
-from evsys_sdk.record.rollouts import mean_reward, read_rollouts
+from evsys_sdk.record.run_files.rollouts import mean_reward, read_rollouts
 from evsys_sdk.rollouts.rollout import Rollout, Turn
 from evsys_sdk.training.callback import RunControl, RunInfo
 from evsys_sdk.training.rollout_recorder import RolloutRecorder, find_extremes

@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from evsys_sdk.training.schedule import Schedule
+from evsys_sdk.training.batch import Schedule
 
 
 def test_constant_stays_at_the_peak() -> None:

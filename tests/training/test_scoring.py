@@ -10,7 +10,7 @@ import pytest
 
 from evsys_sdk.backends.client import ModelSpec, SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
-from evsys_sdk.record.checkpoints import Checkpoint, CheckpointLog
+from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import Callback, EvalRecord, Observers
 from evsys_sdk.training.scoring import BackgroundScoring, Scoring
 

@@ -25,8 +25,7 @@ from pydantic import Field, field_validator
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
 from ..protocols import AlgorithmTraits
-from ..training.batch import BatchOrder, TrainingBatch
-from ..training.schedule import Schedule, ScheduleKind
+from ..training.batch import BatchOrder, Schedule, ScheduleKind, TrainingBatch
 
 if TYPE_CHECKING:
     from ..backends.client import ForwardBackwardOutput, TrainingClient
@@ -193,6 +192,7 @@ class BaseAlgorithm:
         steps = self.steps_for(max(round(self.n_examples() * n_rows / max(len(self.rows), 1)), 1))
         within = max(self.order().steps_per_epoch, 1)
         built = min(within, _BATCHES_PLANNED)
+        # Spread over an epoch, of which some batches are smaller or hold longer rows than others.
         batches = [await self.build_batch(at * within // built) for at in range(built)]
         lengths = [[len(datum.tokens) for datum in batch.data] for batch in batches]
         return PlannedWork(steps, steps * fmean(map(sum, lengths)), tuple(lengths[0]))

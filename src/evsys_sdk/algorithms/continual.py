@@ -12,7 +12,7 @@ from typing import ClassVar
 from ..config import RunConfig
 from ..errors import ConfigError, Problem
 from ..protocols import AlgorithmTraits, RunContext, RunResult
-from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..training.services import RunServices, services_of
 from .stages import Stage, stage_algorithm, stage_traits, train_stages
 
@@ -46,6 +46,7 @@ class Continual:
             for index, (stage, algorithm) in enumerate(zip(self._stages, self.stages, strict=True))
         ]
         result = train_stages(ctx, stages)
+        # From the log and not from memory: a run that was resumed finds there what its earlier attempts scored.
         trained = [checkpoint for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read() if checkpoint.final]
         result.notes.retention = retention_matrix(trained)
         if result.status == "completed" and services.score_stage is not None:

@@ -85,6 +85,7 @@ async def ask_teacher(
     fitting = [(index, prompt, turn) for index, (prompt, turn) in enumerate(cut) if turn.completion_tokens]
     sequences = [[*prompt, *turn.completion_tokens] for _, prompt, turn in fitting]
     if not top_k:
+        # All are asked before the first is awaited, so that the teacher can read them together.
         scores = [teacher.logprobs(tokens) for tokens in sequences]
         found = [(*asked, (await score)[len(asked[1]) :]) for asked, score in zip(fitting, scores, strict=True)]
         return [Lesson(turn, logprobs, index=index) for index, _, turn, logprobs in found]
@@ -99,6 +100,7 @@ async def ask_teacher(
 
 def _look_up(tokens: Sequence[int], top: TopLogprobs) -> np.ndarray:
     """What the top tokens say about some others: their own log-probability, or that of the last one, which is more."""
+    # (T, K): where the sampled token is among the top ones.
     at = top.tokens == np.asarray(tokens)[:, None]
     return np.where(at.any(axis=1), np.where(at, top.logprobs, -np.inf).max(axis=1), top.logprobs[:, -1])
 
@@ -133,10 +135,12 @@ def soft_datum(item: Lesson, *, skip: int, scale: float, renormalise: bool = Tru
     full = np.asarray([*turn.prompt_tokens, *turn.completion_tokens], dtype=np.int64)
     n, k = len(full) - 1, item.teacher.tokens.shape[1]
     probabilities = np.exp(item.teacher.logprobs)
+    # Without a bucket for all others the top tokens have to stand for the whole distribution.
     if renormalise:
         probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
     targets = np.repeat(full[1:, None], k, axis=1)
     weights = np.zeros((n, k), dtype=np.float32)
+    # A token is predicted at the position before it: the first target of the answer stands at the end of the prompt.
     answer = slice(len(turn.prompt_tokens) - 1, None)
     targets[answer] = item.teacher.tokens
     weights[answer] = probabilities * scale
@@ -171,6 +175,7 @@ def bucket_loss(kind: Literal["reverse", "jsd"], scale: float) -> LossCallable:
     ) -> tuple[float, Mapping[str, float], list[np.ndarray]]:
         total, gradients = 0.0, list[np.ndarray]()
         for datum, lp in zip(data, logprobs, strict=True):
+            # Positions of the prompt, and skipped ones, have no weight at all.
             counts = datum.weights.sum(axis=1, keepdims=True) > 0
             q, p = _with_bucket(datum.weights / scale), _with_bucket(np.exp(lp, dtype=np.float64))
             if kind == "reverse":
@@ -189,6 +194,7 @@ def bucket_loss(kind: Literal["reverse", "jsd"], scale: float) -> LossCallable:
 
 def _with_bucket(probabilities: np.ndarray) -> np.ndarray:
     """Probabilities of some tokens, and of all others together; none is 0, so that logarithms exist."""
+    # In double precision: where the top tokens hold nearly everything, float32 would leave nothing of the difference.
     others = 1 - probabilities.sum(axis=1, keepdims=True, dtype=np.float64)
     return np.maximum(np.concatenate([probabilities, others], axis=1), 1e-9)
 

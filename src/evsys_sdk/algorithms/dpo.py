@@ -111,10 +111,12 @@ def dpo_loss(reference_margins: np.ndarray, beta: float) -> LossCallable:
 
     @numpy_loss
     def loss(data: Sequence[Datum], logprobs: Sequence[Array]) -> tuple[float, Mapping[str, float], list[Array]]:
+        # Log-probabilities of whole answers: in float32 their differences would drown in the rounding of long ones.
         sums = np.array([(lp * d.weights).sum() for lp, d in zip(logprobs, data, strict=True)], dtype=np.float64)
         margins = beta * (sums[0::2] - sums[1::2] - reference_margins)
         # d/dm of mean(-log sigmoid(m)) = -sigmoid(-m) / n
         slopes = -beta * _sigmoid(-margins) / len(margins)
+        # Chosen and rejected alternate in the data, and push in opposite directions.
         signed = np.stack([slopes, -slopes], axis=1).reshape(-1)
         gradients = [(slope * datum.weights).astype(np.float32) for slope, datum in zip(signed, data, strict=True)]
         metrics = {"dpo/margin": float(margins.mean()), "dpo/accuracy": float((margins > 0).mean())}
@@ -124,7 +126,7 @@ def dpo_loss(reference_margins: np.ndarray, beta: float) -> LossCallable:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0.0, -x))
+    return np.exp(-np.logaddexp(0.0, -x))  # 1 / (1 + exp(-x)) would overflow for a large margin
 
 
 def _messages(value: Any, role: str) -> list[Any]:

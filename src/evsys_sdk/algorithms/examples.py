@@ -76,7 +76,11 @@ def render_chats(
     kept: list[Rendered] = []
     left_out = 0
     for number, chat in enumerate(chats, start=1):
-        _refuse_images(chat, number, client)
+        if has_images(chat) and not client.capabilities.vision:
+            raise DataError(
+                f"row {number} holds an image, and {client.model_name} on this backend reads only text. "
+                "Choose a model with vision, or remove the images with a transform."
+            )
         with in_row(number):
             sequences = renderer.render(row_messages(chat), supervise)
         for rendered in sequences:
@@ -111,11 +115,3 @@ def warn_left_out(count: int, what: str) -> None:
     """Nothing is dropped without a word."""
     if count:
         get_logger(__name__).warning("%d %s were left out: too long, or nothing left to learn from", count, what)
-
-
-def _refuse_images(chat: ChatMessagesRow, number: int, client: TrainingClient) -> None:
-    if has_images(chat) and not client.capabilities.vision:
-        raise DataError(
-            f"row {number} holds an image, and {client.model_name} on this backend reads only text. "
-            "Choose a model with vision, or remove the images with a transform."
-        )

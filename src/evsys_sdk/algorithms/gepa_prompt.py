@@ -33,10 +33,10 @@ from ..data.types import HarborTask, InProcessVerifier
 from ..errors import ConfigError, DataError, Problem, TrainingError
 from ..inference.adapter import as_chat_client
 from ..protocols import AlgorithmTraits, Row, RunContext, RunNotes, RunResult
-from ..record.checkpoints import Checkpoint, CheckpointLog
-from ..record.prompt_calls import PromptCalls
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.prompt_calls import PromptCalls
 from ..registry import get_inference
-from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.environment import NoEnvironment
 from ..rollouts.policy import SamplerPolicy
 from ..rollouts.rollout import Rollout, Turn, opening
 from ..training.blocking import run_blocking
@@ -129,6 +129,7 @@ class GepaPrompt:
         train, val = tasks[n_val:], tasks[:n_val]
         if not train:
             raise DataError(f"{len(tasks)} rows are too few to tune a prompt on: some are scored on, others read.")
+        # The seed prompt is scored once; each proposal is tried before and after on a few rows, and then on all.
         needed = len(val) + _FEWEST_PROPOSALS * (2 * min(self.cfg.minibatch, len(train)) + len(val))
         if self.cfg.budget < needed:
             message = f"this budget is not enough for {_FEWEST_PROPOSALS} proposals on {len(val)} validation rows"
@@ -237,6 +238,7 @@ class _Search:
 
     def evaluate(self, batch: list[HarborTask], candidate: dict[str, str], capture_traces: bool = False) -> Any:
         """Score a prompt on some rows."""
+        # Counted also where the answers are known from before: a search that was killed ends where it would have ended.
         self.used += len(batch)
         prompt = candidate[_COMPONENT]
         found = run_blocking(lambda: self._answer_all(prompt, batch))
@@ -294,6 +296,7 @@ class _Search:
         """What the reflecting model writes; the same question is asked once."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         self.proposals += 1
+        # With its number: asked the same thing again, the model is meant to propose something else.
         key = _key("reflection", messages, str(self.proposals))
         if (known := self.calls.find(key)) is None:
             client = self._reflect

@@ -23,12 +23,12 @@ from typing import Any, ClassVar
 
 from ..errors import BackendError, ConfigError, MissingExtraError, Problem
 from ..protocols import AlgorithmTraits, RunContext, RunNotes, RunResult
-from ..rollouts.environments.none import NoEnvironment
+from ..rollouts.environment import NoEnvironment
 from ..rollouts.harness import Harness
 from ..rollouts.rollout import Rollout, Turn, opening
+from ..training.batch import Schedule
 from ..training.blocking import run_blocking
 from ..training.callback import RunControl
-from ..training.schedule import Schedule
 from ..training.services import services_of
 from .base import BaseAlgorithm, TrainingConfig
 from .rl import RL
@@ -90,6 +90,7 @@ class TrlAlgorithm:
             trainer.train()
         folder = ctx.output_dir / "trl" / "adapter"
         trainer.model.save_pretrained(str(folder))
+        # Back into our client: from here on the run is scored and saved like any other.
         recipe.client.load_state(str(folder), with_optimizer=False).result()
         return _result(ctx, recipe, trainer)
 
@@ -143,7 +144,8 @@ _NAMES = {"reward": "reward/mean"}
 
 def _numbers(logs: dict[str, Any] | None) -> dict[str, float]:
     """What TRL logged, by our names."""
-    return {_NAMES.get(key, key): float(value) for key, value in (logs or {}).items() if _is_number(value)}
+    found = {_NAMES.get(key, key): value for key, value in (logs or {}).items() if isinstance(value, int | float)}
+    return {key: float(value) for key, value in found.items() if math.isfinite(value)}
 
 
 def _reporter(ctx: RunContext, asked: RunControl) -> Any:
@@ -186,10 +188,6 @@ def _result(ctx: RunContext, recipe: Any, trainer: Any) -> RunResult:
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
     """Keep the trainers from printing their logs, which are in the record already."""
@@ -218,9 +216,9 @@ class LocalSFT(TrlAlgorithm):
         config = SFTConfig(
             **arguments,
             per_device_train_batch_size=self.cfg.batch_size,
-            train_sampling_strategy="sequential",
+            train_sampling_strategy="sequential",  # the order is ours, so that both engines see the same batches
             max_length=None,
-            dataset_kwargs={"skip_prepare_dataset": True},
+            dataset_kwargs={"skip_prepare_dataset": True},  # the rows are tokens already
         )
         return SFTTrainer(
             model,

@@ -178,6 +178,7 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
             RolloutRequest(
                 task=task,
                 sample=sample,
+                # By what is sampled and not by when: which rollout ends first must not change another.
                 policy=policy.with_seed(iteration, task.task_id, sample),
                 harness=self._harness,
                 verify=self.services.verify,

@@ -193,6 +193,7 @@ class RL(RolloutAlgorithm):
     async def _rollouts(self, iteration: int) -> list[list[Rollout]]:
         """This iteration's rollouts, with those of the next ones under way as far as staleness allows."""
         last = (self.total_steps() - 1) // self.cfg.updates_per_batch
+        # A run that resumes does not begin with iteration 0.
         self._next_iteration = max(self._next_iteration, iteration)
         while self._next_iteration <= min(iteration + self.cfg.max_staleness, last):
             self._pending.append(asyncio.create_task(self._sample(self._next_iteration)))
@@ -229,7 +230,11 @@ class RL(RolloutAlgorithm):
         self, base: SamplingClient, rollouts: Sequence[Sequence[Datum]]
     ) -> tuple[list[list[Datum]], float]:
         """Advantages less what each token costs in divergence from the starting policy, and the mean of that."""
-        operations = [[base.logprobs(_whole_sequence(datum)) for datum in data] for data in rollouts]
+        # Whole sequences: a datum's tokens are all but the last one. All are asked before the first is awaited.
+        operations = [
+            [base.logprobs([*datum.tokens.tolist(), int(datum.target_tokens[-1])]) for datum in data]
+            for data in rollouts
+        ]
         total = tokens = 0.0
         penalised: list[list[Datum]] = []
         for data, asked in zip(rollouts, operations, strict=True):
@@ -237,6 +242,7 @@ class RL(RolloutAlgorithm):
             for datum, operation in zip(data, asked, strict=True):
                 assert datum.logprobs is not None
                 assert datum.advantages is not None
+                # The first token of a sequence has no log-probability: what follows is aligned with the targets.
                 divergence = (datum.logprobs - (await operation)[1:]) * datum.weights
                 total, tokens = total + float(divergence.sum()), tokens + float(datum.weights.sum())
                 advantages = datum.advantages - np.float32(self.cfg.kl_coefficient) * divergence
@@ -263,6 +269,7 @@ def explain_constant(rollouts: Sequence[Rollout]) -> str:
 def group_advantages(rewards: Sequence[float], kind: Advantage) -> list[float]:
     """How much better each attempt did than its group; all zero when they did the same, or when there is only one."""
     values = np.asarray(rewards, dtype=np.float64)
+    # Exactly zero and not a rounding error away from it, which a standard deviation would blow up.
     if len(values) < 2 or np.ptp(values) == 0:
         return [0.0] * len(values)
     centred = values - values.mean()
@@ -277,6 +284,7 @@ def normalise_advantages(rollouts: Sequence[Sequence[Datum]], kind: Normalisatio
     """Advantages scaled so that the backend's sum over tokens becomes the mean that was asked for."""
     lengths = [sum(int((datum.weights > 0).sum()) for datum in data) for data in rollouts]
     sizes = {
+        # What each rollout's sum is divided by: all tokens, its own tokens in its share of the batch, or a full length.
         "token": [sum(lengths)] * len(lengths),
         "sequence": [len(lengths) * length for length in lengths],
         "fixed": [len(lengths) * max_tokens] * len(lengths),
@@ -296,10 +304,6 @@ def _spent_on(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
 def _scale(datum: Datum, factor: float) -> Datum:
     assert datum.advantages is not None
     return replace(datum, advantages=datum.advantages * np.float32(factor))
-
-
-def _whole_sequence(datum: Datum) -> list[int]:
-    return [*datum.tokens.tolist(), int(datum.target_tokens[-1])]
 
 
 def _up_to_multiple(steps: int, of: int) -> int:

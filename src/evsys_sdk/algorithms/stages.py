@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
-from ..inference.renderers.prompted import PromptedRenderer
+from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, RunResult, traits_of
-from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..registry import get_algorithm
 from ..training.blocking import run_blocking
 from ..training.loop import TrainingLoop
@@ -153,6 +153,7 @@ class _StagedRun:
     async def _tune_prompt(self, index: int, stage: Stage, algorithm: GepaPrompt, offset: int) -> Checkpoint:
         """Search a prompt for the weights of the stage before; those after train, and all is scored, with it."""
         folder = self.ctx.output_dir / "stages" / stage.name
+        # On a thread: the search waits for models, and blocks while it does.
         outcome = await asyncio.to_thread(algorithm.search, stage.rows, self.services, folder)
         metrics = algorithm.metrics_of(outcome)
         end = offset + int(outcome["proposals"])
@@ -201,6 +202,7 @@ class _StagedRun:
         )
         if self.finals:
             loop.tokens |= self.finals[-1].tokens
+        # After `setup`, which had to see the weights that the stage began with.
         start = await self._restore(loop, index, offset)
         return await loop.run(start=start)
 
@@ -242,7 +244,9 @@ class _StagedRun:
             artifacts |= {"best_checkpoint": best.state, "best_sampler": best.sampler}
         stop_reason = control.stop_reason if control.interrupted else last.stop_reason
         untrained = [stage.name for stage in self.stages[last.stage + 1 :]]
-        metrics = {_final_name(key): value for key, value in last.metrics.items()}
+        # Of the last step alone, which the name says where one could take it for the whole run.
+        final = ("loss", "grad_norm")
+        metrics = {f"final_{key}" if key in final else key: value for key, value in last.metrics.items()}
         metrics["steps"] = float(last.next_step)
         return RunResult(
             run_id=self.ctx.run_id,
@@ -286,6 +290,7 @@ class _StagedRun:
         there = self.checkpoints.kept()
         pending = self.services.scoring.pending if self.services.scoring else None
         wanted = {one.name for one in there[-keep.last :]} | {one.name for one in there if one.final}
+        # One that is being scored may still turn out to be the best.
         wanted |= {one.name for one in there if pending and one.next_step == pending["step"]}
         wanted |= {one.name for one in self.checkpoints.ranked(*self._selection(stage), stage=stage)[: keep.best]}
         for one in there:
@@ -317,8 +322,3 @@ def _model(ctx: RunContext, services: RunServices) -> tuple[TrainingClient, Rend
 def _is_below(ref: str, folder: Path) -> bool:
     """Whether weights are stored in a folder of this machine; those of a service are its own to remove."""
     return "://" not in ref and Path(ref).resolve().is_relative_to(folder.resolve())
-
-
-def _final_name(key: str) -> str:
-    """How a metric of the last step is called in the result of the run."""
-    return f"final_{key}" if key in ("loss", "grad_norm") else key

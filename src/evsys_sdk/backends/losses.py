@@ -154,6 +154,7 @@ def _cross_entropy(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tup
 
 
 def _importance_sampling(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
+    # Sums are taken in float64 here and below: the loss of a long batch is the small difference of large parts.
     surrogate = _ratio(datum, lp) * _advantages(datum)
     return -float(surrogate.sum(dtype=np.float64)), -surrogate  # d ratio / d logprob is the ratio itself
 

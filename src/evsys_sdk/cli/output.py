@@ -96,3 +96,21 @@ def import_option[F: Callable[..., Any]](command: F) -> F:
         is_eager=True,
         help="Import your own extensions first: a module name or a .py file. May be repeated.",
     )(command)
+
+
+def read_params(pairs: tuple[str, ...], option: str) -> dict[str, Any]:
+    """The params that an option was given as `KEY=VALUE`, by name; the value as YAML reads it."""
+    import yaml
+
+    from ..errors import ConfigError
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{option} takes KEY=VALUE (got {pair!r}).")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"{option} {key}: {value!r} is no YAML value. Put quotes around a text.") from None
+    return found

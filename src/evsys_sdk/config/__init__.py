@@ -3,7 +3,7 @@
 yaml_text   text -> plain data with line numbers
 experiment, run, metadata, specs, matrix, search   the models
 load        file -> config, with all problems at once
-deep        do the kinds exist and do their params fit?
+checks/     what is wrong with it, and what to do; `deep` asks whether the kinds exist and their params fit
 """
 
 from .experiment import Budget, ExperimentConfig

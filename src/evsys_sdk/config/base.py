@@ -53,8 +53,8 @@ class Strict(BaseModel):
         frozen=True,
         strict=True,  # "3" is not 3 and true is not 1: what was meant must not be guessed
         allow_inf_nan=False,
-        protected_namespaces=(),
-        defer_build=True,
+        protected_namespaces=(),  # a field may well begin with `model_` here
+        defer_build=True,  # until it validates something: a command needs few of the models it imports
     )
 
     @classmethod
@@ -75,7 +75,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     import textwrap
 
     docs: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
+    for cls in reversed(model.__mro__):  # the bases first: what a model says of a field itself takes their place
         if not issubclass(cls, BaseModel) or cls is BaseModel:
             continue
         try:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
 from ..registry import config_model
-from .problems import problems_in
+from .checks.problems import problems_in
 
 
 def build_extension(extension: Any, params: Mapping[str, Any], *, what: str, path: str = "params") -> Any:

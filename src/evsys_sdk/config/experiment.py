@@ -16,7 +16,7 @@ from .search import SearchSpec, search_problem, space_of
 from .space import draw, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
 
-_FEWEST_SEEDS, _MOST_LOOKS = 3, 5
+_FEWEST_SEEDS, _MOST_LOOKS = 3, 5  # two seeds are needed for any interval, and one must be left to save
 
 
 def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
@@ -74,7 +74,7 @@ class Budget(Limits):
 
 def plan_looks(seeds: int) -> list[int]:
     """When to look at so many seeds: not before a third of them are there, and five times at most."""
-    first = max(2, -(-seeds // 3))
+    first = max(2, -(-seeds // 3))  # a third, rounded up; an interval needs two
     times = min(_MOST_LOOKS, seeds - first + 1)
     return [first + (seeds - first) * at // max(times - 1, 1) for at in range(times)]
 
@@ -112,7 +112,7 @@ class ExperimentConfig(Strict):
     """`decided`: train the seeds look by look, and stop as soon as the claim is decided or cannot be any more."""
     looks: list[int] | None = Field(default=None, min_length=1)
     """With `until: decided`: the claim is judged after so many seeds of each run; by default up to five times."""
-    base_seed: int | None = Field(default=None, ge=0, lt=2**62)
+    base_seed: int | None = Field(default=None, ge=0, lt=2**62)  # repeats are added, and a seed stays below 2**63
     """First seed of the repeats; by default each run's own `seed`."""
     max_concurrent_arms: int | None = Field(default=None, ge=1)
     """How many arms may run at the same time; by default one, or with a `launcher` as many as it has room for."""
@@ -145,7 +145,7 @@ class ExperimentConfig(Strict):
         refuse_repeated_names([run.name for run in self.runs or ()], "runs")
         if problem := search_problem(self.search, self.metadata, self.n_repeats):
             raise problem
-        for problem in self._until_problems():
+        for problem in self._until_problems():  # the first of them: a check can raise one
             raise problem
         return self
 
@@ -188,6 +188,7 @@ class ExperimentConfig(Strict):
 
     def with_runs(self, runs: list[RunConfig]) -> ExperimentConfig:
         """The same experiment with these runs in the place of what they were made from."""
+        # Without its space: from an experiment that is written out nothing may be drawn a second time.
         search = self.search and self.search.model_copy(update={"space": {}})
         changed = {"run": None, "runs": runs, "matrix": None, "base_run": None, "search": search}
         return self.model_copy(update=changed)._only_drawn()

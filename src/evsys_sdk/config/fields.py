@@ -61,7 +61,7 @@ def resolve(data: Any, text: str) -> Path:
         parts = [part for part in _parts(node) if text.startswith(part) and text[len(part) :][:1] in ("", ".", "[")]
         if not parts:
             break
-        part = max(parts, key=len)
+        part = max(parts, key=len)  # of the keys `a` and `a.b`, the longer one is what was written
         path.append(part if isinstance(node, dict) else int(part[1:-1]))
         node = child(node, path[-1])
         text = text[len(part) :].removeprefix(".")
@@ -109,7 +109,7 @@ def _step(annotation: Any, part: str | int) -> list[Any]:
     if _is_model(annotation):
         field = annotation.model_fields.get(part)
         if field is None:
-            return [Any] if annotation.model_config.get("extra") == "allow" else []
+            return [Any] if annotation.model_config.get("extra") == "allow" else []  # metadata has free keys
         return _alternatives(field.annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is list:

@@ -7,30 +7,31 @@ validate_yaml("config.yaml", deep=True)
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
-from .expansion import Expansion, expand_file
+from .checks.problems import describe_failed_check, problems_in
 from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
-from .problems import describe_failed_check, problems_in
+from .matrix import Expansion, expand_file
 from .run import RunConfig
 from .space import SpaceExpansion, expand_space
 from .yaml_text import Document, read_yaml_file
 
 if TYPE_CHECKING:
-    from .deep import KindCheck
+    from .base import Strict
+    from .checks.deep import KindCheck
 
 
-def load_yaml(path: str | FilePath) -> ExperimentConfig:
+def load_yaml(path: str | Path) -> ExperimentConfig:
     """Read an experiment from a YAML file; its matrix, if any, is expanded into `runs`."""
-    return load_document(read_yaml_file(FilePath(path)))
+    return load_document(read_yaml_file(Path(path)))
 
 
-def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> str:
+def dump_yaml(config: ExperimentConfig, path: str | Path | None = None) -> str:
     """The experiment as YAML text, without what equals a default; written to `path` when one is given."""
     from .yaml_text.write import write_yaml
 
@@ -38,16 +39,16 @@ def dump_yaml(config: ExperimentConfig, path: str | FilePath | None = None) -> s
     if path is not None:
         from ..files import write_text
 
-        write_text(FilePath(path), text, verbatim=True)
+        write_text(Path(path), text, verbatim=True)
     return text
 
 
-def validate_yaml(path: str | FilePath, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
+def validate_yaml(path: str | Path, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
     """Load a file and, with `deep`, also check every kind and its params; raises with all problems.
 
     With `rehearsed`, backends that are not installed here are no problem.
     """
-    return load_document(read_yaml_file(FilePath(path)), deep=deep, rehearsed=rehearsed)
+    return load_document(read_yaml_file(Path(path)), deep=deep, rehearsed=rehearsed)
 
 
 def load_document(document: Document, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
@@ -58,13 +59,27 @@ def load_document(document: Document, *, deep: bool = False, rehearsed: bool = F
         raise ConfigError(_locate(Problem(message, value=data, hint=hint), document))
     config, problems = _load(cast("dict[str, Any]", data), _check_kinds(rehearsed) if deep else None)
     if problems or config is None:
-        located = [_locate(problem, document) for problem in problems]
-        raise ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        raise _located_error(problems, document)
     return config
+
+
+def load_settings[M: Strict](path: str | Path, model: type[M]) -> M:
+    """The settings of any one model in a file, e.g. a `GatePolicy`; all problems at once, each with its place."""
+    document = read_yaml_file(Path(path))
+    data = document.data
+    if not isinstance(data, dict):
+        hint = f"Its keys are {', '.join(model.model_fields)}."
+        raise ConfigError(Problem("the file must hold a mapping of keys to values", file=document.file, hint=hint))
+    fields = cast("dict[str, Any]", data)
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise _located_error(problems_in(error, model=model, data=fields), document) from None
 
 
 def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
+    # Each of these looks at the raw data, whatever the others found, so that all problems are told at once.
     config = _validate(data, problems)
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
@@ -76,14 +91,14 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     if check is not None:
         problems += check.problems(ExperimentConfig, data)
         if config and not problems:
-            from .availability import unavailable
+            from .checks.availability import unavailable
 
             problems += unavailable(config)
     return config, problems
 
 
 def _check_kinds(rehearsed: bool) -> KindCheck:
-    from .deep import KindCheck  # it knows the registry, and a shallow look needs none of it
+    from .checks.deep import KindCheck  # it knows the registry, and a shallow look needs none of it
 
     return KindCheck(rehearsed=rehearsed)
 
@@ -117,6 +132,12 @@ def _expand_runs(
             moved = expansion.in_file(problem, position)
             found.setdefault((moved.path, moved.message), moved)
     return runs, list(found.values())
+
+
+def _located_error(problems: list[Problem], document: Document) -> ConfigError:
+    """All problems of a file in the order of its lines."""
+    located = [_locate(problem, document) for problem in problems]
+    return ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
 def _locate(problem: Problem, document: Document) -> Problem:

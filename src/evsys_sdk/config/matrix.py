@@ -10,16 +10,17 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from typing import Any, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ..errors import MISSING, ConfigError, Problem, closest, show
 from .base import Strict
+from .checks.remedies import how_to_write
 from .fields import Path, child, find_unknown_part, join_path, models_at, split_dotted
-from .remedies import how_to_write
 from .run import RunConfig
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -56,7 +57,8 @@ def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experime
         shown = {axis: labels[axis][index] for axis, index in chosen.items()}
         name = _cell_name(matrix.name_template, base_name, shown, cell)
         if name in cells:
-            raise ConfigError(_collision(name))
+            message, hint = "two runs of the matrix get the same name", "Put every axis into name_template."
+            raise ConfigError(Problem(message, path="matrix.name_template", value=name, hint=hint))
         cells[name] = {**cell, "name": name}
     return list(cells.values())
 
@@ -94,6 +96,7 @@ def _axis_problems(matrix: MatrixSpec) -> list[Problem]:
             )
         problems += _path_problems(axis, where)
     problems += _overlaps(matrix.axes)
+    # Worked out before anything is expanded: ten axes of ten values would not fit into memory.
     size = math.prod(len(values) for values in matrix.axes.values())
     if size > matrix.max_arms:
         hint = "Drop values, or raise matrix.max_arms if you mean it."
@@ -130,6 +133,7 @@ def _overlaps(axes: Collection[str]) -> list[Problem]:
     problems: list[Problem] = []
     paths = {axis: split_dotted(axis) for axis in axes}
     for (one, outer), (other, inner) in permutations(paths.items(), 2):
+        # Both orders of each pair are looked at; two axes for one path would be reported twice.
         same_twice = outer == inner and list(axes).index(one) > list(axes).index(other)
         if inner[: len(outer)] == outer and not same_twice:
             message = f"this axis sets a part of what the axis '{one}' sets"
@@ -139,6 +143,7 @@ def _overlaps(axes: Collection[str]) -> list[Problem]:
 
 def _find_repeated(values: list[Any]) -> list[Any]:
     seen: set[str] = set()
+    # By how they are written: in Python 1, 1.0 and True are equal, and a value may be a list, which has no hash.
     keys = [json.dumps(value, sort_keys=True, default=repr) for value in values]
     return [value for value, key in zip(values, keys, strict=True) if key in seen or seen.add(key)]
 
@@ -206,6 +211,50 @@ def slug(value: Any) -> str:
     return _UNSAFE.sub("-", text).strip("-")[:60] or "empty"
 
 
-def _collision(name: str) -> Problem:
-    message, hint = "two runs of the matrix get the same name", "Put every axis into name_template."
-    return Problem(message, path="matrix.name_template", value=name, hint=hint)
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """All cells of a matrix as raw runs, and the way back: where in the file a part of a run comes from."""
+
+    spec: MatrixSpec
+    template: str
+    """Where `base_run` stands in the file."""
+    names_itself: bool
+    """Whether `base_run` has a name of its own; otherwise runs are named after the experiment."""
+    cells: list[dict[str, Any]]
+
+    def positions(self) -> Iterator[tuple[int, ...]]:
+        """For each cell, the index of its value on each axis."""
+        return product(*(range(len(values)) for values in self.spec.axes.values()))
+
+    def in_file(self, problem: Problem, position: tuple[int, ...]) -> Problem:
+        """A problem of the cell at `position`, at the place it comes from: a value of an axis, or the template."""
+        if problem.path == "name" and (self.spec.name_template or not self.names_itself):
+            where = "matrix.name_template" if self.spec.name_template else "matrix.axes"
+            return replace(problem, path=where, hint="Choose other names with matrix.name_template.")
+        for axis, index in zip(self.spec.axes, position, strict=True):
+            start = join_path(split_dotted(axis))
+            if problem.path == start or problem.path.startswith((f"{start}.", f"{start}[")):
+                return replace(problem, path=f"matrix.axes.{axis}[{index}]{problem.path.removeprefix(start)}")
+        return replace(problem, path=f"{self.template}.{problem.path}".rstrip("."))
+
+
+def expand_file(data: dict[str, Any], problems: list[Problem]) -> Expansion | None:
+    """The matrix of a file's data; None when there is none or, with `problems` added, when it cannot be expanded."""
+    if not isinstance(data.get("matrix"), dict):
+        return None
+    beside = data.get("base_run")
+    if not isinstance(beside, dict | None):
+        return None  # reported with the rest of the file
+    beside = cast("dict[str, Any] | None", beside)
+    has_name = "name" in data and all(problem.path != "name" for problem in problems)
+    try:
+        spec = MatrixSpec.model_validate(data["matrix"])
+        cells = expand_matrix(spec, beside=beside, experiment=data["name"] if has_name else "run")
+    except ValidationError:
+        return None  # reported with the rest of the file
+    except ConfigError as error:
+        problems += error.problems
+        return None
+    base = beside if beside is not None else spec.base_run or {}
+    template = "base_run" if beside is not None else "matrix.base_run"
+    return Expansion(spec, template, "name" in base, cells)

@@ -101,6 +101,7 @@ class Price(Strict):
         plain = usage.input_tokens - sum(tokens for tokens, _ in special)
         parts = [(max(plain, 0), self.input), (usage.output_tokens, self.output), (usage.trained_tokens, self.train)]
         parts += [(tokens, self.input if price is None else price) for tokens, price in special]
+        # By its digits: the float 0.1 is not a tenth, and small sums of many requests must add up.
         return sum((tokens * Decimal(str(price)) for tokens, price in parts), Decimal(0)) / 1_000_000
 
 
@@ -180,10 +181,12 @@ def _price(input: float, cached: float, output: float, up_to: int | None = None)
 
 
 def _claude_price(input: float, cached: float, output: float, up_to: int | None = None) -> Price:
+    # Keeping a prompt costs a quarter more than reading it; keeping it for an hour costs twice as much.
     writes = {"cache_write": input * 1.25, "cache_write_1h": input * 2}
     return Price(input=input, cached=cached, output=output, up_to=up_to, **writes)
 
 
+# The tables are made when they are first asked for: most commands price nothing, and models take time to validate.
 @functools.cache
 def _openai() -> Prices:
     return {

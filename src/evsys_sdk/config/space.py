@@ -56,8 +56,9 @@ class SpaceExpansion:
         for path, value in self.points[position[0]].items():
             start = join_path(split_dotted(path))
             if problem.path == start or problem.path.startswith((f"{start}.", f"{start}[")):
-                where = _place(path, self.search.space[path], value)
-                return replace(problem, path=where + problem.path.removeprefix(start))
+                choices = self.search.space[path]
+                where = f"[{choices.index(value)}]" if isinstance(choices, list) else ""
+                return replace(problem, path=f"search.space.{path}{where}{problem.path.removeprefix(start)}")
         return replace(problem, path=f"base_run.{problem.path}".rstrip("."))
 
 
@@ -69,7 +70,7 @@ def sample_space(search: SearchSpec, base_run: dict[str, Any], *, experiment: st
     cells: list[dict[str, Any]] = []
     for _ in range(wanted * _TRIES):
         point = {path: _value(values, chances.random()) for path, values in search.space.items()}
-        if (key := repr(point)) not in points:
+        if (key := repr(point)) not in points:  # by its text: 1 and True are equal, and a choice may be a list
             points[key] = point
             cells.append(_cell(point, base_run, experiment))
         if len(points) == wanted:
@@ -112,11 +113,12 @@ def _value(values: Interval | list[Any], chance: float) -> Any:
     else:
         found = low + chance * (high - low)
     found = float(round(found)) if whole else float(f"{found:.{_DIGITS}g}")
-    found = min(max(found, values.low), values.high)
+    found = min(max(found, values.low), values.high)  # rounding may have led out of the interval
     return int(found) if whole else found
 
 
 def _cell(point: Mapping[str, Any], base_run: dict[str, Any], experiment: str) -> dict[str, Any]:
+    # A point is a matrix with one value on each axis, so both write runs, name them and refuse paths alike.
     matrix = MatrixSpec(base_run=base_run, axes={path: [value] for path, value in point.items()})
     try:
         [cell] = expand_matrix(matrix, beside=None, experiment=experiment)
@@ -143,8 +145,3 @@ def _rename_twins(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         again = counts[cell["name"]]
         named.append(cell if again == 1 else {**cell, "name": f"{cell['name']}-{again}"})
     return named
-
-
-def _place(path: str, values: Interval | list[Any], value: Any) -> str:
-    index = f"[{values.index(value)}]" if isinstance(values, list) else ""
-    return f"search.space.{path}{index}"

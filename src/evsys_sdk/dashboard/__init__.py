@@ -1,12 +1,12 @@
 """Room 14: what happened, shared.
 
-`client.py` writes down what a run reports and sends it, `server/` keeps what clients send, and `local.py` shows what is
-recorded on this disk. `API.md` and `shapes/` say what can be read from either.
+`client/` writes down what a run reports and sends it, `server/` keeps what clients send, and `local/` reads what is
+recorded on this disk. `views/` answers the same questions from either; `API.md` and `shapes/` say what can be asked.
 """
 
 from __future__ import annotations
 
-from .client import DashboardClient
-from .experiment_run import ExperimentRun
+from .client.client import DashboardClient
+from .client.experiment_run import ExperimentRun
 
 __all__ = ["DashboardClient", "ExperimentRun"]

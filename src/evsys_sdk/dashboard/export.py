@@ -16,13 +16,13 @@ from urllib.parse import quote, quote_plus
 from .._version import __version__
 from ..errors import DataError
 from ..files import write_text
-from .answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
-from .curves import AXES, CurveQuery, draw_curves
-from .items import list_items
-from .local import LocalRecords
+from .client.upload import experiment_id_of
+from .local.records import LocalRecords
 from .shapes import ExperimentDetail, Rollout, Session
-from .source import LARGEST_PAGE, RolloutQuery
-from .upload import experiment_id_of
+from .views.answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
+from .views.curves import AXES, CurveQuery, draw_curves
+from .views.items import list_items
+from .views.source import LARGEST_PAGE, RolloutQuery
 
 PAGE = Path(__file__).parent / "page"
 MOST_ARMS = 200
@@ -136,6 +136,7 @@ def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> d
 def _as_script(data: dict[str, Any]) -> str:
     """JSON that means the same as a script, whatever a model wrote into it."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # "</script>" would end the script, and the two others end a line of it in older browsers, though not one of JSON.
     for unsafe in ("<", "\u2028", "\u2029"):
         text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
     return text

@@ -60,6 +60,7 @@ def check_fields(kind: str, fields: Mapping[str, Any], known: Mapping[str, type 
             hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(known)}."
             raise DataError(f"a {kind} has no field {show(name)}. {hint}")
         wanted = known[name]
+        # in Python a truth value is a whole number, too
         if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
             raise DataError(f"{name} of a {kind} is {show(value)}. It should be {_WORDS[wanted]}.")
     return dict(fields)
@@ -71,7 +72,7 @@ def check_id(id: Any, what: str = "id") -> str:
         isinstance(id, str)
         and len(id) <= LONGEST_ID
         and id.isprintable()
-        and id.strip(".")
+        and id.strip(".")  # "." and ".." mean something else in an address
         and not _NOT_IN_IDS & set(id)
     ):
         return id

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .blocks import block_to_image_src, has_images, image_base64_block, image_url_block, text_block
+    from .chat import block_to_image_src, has_images, image_base64_block, image_url_block, text_block
     from .pipeline import apply_transforms, build_transforms
     from .rows import detect_format, from_dict, iter_jsonl, parse_rows, read_jsonl, to_dict
     from .sources import describe_source, load_rows
@@ -65,7 +65,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "blocks": "block_to_image_src has_images image_base64_block image_url_block text_block",
+        "chat": "block_to_image_src has_images image_base64_block image_url_block text_block",
         "pipeline": "apply_transforms build_transforms",
         "rows": "detect_format from_dict iter_jsonl parse_rows read_jsonl to_dict",
         "sources": "describe_source load_rows",

@@ -109,7 +109,7 @@ class _Module:
         return "".join(self._lines[first - 1 : statement.end_lineno])
 
 
-_parsed = lru_cache(maxsize=64)(_Module)
+_parsed = lru_cache(maxsize=64)(_Module)  # by the text itself: a file that changed is parsed anew
 
 
 def _bound_names(statement: ast.stmt) -> set[str]:
@@ -136,6 +136,7 @@ def _module_or_name(origin: str, name: str) -> tuple[str, str | None]:
 def _absolute(node: ast.ImportFrom, module_name: str) -> str:
     if not node.level:
         return node.module or ""
+    # One level is the module's own package; a package is its own, and `or None` keeps all of it.
     parts = module_name.split(".")[: (1 if _is_package(module_name) else 0) - node.level or None]
     return ".".join([*parts, node.module] if node.module else parts)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 def digest(value: Any, salt: bytes = b"") -> bytes:
     """16 bytes that stand for a JSON value; the order of keys does not matter, types do (1 is not "1")."""
-    if value.__class__ is str and not salt:
+    if value.__class__ is str and not salt:  # what most keys are; JSON around it would take longer than the hash
         try:
             return blake2b(value.encode(), digest_size=16).digest()
         except UnicodeEncodeError:  # half of a surrogate pair, which no file holds but a transform may make
@@ -20,4 +20,4 @@ def digest(value: Any, salt: bytes = b"") -> bytes:
 
 def unit_interval(fingerprint: bytes) -> float:
     """A fingerprint as a number in [0, 1), evenly spread."""
-    return (int.from_bytes(fingerprint[:8]) >> 11) / (1 << 53)
+    return (int.from_bytes(fingerprint[:8]) >> 11) / (1 << 53)  # as many bits as a float holds: 64 could round to 1

@@ -92,6 +92,7 @@ def _look_further(row: Mapping[str, Any], path: str, parts: tuple[str, ...]) -> 
     """A field that is not simply a key of the row: of its metadata, or below a key of either."""
     metadata = row.get("metadata")
     value = metadata.get(path, MISSING) if is_object(metadata) else MISSING
+    # A key as it is spelled comes before a path of the same spelling, in the metadata as well.
     if value is MISSING and parts[1:]:
         value = _walk(row, parts)
         if value is MISSING:

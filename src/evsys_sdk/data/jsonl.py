@@ -54,9 +54,10 @@ def iter_numbered_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
         with _open(Path(path)) as file:
             for number, line in enumerate(file, 1):
                 try:
+                    # Keys are the same in every row and worth remembering; the texts differ.
                     row = from_json(line, allow_inf_nan=False, cache_strings="keys")
                 except ValueError as error:
-                    if not line.strip():
+                    if not line.strip():  # looked at only now: stripping every line would be a second pass
                         continue
                     raise _not_json(line, error, f"{path}:{number}", _LINE_REMEDIES) from None
                 if row.__class__ is not dict:
@@ -127,6 +128,7 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
     found = _COLUMN.search(message)
     reason = _COLUMN.sub("", message)
     column = _offset(text, found) if found else 0
+    # Of `-Infinity` the parser complains behind the sign.
     bad = _NOT_A_NUMBER.match(text, column - 1 if text[column - 1 : column] == b"-" else column)
     if bad:
         literal = bad.group().decode()
@@ -138,9 +140,8 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
     if remedies is _LINE_REMEDIES and text.strip() in (b"[", b"[{", b"{"):
         return DataError(f"{where}: an object must stand on one line. For one big JSON list, use source_kind: json.")
     remedy = next((remedy for part, remedy in remedies.items() if part in message), "Correct it.")
-    return DataError(
-        f"{where}: this is not JSON: {reason} at character {column + 1}: {_cut_out(text, column)}. {remedy}"
-    )
+    around = show(text[max(0, column - 20) : column + 20].decode("utf-8", "replace").strip())
+    return DataError(f"{where}: this is not JSON: {reason} at character {column + 1}: {around}. {remedy}")
 
 
 def _offset(text: bytes, found: re.Match[str]) -> int:
@@ -150,11 +151,6 @@ def _offset(text: bytes, found: re.Match[str]) -> int:
     for _ in range(line - 1):
         start = text.find(b"\n", start) + 1
     return max(0, min(start + column - 1, len(text)))
-
-
-def _cut_out(text: bytes, column: int) -> str:
-    start = max(0, column - 20)
-    return show(text[start : column + 20].decode("utf-8", "replace").strip())
 
 
 def not_an_object(value: Any, where: str) -> DataError:

@@ -77,7 +77,7 @@ class _Stream:
             for number, row in enumerate(self._rows if self._list is None else self._list, 1):
                 self.current = number
                 yield row
-        except GeneratorExit:
+        except GeneratorExit:  # whoever reads has enough, which is no failure
             raise
         except BaseException as error:
             self.error = error
@@ -96,7 +96,7 @@ class _Stream:
     def _all(self) -> list[Row]:
         if self._list is None:
             rows: list[Row] = []
-            rows.extend(iter(self))
+            rows.extend(iter(self))  # not list(self), which asks for the length first and would end up here again
             self._list = rows
         return self._list
 
@@ -111,7 +111,8 @@ def _guard(transform: Transform, rows: Iterable[Row]) -> Iterator[Row]:
     except Exception as error:
         if error is stream.error:
             raise
-        raise transform_failed(_name(transform), error, stream.current) from error
+        known = getattr(transform, "name", None) or getattr(transform, "__name__", None)
+        raise transform_failed(str(known or type(transform).__name__), error, stream.current) from error
 
 
 def _iterable(result: Any) -> Iterable[Any]:
@@ -126,7 +127,7 @@ def _build(spec: _Spec) -> Transform:
     """One transform; problems have paths relative to its spec."""
     from pydantic import ValidationError
 
-    from ..config.problems import problems_in
+    from ..config.checks.problems import problems_in
 
     try:
         cls = registry("transform").get(spec.kind)
@@ -148,7 +149,3 @@ def _build(spec: _Spec) -> Transform:
     if not callable(transform):
         raise ConfigError(Problem(f"transform '{spec.kind}' has no __call__(rows)", path=".kind", hint="Add one."))
     return cast(Transform, transform)
-
-
-def _name(transform: Any) -> str:
-    return str(getattr(transform, "name", None) or getattr(transform, "__name__", None) or type(transform).__name__)

@@ -165,7 +165,7 @@ def parse_rows(
                 keys = tuple(row)
                 build = builders.get(keys)
                 if build is None:
-                    if len(builders) >= _MOST_KEY_SETS:
+                    if len(builders) >= _MOST_KEY_SETS:  # rows whose keys are data would fill the memory
                         builders.clear()
                     build = builders[keys] = _builder(row, target)
                 typed = build(row)
@@ -275,7 +275,7 @@ def _already_typed(row: Any, target: TargetFormat | None) -> TypedRow:
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
     if target and found is not target:
         raise DataError(f"a {target} row is needed, but this is a {found} row. Use the transform {_MADE_BY[target]}.")
-    return from_dict(to_dict(row))
+    return from_dict(to_dict(row))  # whoever made it by hand has checked none of its parts
 
 
 def _explain_unknown_format(row: Mapping[str, Any]) -> str:

@@ -133,7 +133,7 @@ def _open_hugging_face(datasets: Any, name: str, split: str) -> Iterable[Any]:
         kind = _HF_FILES.get(path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix, "")
         if not kind:
             raise DataError(f"{path}: a dataset file ends in one of {', '.join(_HF_FILES)}.")
-        plain = split.partition("[")[0]
+        plain = split.partition("[")[0]  # the file is one split; `train[:10%]` is a part of it
         return datasets.load_dataset(kind, data_files={plain: str(path)}, split=split, streaming=streaming)
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         saved = datasets.load_from_disk(str(path))

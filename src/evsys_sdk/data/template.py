@@ -29,7 +29,7 @@ def compile_template(text: str) -> Render:
     """A function that fills the template from a row; a field the row lacks is an error."""
     literals, names = _split(text)
     readers = [require(name) for name in names]
-    if len(names) == 1:
+    if len(names) == 1:  # most of them have one, and each row pays for every step of the loop below
         return _render_one(literals[0], names[0], readers[0], literals[1])
     rest = list(zip(names, readers, literals[1:], strict=True))
 

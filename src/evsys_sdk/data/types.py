@@ -18,7 +18,7 @@ type Message = dict[str, Any]
 """One chat turn: `role`, `content` and whatever else its provider adds (`tool_calls`, `name` ...)."""
 
 type Block = dict[str, Any]
-"""One part of multimodal content, see `blocks.py`."""
+"""One part of multimodal content, see `chat.py`."""
 
 type Content = str | list[Block]
 

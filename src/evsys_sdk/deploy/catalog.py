@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..record.promotions import promotions_file
+from ..record.project_files.promotions import promotions_file
 from ..record.values import text
-from ..server.catalog import Offer
+from ..server.weights.catalog import Offer
 from .deployers.openai_server import WEIGHTS, OpenAIServer
 from .deployments import Deployment, Deployments
 from .rollout import is_chosen

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import DataError, closest, show
 from ..record.events import Event, Kind
-from ..record.promotions import broken_promotions, promotions_file, read_promotions
+from ..record.project_files.promotions import broken_promotions, promotions_file, read_promotions
 from ..record.values import Object, number, text
 
 
@@ -125,7 +125,7 @@ class Deployments:
                 found.append(Deployment.of(event))
             if event.kind in (Kind.DEPLOYED, Kind.STAGED):
                 name, id, share = event.text("name"), event.text("deployment"), number(event.get("share"))
-                staged.pop(name, None)
+                staged.pop(name, None)  # one at a time is on its way: whatever comes takes its place
                 if (shadowed := number(event.get("shadow"))) is not None:
                     staged[name] = Staged(id, shadowed, event.time or 0.0, is_shadow=True)
                 elif share is None or share >= 1:
@@ -136,10 +136,12 @@ class Deployments:
             elif event.kind == Kind.ROLLED_BACK:
                 name, to, replaced, reason = (event.text(key) for key in ("name", "deployment", "replaced", "reason"))
                 rollbacks.append(Rollback(name, to, replaced, reason, event.time))
+                # Taking back what was only staged names the live one again, which has been live all the time.
                 if to and to != live.get(name):
                     once_live[to] = event.time or 0.0
                 live[name] = to
                 staged.pop(name, None)
+        # An empty id: somebody took the last one down, and nothing is live there.
         now = {name: id for name, id in live.items() if id}
         return cls(found, rollbacks, now, staged, once_live)
 

@@ -17,8 +17,8 @@ from ..errors import DataError
 from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..experiment.statistics.attempts import attempt_error
 from ..record.events import Event, Kind
-from ..record.promotions import PromotionLog, read_promotions
-from ..record.values import text
+from ..record.project_files.promotions import PromotionLog, read_promotions
+from ..record.values import items, part, text
 from .deployments import Deployments, check_promotions
 from .judged import Gap, Judged, Scored, find_judged, judge_source, measure_gap
 from .policy import Canary, GatePolicy, Limit, Target
@@ -94,12 +94,15 @@ def find_pass(source: Source, name: str) -> str:
     """The id of the decision that lets these weights go live under a name now; refused where there is none."""
     live = Deployments.read().live_under(name)
     now = text(live.source.get("weights_sha256")) if live else ""
+    # The latest verdict about these weights counts: a refusal takes an earlier pass back.
     for event in reversed(read_promotions()):
         if event.kind != Kind.GATED or event.part("candidate").get("weights_sha256") != source.sha256:
             continue
         judged = text(event.part("current").get("weights_sha256"))
         if event.get("verdict") != "pass":
-            raise DataError(f"the gate refused these weights: {_first_reason(event)} Nothing is shipped.")
+            reason = first_failure(event) or "no reason was recorded."
+            raise DataError(f"the gate refused these weights: {reason} Nothing is shipped.")
+        # It must be about what is live now; while nothing is, about the model before training.
         if judged == now or (not now and judged.startswith("base:")):
             return event.id
         raise DataError(
@@ -112,9 +115,10 @@ def find_pass(source: Source, name: str) -> str:
     )
 
 
-def _first_reason(event: Event) -> str:
-    checks: list[Any] = event.get("checks") or []
-    return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "no reason was recorded.")
+def first_failure(decision: Event) -> str:
+    """Why the gate refused."""
+    checks = [part({"it": one}, "it") for one in items(decision.get("checks"))]
+    return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
 
 
 def _check_all(
@@ -122,6 +126,8 @@ def _check_all(
 ) -> Iterator[GateCheck]:
     target = candidate.score(policy.target.metric)
     attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256)
+    # Every further candidate on the same tasks gets a smaller part of the error rate, so that trying often is no way
+    # in.
     error = attempt_error(attempt, policy.error)
     told = f" (candidate {attempt} on these tasks)" if attempt > 1 else ""
     yield _check_gap("target", policy.target, policy.target.min_gain, candidate, live, error, told)
@@ -174,6 +180,7 @@ def _check_limit(name: str, limit: Limit, target: Scored, current: Scored | None
     for label, bound in bounds:
         if label == "most" and bound is None:
             continue
+        # A limit that cannot be looked at is not met.
         if taken is None or bound is None:
             yield GateCheck(name, "failed", f"{name} is limited, and it is not known what it is.")
         else:

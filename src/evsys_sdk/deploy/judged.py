@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import DataError
 from ..experiment.statistics.student_t import t_quantile
 from ..experiment.statistics.two_level import RunScores, compare
+from ..record.run_files.scores import metric_name, task_scores
 from ..record.runs import RunRecord
-from ..record.scores import metric_name, task_scores
 from ..record.values import Object, items, number, part, text
 from .deployments import Deployments
 from .source import Source, find_source, hash_weights
@@ -85,6 +85,7 @@ def find_judged(reference: str, candidate: Source) -> Judged:
             f"{text(shipped.source.get('path'))}/{text(shipped.source.get('arm'))}",
             checkpoint=text(shipped.source.get("checkpoint")),
         )
+        # The folder it came from may hold other weights by now, and with them other scores.
         if source.sha256 != shipped.source.get("weights_sha256"):
             raise DataError(f"{source.weights}: these are not the weights that {shipped.id} was shipped from.")
         return judge_source(source)
@@ -111,6 +112,7 @@ def measure_gap(candidate: Scored, current: Scored, *, error: float, lower_is_be
     if len(tasks) < max(len(candidate.by_task), len(current.by_task)):
         return f"only {len(tasks)} of {max(len(candidate.by_task), len(current.by_task))} tasks have both scores"
     names = [candidate.clusters.get(task) or f"task {task}" for task in tasks]
+    # Tasks of one cluster share their luck; where every task stands alone there is nothing to group.
     clusters = np.unique(names, return_inverse=True)[1] if len(set(names)) < len(names) else None
     sign = -1.0 if lower_is_better else 1.0
     both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]

@@ -15,8 +15,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from ..config.base import Strict
+from ..config.load import load_settings
 from ..config.specs import VerifierSpec
-from ..config.typed_file import load_settings
 
 type Direction = Literal["increase", "decrease"]
 

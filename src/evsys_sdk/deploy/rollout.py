@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 from ..errors import DataError, show
 from ..experiment.statistics.student_t import t_quantile
 from ..record.events import Kind
-from ..record.promotions import PromotionLog, promoting
+from ..record.project_files.promotions import PromotionLog, promoting
 from .deployers.openai_server import OpenAIServer
 from .deployments import Deployment, Deployments, Staged, check_promotions
 from .policy import GatePolicy, Rollout
@@ -76,6 +76,8 @@ def check_stage(source: Source, kind: str, name: str, *, share: float | None, sh
 
 def is_chosen(staged: Staged, asker: str) -> bool:
     """Whether what is staged gets a request; the same asker's it does, for as long as its share does not shrink."""
+    # A hash and no draw: an asker stays where it is while the share holds, and a larger share keeps those it has. Who
+    # has no name is drawn anew each time.
     key = f"{staged.deployment} {asker or secrets.token_hex(8)}"
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest) < staged.share * 2**64
@@ -142,8 +144,9 @@ def judge_stage(
     """Wait, go on or go back, by what two groups of requests earned."""
 
     def look(count: int, error: float) -> Step:
-        (mean, spread), (other, other_spread) = _describe(candidate[:count]), _describe(live[:count])
-        reach = t_quantile(1 - error, count - 1) * math.sqrt(spread + other_spread)
+        (mean, variance), (other, other_variance) = estimate_mean(candidate[:count]), estimate_mean(live[:count])
+        # Welch's degrees of freedom lie between count - 1 and twice that: the smaller number is the careful one.
+        reach = t_quantile(1 - error, count - 1) * math.sqrt(variance + other_variance)
         said = f"{staged.deployment} scores {mean:.3f} live and what is live {other:.3f}, {count} each"
         share = next((one for one in policy.stages if one > staged.share), 1.0)
         return _decide(staged, (mean - other, reach), (count, count), said, policy.margin, share)
@@ -160,8 +163,8 @@ def judge_shadow(staged: Staged, pairs: Sequence[Pair], policy: Rollout, error: 
         first = pairs[:count]
         mean, other = (sum(pair[at] for pair in first) / count for at in (0, 1))
         # Two pairs that were not seen, one each way: a few scores tell too little about what is rare and costs much.
-        difference, spread = _describe([*(ours - theirs for ours, theirs in first), 1.0, -1.0])
-        reach = t_quantile(1 - error, count - 1) * math.sqrt(spread)
+        difference, variance = estimate_mean([*(ours - theirs for ours, theirs in first), 1.0, -1.0])
+        reach = t_quantile(1 - error, count - 1) * math.sqrt(variance)
         said = f"{staged.deployment} would score {mean:.3f} and what is live {other:.3f} on the same {count} requests"
         return _decide(staged, (difference, reach), (count, count), said, policy.margin, policy.stages[0])
 
@@ -176,6 +179,7 @@ def _look(
     """Every look that there are scores for; of more than one needs only the first count, whoever looks when."""
     count, looks = policy.min_scores, 0
     while have >= count:
+        # A half, a quarter, an eighth: over any number of looks they add up to no more than the whole rate.
         step = look(count, error / 2 ** (looks + 1))
         if step.action != "wait":
             return step
@@ -191,6 +195,7 @@ def _decide(
     said += f"; the difference lies between {low:+.3f} and {high:+.3f}"
     action: Action = "wait"
     share = staged.share
+    # Not worse comes first: with many scores a difference can be both certain and too small to matter.
     if low > -margin:
         action, said, share = "next", f"{said}: not worse by {margin:g}", following
     elif high < 0:
@@ -198,7 +203,7 @@ def _decide(
     return Step(action, staged.deployment, share, f"{said}.", *seen, difference, low, high)
 
 
-def _describe(scores: Sequence[float]) -> tuple[float, float]:
+def estimate_mean(scores: Sequence[float]) -> tuple[float, float]:
     """The mean, and the variance of the mean; all alike does not mean that the next one is."""
     n = len(scores)
     mean = sum(scores) / n

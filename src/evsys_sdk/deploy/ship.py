@@ -20,14 +20,14 @@ from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..files import write_text
 from ..paths import workspace_dir
 from ..record.events import Kind
-from ..record.promotions import PromotionLog, promoting
+from ..record.project_files.promotions import PromotionLog, promoting
+from ..record.values import number, text
 from ..registry import get_deployer
 from .deployer import Built, Deployer, Publisher
 from .deployments import Deployment, Deployments, check_promotions
 from .gate import find_pass
-from .model_card import write_card
 from .rollout import check_stage
-from .source import Source, hash_file
+from .source import Source, describe_scores, hash_file
 
 CARD = "README.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -73,11 +73,14 @@ def ship(
             "or ship it all the same with --despite-audit."
         )
     with promoting():
+        # One lock from the look at what is live to the line in the list: with another promotion in between, the verdict
+        # of the gate would be about other weights, and two deployments could get one number.
         gate = find_pass(source, name) if gated else ""
         check_stage(source, kind, name, share=share, shadow=shadow)
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
         built = _build(deployer, source, place, audit)
+        files = sorted(path for path in place.rglob("*") if path.is_file())
         with PromotionLog.open() as log:
             log.append(
                 Kind.DEPLOYED,
@@ -88,7 +91,7 @@ def ship(
                 params=given,
                 location=built.location or str(place),
                 source=source.to_dict(),
-                files={file.relative_to(place).as_posix(): hash_file(file) for file in _files(place)},
+                files={file.relative_to(place).as_posix(): hash_file(file) for file in files},
                 facts=built.facts,
                 gate=gate,
                 **({} if share is None else {"share": share}),
@@ -134,6 +137,7 @@ def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bo
 def check_whole(deployment: Deployment) -> None:
     """Refuse a deployment whose files are not those that were shipped."""
     folder = Path(deployment.location)
+    # What was shipped elsewhere has no folder here to look at.
     for name, sha256 in deployment.files.items() if folder.is_dir() else ():
         file = folder / name
         if not file.is_file() or hash_file(file) != sha256:
@@ -152,20 +156,74 @@ def _clear(shelf: Path, number: int) -> Path:
 def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) -> Built:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise DataError(f"{place}: there is something already. Name an empty folder with --out.")
+    # Built beside its place under a hidden name and renamed at the end, which is one step: whoever looks finds nothing
+    # or all of it, and what a killed process leaves is swept away by the next deployment.
     staged = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     staged.mkdir(parents=True)
     try:
         built = deployer.build(source, staged)
         card = write_card(source, audit, kind=deployer.name, library=deployer.library or "evsys")
         write_text(staged / CARD, card)
+        # Before it gets its place: what cannot be handed on must not look as if it were live.
         if isinstance(deployer, Publisher):
             built = deployer.publish(staged, built)
         staged.rename(place)
+    # Ctrl-C too must leave nothing behind.
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
     return built
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+# The model card beside shipped weights: what they are, what was concluded of them, on which rows, and who checked.
+
+
+def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -> str:
+    """The card as Markdown with the front matter that model hubs read."""
+    conclusion = source.detail.conclusion
+    head = [
+        "---",
+        f"base_model: {source.base_model}",
+        f"library_name: {library}",
+        "tags: [evsys]",
+        "---",
+        "",
+        f"# {source.detail.summary.name}: {source.arm.run}",
+        "",
+        f"Weights of the arm `{source.arm.name}` of the experiment `{source.experiment}`, checkpoint "
+        f"`{source.checkpoint}`, trained from `{source.base_model}` and shipped as `{kind}`.",
+        "",
+    ]
+    told = [
+        "## Conclusion",
+        "",
+        text(conclusion.get("summary")) or "The experiment has no conclusion.",
+        "",
+        *(f"- {line}" for line in describe_scores(source)),
+        "",
+    ]
+    return "\n".join([*head, *told, *_lineage(source), *_integrity(source, audit)])
+
+
+def _lineage(source: Source) -> list[str]:
+    rows = [
+        f"| {text(one.get('source')) or '?'} | {number(one.get('rows')) or 0:g} | `{text(one.get('sha256'))[:16]}` |"
+        for one in source.arm.datasets
+    ]
+    body = ["| rows from | rows | sha256 |", "|---|---|---|", *rows] if rows else ["The record does not name them."]
+    return ["## Data", "", *body, ""]
+
+
+def _integrity(source: Source, audit: AuditReport) -> list[str]:
+    flagged = ", ".join(check.name for check in audit.flags)
+    unchecked = ", ".join(check.name for check in audit.checks if check.state == "unchecked")
+    mark = f"flagged: {flagged}" if flagged else "nothing stands against the record"
+    return [
+        "## Integrity",
+        "",
+        f"- Audit: {mark}{f'; could not be checked: {unchecked}' if unchecked else ''}.",
+        f"- sha256 of the weights as trained: `{source.sha256}`.",
+        f"- Conversations were rendered with: {source.renderer or 'not recorded'}. A loader with another chat template "
+        "asks the model something that it was not trained on.",
+        "",
+    ]

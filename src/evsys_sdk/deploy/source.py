@@ -105,6 +105,7 @@ def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Pa
 
 def _split(reference: str, roots: Sequence[Path] | None) -> tuple[Path, str]:
     try:
+        # As an experiment first: folders have slashes in their names too, and only what is none can be EXPERIMENT/ARM.
         return find_experiment(reference, roots), ""
     except DataError as error:
         whole, _, last = reference.rstrip("/").rpartition("/")
@@ -138,6 +139,7 @@ def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
     for label in ("final", "best"):
         if ref := arm.artifacts.get(f"{label}_sampler"):
             refs[label] = ref
+    # A run without anything to choose by has no best checkpoint but its last.
     if "best" not in refs and "final" in refs:
         refs["best"] = refs["final"]
     if wanted not in refs:

@@ -16,11 +16,16 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..inference.retry import RetryFailure, RetryReport, call_with_retry
-    from .answers.slugs import AliasMatcher, extract_predicted_slug
     from .benchmark import Benchmark
-    from .model_eval import EvalArtifacts, ModelEvalConfig, evaluate_model, load_eval_dataset, score_rows
-    from .model_summary import EvalRow, EvalSummary, RowResult, format_summary_markdown, summarize
-    from .prompts import DEFAULT_SYSTEM, DEFAULT_SYSTEM_NO_THINK, qwen3_chat_template_prompt, qwen_chat_prompt
+    from .model_eval.evaluate import EvalArtifacts, ModelEvalConfig, evaluate_model, load_eval_dataset, score_rows
+    from .model_eval.prompts import (
+        DEFAULT_SYSTEM,
+        DEFAULT_SYSTEM_NO_THINK,
+        qwen3_chat_template_prompt,
+        qwen_chat_prompt,
+    )
+    from .model_eval.slugs import AliasMatcher, extract_predicted_slug
+    from .model_eval.summary import EvalRow, EvalSummary, RowResult, format_summary_markdown, summarize
     from .scores import EvalResult
 
 __all__ = [
@@ -52,10 +57,10 @@ __getattr__ = lazy_names(
     {
         ".inference.retry": "RetryFailure RetryReport call_with_retry",
         "benchmark": "Benchmark",
-        "model_eval": "EvalArtifacts ModelEvalConfig evaluate_model load_eval_dataset score_rows",
-        "model_summary": "EvalRow EvalSummary RowResult format_summary_markdown summarize",
-        "prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
+        "model_eval.evaluate": "EvalArtifacts ModelEvalConfig evaluate_model load_eval_dataset score_rows",
+        "model_eval.summary": "EvalRow EvalSummary RowResult format_summary_markdown summarize",
+        "model_eval.prompts": "DEFAULT_SYSTEM DEFAULT_SYSTEM_NO_THINK qwen3_chat_template_prompt qwen_chat_prompt",
         "scores": "EvalResult",
-        "answers.slugs": "AliasMatcher extract_predicted_slug",
+        "model_eval.slugs": "AliasMatcher extract_predicted_slug",
     },
 )

@@ -183,10 +183,11 @@ class Benchmark:
     ) -> EvalResult:
         """The same in async code; `engine` is one that runs already and stays open, `pace` spares whoever trains."""
         settings = settings or ScoreSettings()
-        metrics = settings.build_metrics()
-        refuse_containers(self.tasks[: settings.n_tasks], settings.harness.environment)
-        subject = as_scored_model(model)
         tasks = self.tasks[: settings.n_tasks]
+        # Everything that can be refused is, before an engine is opened or a question asked.
+        metrics = settings.build_metrics()
+        refuse_containers(tasks, settings.harness.environment)
+        subject = as_scored_model(model)
         began = time.perf_counter()
         running = engine or open_engine(settings.engine, settings.limits)
         kept = PredictionJournal.open(journal, {"model": subject.ref, **settings.identity})
@@ -259,7 +260,7 @@ async def _attempt_all(
                 [rollout] = await engine.submit([request])
         except Exception as error:  # one that breaks the engine must not take the others with it
             rollout = Rollout(task.task_id, sample, "infra", None, error=f"{type(error).__name__}: {error}")
-        if refusals := getattr(model, "refusals", None):
+        if refusals := getattr(model, "refusals", None):  # a refused key, say: every other question would meet it too
             raise refusals[0]
         prediction = Prediction.of(rollout, digests[task.task_id])
         journal.append(prediction)
@@ -290,7 +291,7 @@ def check_engine(name: str, *, path: str = "engine") -> None:
         hint = f"Did you mean '{guess}'?" if guess else f"This version has: {known}."
         raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
     if name == "harbor":
-        from ..rollouts.harbor.package import require_harbor
+        from ..rollouts.harbor.engine import require_harbor
 
         require_harbor()
 

@@ -77,6 +77,8 @@ class BuiltMetric:
         kept, n_missing = without_missing(tasks, missing, f"metric '{self.name}'")
         value = self._value(kept)
         n_samples = sum(len(task.samples) for task in kept)
+        # Where the score is the mean of what each task scores by itself, its error follows from those. Any other
+        # statistic, such as a ratio, shows its error by how it moves when tasks are left out.
         alone = self._each_alone(kept)
         if alone is not None and math.isclose(statistics.fmean(alone), value, rel_tol=1e-9, abs_tol=1e-12):
             return replace(MetricValue.of(alone, n_samples=n_samples, n_missing=n_missing), value=value)
@@ -154,6 +156,7 @@ _INPUTS: dict[str, Callable[[Sequence[TaskSamples]], Any]] = {
 # How sure a score is. Tasks are what was drawn, so they are the clusters; samples of one task are not independent.
 
 _MOST_GROUPS = 200
+"""How often a statistic is computed for its error; with thousands of tasks, once for each would take minutes."""
 _Z = 1.959964
 
 

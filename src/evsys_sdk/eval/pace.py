@@ -44,9 +44,10 @@ class Pace:
         if self.released.is_set() or self._began is None:
             return 0.0
         if self._active and self._together < self.at_once:
-            return 0.0
+            return 0.0  # so many go together, and the rest that follows is for all of them
         now = self.clock()
         worked = self._worked + (now - self._since if self._active else 0.0)
+        # While attempts are under way nobody knows how long they will take: look again soon.
         return max(worked / self.share - (now - self._began), _LONGEST_REST_S if self._active else 0.0)
 
     async def __aenter__(self) -> Self:

@@ -159,7 +159,7 @@ class PredictionJournal:
     def _take_up(self, path: Path) -> bool:
         """Read what an earlier attempt left; False when it is about something else."""
         lines = read_records(path)
-        if next(lines, self.header) != self.header:
+        if next(lines, self.header) != self.header:  # an empty file is what a killed scoring of any kind leaves
             return False
         for record in lines:
             prediction = _read_prediction(record)

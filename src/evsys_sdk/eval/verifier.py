@@ -96,7 +96,7 @@ class BuiltVerifier:
                 answer = await answer
         except EvalError as error:
             raise EvalError(f"{place}: {error}") from error
-        except EvsysError:
+        except EvsysError:  # refused credentials and the like: no fault of the verifier, and not to be told as one
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")

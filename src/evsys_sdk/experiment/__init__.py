@@ -1,6 +1,6 @@
 """One config -> arms x seeds -> results -> a conclusion.
 
-preflight/   what is wrong with it, found before anything is spent; plan says what it will cost and can tell
+preflight/   what is wrong with it, found before anything is spent; plan/ says what it will cost and can tell
 arms/        which runs an experiment consists of, and who brings them to a launcher
 search/      which of them are trained, and how far
 launcher     where they are executed; launchers/ are the built-in ones

@@ -21,9 +21,9 @@ from ..config import ExperimentConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark, hash_question
-from ..record.claims import Claimed, note_claim, sketch_questions
 from ..record.evidence import hash_value
 from ..record.layout import REHEARSALS
+from ..record.project_files.claims import Claimed, note_claim, sketch_questions
 from .arms.overrides import REHEARSED_ROWS
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim

@@ -28,8 +28,8 @@ from ..record.anchors import note_head
 from ..record.events import Journal, Kind
 from ..record.evidence import hash_conclusion_page, hash_recorded_config
 from ..record.lock import FolderBusy, folder_lock
+from ..record.project_files.roots import remember_output_root
 from ..record.reader import ExperimentRecord, experiment_id
-from ..record.roots import remember_output_root
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
 from ..spend.ledger import STOP_PREFIX, SpendLedger, find_exhausted, is_budget_stop, open_ledger

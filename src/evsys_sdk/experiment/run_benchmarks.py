@@ -19,14 +19,14 @@ from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
 from ..eval.scores import EvalResult
 from ..files import write_json
-from ..inference.renderers.prompted import PromptedRenderer
+from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import RunResult
-from ..record.checkpoints import Checkpoint, CheckpointLog
 from ..record.evidence import hash_value
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.lock import exclusive
-from ..record.scores import ScoreLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.scores import ScoreLog
 from ..registry import get_inference
 from ..training.callback import EvalRecord, Observers
 from ..training.scoring import BackgroundScoring, Scoring

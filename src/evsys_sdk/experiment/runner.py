@@ -20,9 +20,9 @@ from ..inference.renderer import get_renderer
 from ..log import get_logger
 from ..paths import in_project
 from ..protocols import Algorithm, DataStore, LogStore, Row, RunContext, RunNotes, RunResult, traits_of
-from ..record.checkpoints import CheckpointLog
 from ..record.events import load_events, note_loaded_weights, note_trained_tasks, read_trained_tasks
 from ..record.folders import begin_run, note_identity, note_length
+from ..record.run_files.checkpoints import CheckpointLog
 from ..registry import get_data_store, get_log_store
 from ..spend.meter import BudgetMeter
 from ..spend.metered_client import MeteredClient

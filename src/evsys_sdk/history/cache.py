@@ -25,7 +25,7 @@ _FORMAT = 5
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
 
-_SORTED = json.JSONEncoder(sort_keys=True)
+_SORTED = json.JSONEncoder(sort_keys=True, check_circular=False)
 """Made once: `json.dumps` would make one for every row."""
 
 type Row = tuple[Any, ...]
@@ -167,7 +167,7 @@ class SummaryCache:
         """Add the indexes once the first look is through: all at once they take half of what row by row takes."""
         if _version_of(self._db) != _version():
             with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next one does it
-                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("BEGIN IMMEDIATE")  # or two processes would both begin, and both fail to write
                 _add_indexes(self._db, _INDEXES)
                 self._db.execute(f"PRAGMA user_version = {_version()}")
 
@@ -185,18 +185,20 @@ class SummaryCache:
         self._db = self._open()
 
     def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
-        with self._db:
+        with self._db:  # one transaction: whoever reads meanwhile sees all of it or nothing
             for table, columns in _TABLES.items():
                 several = table in ("runs", "effects")
                 changed = [(row["folder"],) for row in rows] if several else []
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", [*names, *changed])
-                found = [one for row in rows for one in row.get(table, ())] if several else rows
-                values = [tuple(row.get(name) for name in columns) for row in found]
-                marks = ",".join("?" * len(columns))
-                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+                if several:
+                    values: list[Row] = [one for row in rows for one in row.get(table, ())]
+                else:
+                    values = [tuple(map(row.get, columns)) for row in rows]
+                insert = f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * len(columns))})"
+                self._db.executemany(insert, values)
 
     def _open(self) -> sqlite3.Connection:
-        for _ in range(2):
+        for _ in range(2):  # once more after a damaged file was removed
             try:
                 return self._usable(_connect(str(self.path)))
             except sqlite3.OperationalError:  # it may not be written, or another process holds it for too long
@@ -246,17 +248,17 @@ def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSumm
         return row
     row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}
     row |= {"text": _collect_text(summary), "summary": summary.to_json()}
-    runs = [{name: value(summary, run) for name, (_, value) in RUN_COLUMNS.items()} for run in summary.results]
-    effects = [{name: value(summary, one) for name, (_, value) in EFFECT_COLUMNS.items()} for one in summary.contrasts]
-    tables = {"runs": runs, "effects": effects}
-    row = _storable(row)
-    return row | {table: [_storable({"folder": folder, **one}) for one in found] for table, found in tables.items()}
+    runs = [(folder, *(value(summary, run) for _, value in RUN_COLUMNS.values())) for run in summary.results]
+    effects = [(folder, *(value(summary, one) for _, value in EFFECT_COLUMNS.values())) for one in summary.contrasts]
+    if not row["summary"].isascii():  # which has all of its text
+        row = {name: _storable(value) for name, value in row.items()}
+        runs, effects = ([tuple(map(_storable, one)) for one in found] for found in (runs, effects))
+    return row | {"runs": runs, "effects": effects}
 
 
-def _storable(row: NewRow) -> NewRow:
+def _storable(value: Any) -> Any:
     """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
-    unsafe = {key: one for key, one in row.items() if isinstance(one, str) and not one.isascii()}
-    return row | {key: one.encode(errors="backslashreplace").decode() for key, one in unsafe.items()}
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _run_of(one: ExperimentSummary, found: Contrast) -> RunResult:
@@ -301,4 +303,5 @@ def _version() -> int:
         *_INDEXES.items(),
         *(one.name for one in fields(ExperimentSummary)),
     ]
+    # SQLite keeps a signed number of 32 bits; 0 is that of a new file, and below zero means not settled yet.
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

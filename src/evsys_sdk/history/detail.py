@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,16 @@ from ..record.runs import RunRecord, add_spend
 from ..record.values import Object, items, number, text
 from ..redact import redact_text
 from .find import shortest
-from .outcome import Outcome, latest_score, outcome_of
+from .outcome import Outcome, SetScores, latest_score, outcome_of, scores_of
 from .summarize import summarize, without_secrets
 from .summary import ExperimentSummary
 
 _RESUMABLE = ("running", "killed", "interrupted", "budget", "failed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Detail:
-    """One experiment."""
+    """One experiment; what is worked out from the scores of its arms is kept, because each view asks several times."""
 
     record: ExperimentRecord
     summary: ExperimentSummary
@@ -47,7 +48,12 @@ class Detail:
         """The seeds of that run."""
         return [arm for arm in self.arms if arm.run == self.chosen_run]
 
-    @property
+    @cached_property
+    def scores(self) -> dict[str, SetScores]:
+        """The last scoring of each set by the seeds of that run, by full metric name."""
+        return scores_of(self.chosen_arms)
+
+    @cached_property
     def best_arm(self) -> RunRecord | None:
         """The seed of the best run that scored best, by its latest score."""
         scored = [(score[0], arm) for arm in self.chosen_arms if (score := latest_score(arm, self.outcome.metric))]

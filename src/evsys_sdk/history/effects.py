@@ -31,7 +31,7 @@ type Settings = dict[str, str]
 """Dotted path into a run -> its value, as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Contrast:
     """One setting changed, everything else the same, in one experiment."""
 
@@ -88,6 +88,8 @@ class Effect:
             return None
         if self.n_weighed == 1 and self.low is not None and self.high is not None:
             return self.low, self.high
+        # How far the experiments lie apart, each measured by its own error (Cochran's Q); what exceeds the n - 1 that
+        # chance explains widens the interval (the Birge ratio).
         spread = max(0.0, self.squares - self.difference**2 * self.weight)
         widened = max(1.0, spread / max(1, self.n_weighed - 1))
         half = _quantile(self.df) * math.sqrt(widened / self.weight)
@@ -110,6 +112,8 @@ def find_contrasts(
     pairs = itertools.combinations(names, 2)
     if len(names) > _MOST_RUNS:
         pairs = ((baseline, name) for name in names if baseline and name != baseline)
+    # Runs that are equal in all but one axis. Each is compared with one of them and not with every other: those
+    # differences would follow from these.
     slices: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
     for first, second in pairs:
         if found := find_changed_axis(own[first], own[second]):
@@ -152,10 +156,11 @@ def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(value, dict):
-        for key, inner in cast(Object, value).items():
-            _flatten(inner, f"{path}.{key}" if path else key, found)
-    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast(list[Any], value)):
-        for index, inner in enumerate(cast(list[Any], value)):
+        opening = f"{path}." if path else ""
+        for key, inner in cast("Object", value).items():
+            _flatten(inner, f"{opening}{key}", found)
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast("list[Any]", value)):
+        for index, inner in enumerate(cast("list[Any]", value)):
             _flatten(inner, f"{path}[{index}]", found)
     elif value is not None and value != "" and value != []:
         found[path] = value
@@ -240,7 +245,7 @@ class _Measured:
         if low is None or high is None:
             return difference, None, None, None, None
         df = number(row.get("df"))
-        return difference, low, high, (high - low) / 2 / _quantile(df), df
+        return difference, low, high, (high - low) / 2 / _quantile(df), df  # how an interval is made, read backwards
 
     def _compare_pairs(self, first: RunScore, second: RunScore) -> _Found | None:
         """From the scores on record: the last ones of runs that ended, else those after the same step."""

@@ -1,8 +1,8 @@
 """Where experiments are, and which one is meant.
 
 They are in `outputs` here and at the project's root, and wherever runs of this project wrote to, which they note in
-`.evsys/` (`record/roots.py`); `--root` takes the place of all of them. EXPERIMENT on the command line is a path, an id,
-the beginning of one, or a name (its latest attempt).
+`.evsys/` (`record/project_files/roots.py`); `--root` takes the place of all of them. EXPERIMENT on the command line is
+a path, an id, the beginning of one, or a name (its latest attempt).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import DataError, closest, show
 from ..paths import WORKSPACE_DIR, project_root
 from ..record.layout import DEFAULT_ROOT, OUTPUT_ROOTS, RunFiles
-from ..record.roots import read_output_roots
+from ..record.project_files.roots import read_output_roots
 
 if TYPE_CHECKING:
     from .index import HistoryIndex
@@ -28,7 +28,8 @@ def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path
     """The folder of the experiment that `reference` names."""
     if not reference.strip() or "\x00" in reference:
         raise DataError(f"{show(reference)} names no experiment. {_LIST_THEM}")
-    if _is_path(reference) and (found := _folder(Path(reference))):
+    is_path = os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
+    if is_path and (found := _folder(Path(reference))):
         return found
     from .index import HistoryIndex  # who only asks for the roots needs no database
 
@@ -82,10 +83,6 @@ def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
     return None
 
 
-def _is_path(reference: str) -> bool:
-    return os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
-
-
 def _folder(path: Path) -> Path | None:
     """`path`, if it is an experiment's folder; a run's folder is refused with the experiment it belongs to."""
     try:
@@ -106,7 +103,7 @@ def _folder(path: Path) -> Path | None:
 
 def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str:
     names = {name: None for one in known for name in (one.name, one.id)}
-    guess = closest(reference, names) if len(names) <= 5000 else None
+    guess = closest(reference, names) if len(names) <= 5000 else None  # it compares with each of them
     parts = [name for name in names if reference.casefold() in name.casefold()][:3]
     near = parts or ([guess] if guess else [])
     hint = f"Did you mean {' or '.join(repr(name) for name in near)}? " if near else ""

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from ..errors import DataError, closest, show
 from ..record.layout import ExperimentFiles
-from ..record.values import UNFINISHED, mtime, subfolders
+from ..record.values import UNFINISHED, subfolders
 from .cache import FRESHNESS, SEARCHED, NewRow, Row, SummaryCache, make_row
 from .summary import STATUSES, VERDICTS, ExperimentSummary
 
@@ -118,29 +118,34 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
     """Bring the cache of a root up to date."""
     known = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
     names = _folder_names(root)
-    changed: list[str] = []
-    unfinished: list[tuple[str, str]] = []
+    changed: list[tuple[str, str]] = []
+    unfinished: list[tuple[str, str, str]] = []
     for name in names:
         row = known.pop(name, None)
-        if row is None or row[0] != fingerprint(f"{root}/{name}"):
-            changed.append(name)
+        seen = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
+        if row is None or row[0] != seen:
+            changed.append((seen, name))
         elif row[1]:
-            unfinished.append((name, row[2]))
+            unfinished.append((seen, name, row[2]))
     if len(changed) > _BATCH:  # somebody may be watching: what is new comes first
-        changed.sort(key=lambda name: mtime(ExperimentFiles(root / name).journal) or 0.0, reverse=True)
+        changed.sort(reverse=True)  # it begins with the time of the journal
     if changed or known:
         for begin in range(0, max(len(changed), 1), _BATCH):
-            cache.write([_new_row(root, name) for name in changed[begin : begin + _BATCH]], known)
+            cache.write([_new_row(root, *one) for one in changed[begin : begin + _BATCH]], known)
     # What is running spends while its journal is silent.
-    turned = [name for name, status in unfinished if (live := _live_status(root / name)) == _RUNNING or status != live]
+    turned = [
+        (seen, name)
+        for seen, name, status in unfinished
+        if (live := _live_status(root / name)) == _RUNNING or status != live
+    ]
     if turned:
-        cache.write([_new_row(root, name) for name in turned])
+        cache.write([_new_row(root, *one) for one in turned])
     cache.settle()
 
 
 def fingerprint(folder: str) -> str:
     """Changes when what the summary is made of may have changed."""
-    try:
+    try:  # with paths as text: every experiment is asked at every look, and making a Path takes longer than asking
         journal = os.stat(f"{folder}/{_JOURNAL}")
     except (OSError, ValueError):
         return _without_journal(folder)
@@ -171,17 +176,16 @@ def _folder_names(root: Path) -> list[str]:
     return [name for name in names if name not in unusable] if unusable else names
 
 
-def _new_row(root: Path, name: str) -> NewRow:
+def _new_row(root: Path, seen: str, name: str) -> NewRow:
     from ..record.reader import ExperimentRecord
     from .summarize import summarize
 
-    before = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
     record = ExperimentRecord(root / name)
     if not record.is_experiment:
-        return make_row(name, before, _FOREIGN, None)
+        return make_row(name, seen, _FOREIGN, None)
     summary = summarize(record)
     unfinished = summary.status == UNFINISHED
-    return make_row(name, before, record.status if unfinished else summary.status, summary, unfinished=int(unfinished))
+    return make_row(name, seen, record.status if unfinished else summary.status, summary, unfinished=int(unfinished))
 
 
 def _live_status(folder: Path) -> str:
@@ -257,10 +261,7 @@ def _score_key(summary: ExperimentSummary) -> tuple[bool, float]:
     return score is None, 0.0 if score is None else score if summary.mode == "min" else -score
 
 
-def _spend_key(summary: ExperimentSummary) -> tuple[float, float]:
-    return -summary.spend.get("usd", 0.0), -summary.spend.get("wall_s", 0.0)
-
-
+# Twice: as the database sorts within a root, and as what several roots give is merged.
 ORDERS = {
     "newest": _Order("started DESC, folder", lambda one: (-(one.started or 0.0), one.path)),
     "oldest": _Order("started, folder", lambda one: (one.started or 0.0, one.path)),
@@ -268,7 +269,10 @@ ORDERS = {
         "score IS NULL, CASE mode WHEN 'min' THEN score ELSE -score END, folder",
         lambda one: (*_score_key(one), one.path),
     ),
-    "spend": _Order("ifnull(usd, 0) DESC, ifnull(wall_s, 0) DESC, folder", lambda one: (*_spend_key(one), one.path)),
+    "spend": _Order(
+        "ifnull(usd, 0) DESC, ifnull(wall_s, 0) DESC, folder",
+        lambda one: (-one.spend.get("usd", 0.0), -one.spend.get("wall_s", 0.0), one.path),
+    ),
     "name": _Order("name, folder", lambda one: (one.name, one.path)),
 }
 
@@ -285,6 +289,7 @@ def select(
     order = ORDERS[sort]
     condition, values = (filters or Filters()).condition()
     several = len(index.roots) > 1
+    # Of several roots each gives its first ones: which of them are passed over is known once they are merged.
     skipped, end = (0, None if limit is None else offset + limit) if several else (offset, limit)
     tail = f"ORDER BY {order.sql} LIMIT {-1 if end is None else int(end)} OFFSET {int(skipped)}"
     found = index.summaries(condition, values, tail)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..record.run_files.scores import task_scores
 from ..record.runs import RunRecord
-from ..record.scores import task_scores
 from ..record.values import Object, items, number, part, text
 from .summary import SPLITS, is_score
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 type ByTask = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class RunScore:
     """What one run scored, over its seeds."""
 
@@ -40,7 +40,7 @@ class RunScore:
     """The step that the score is of, where no seed came to its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Outcome:
     """The answer of an experiment."""
 
@@ -65,7 +65,12 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     if metric != own_metric and own_metric and not is_score(metric):  # a loss says little about a recipe with a reward
         metric, mode, concluded, score = own_metric, own_mode, {}, None
     plain = {run.run: run for run in plain_scores(arms, metric)}
-    unsaid = {name for name, run in plain.items() if name not in concluded or _is_news(run, concluded[name])}
+    # A conclusion about ends does not tell what a run scored on the way.
+    unsaid = {
+        name
+        for name, run in plain.items()
+        if name not in concluded or (concluded[name].score is None and run.step is not None)
+    }
     runs = [plain[name] if name in unsaid else concluded[name] for name in {**concluded, **plain}]
     own = [run for run in runs if run.run in plain or not plain]  # the others are those of a parent
     best_run = _best_run(conclusion, own, unsaid, mode)
@@ -84,11 +89,6 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     )
 
 
-def _is_news(run: RunScore, concluded: RunScore) -> bool:
-    """Whether a run was scored on the way, which a conclusion about ends does not tell."""
-    return concluded.score is None and run.step is not None
-
-
 def _best_run(conclusion: Object, runs: Sequence[RunScore], unsaid: set[str], mode: str) -> str:
     """What the conclusion says, unless a run that it knows no score of has a better one on record."""
     said = text(conclusion.get("best_arm"))
@@ -104,7 +104,8 @@ def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str
 
     Without a benchmark that is the measure by which the recipe itself chooses its best checkpoint.
     """
-    metric, mode = success_metric(config, arms, scored=_find_unfinished_scores(arms))
+    on_the_way = {metric: None for arm in arms if arm.status != "completed" for metric, _, _, _ in arm.scores}
+    metric, mode = success_metric(config, arms, scored=on_the_way)
     return (metric, mode) if metric else _own_measure(arms)
 
 
@@ -120,11 +121,6 @@ def success_metric(config: Object, arms: Iterable[RunRecord], *, scored: Iterabl
     if name:
         return next((key for key in scores if key.endswith(f"/{name}")), name), mode
     return (scores[0] if scores else ""), mode
-
-
-def _find_unfinished_scores(arms: Sequence[RunRecord]) -> dict[str, None]:
-    """The metrics that arms without an end were scored by."""
-    return {metric: None for arm in arms if arm.status != "completed" for metric, _, _, _ in arm.scores}
 
 
 def _own_measure(arms: Sequence[RunRecord]) -> tuple[str, str]:
@@ -195,7 +191,7 @@ def _read_concluded_runs(conclusion: Object) -> list[RunScore]:
             number(row.get("low")),
             number(row.get("high")),
             int(number(row.get("n_seeds")) or 0),
-            _whole(row.get("n_tasks")),
+            None if (n_tasks := number(row.get("n_tasks"))) is None else int(n_tasks),
             int(number(row.get("failures")) or 0),
             "baseline" if row.get("is_baseline") is True else "",
             "" if number(row.get("low")) is None else "tasks and seeds" if repeated else "tasks",
@@ -203,11 +199,6 @@ def _read_concluded_runs(conclusion: Object) -> list[RunScore]:
         for row in rows
         if text(row.get("name"))
     ]
-
-
-def _whole(value: Any) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)
 
 
 def _rank(metric: str) -> tuple[int, str]:
@@ -258,14 +249,14 @@ class PairedDifference:
 
 def compare_pairs(first: Detail, second: Detail) -> list[PairedDifference]:
     """Every metric that both experiments have, in the order of its name."""
-    left, right = scores_of(first), scores_of(second)
+    left, right = first.scores, second.scores
     return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
 
 
-def scores_of(detail: Detail) -> dict[str, SetScores]:
-    """The last scoring of each set by the best run, by full metric name; without one, the plain metrics."""
+def scores_of(arms: Iterable[RunRecord]) -> dict[str, SetScores]:
+    """The last scoring of each set by the seeds of a run, by full metric name; without one, the plain metrics."""
     found: dict[str, SetScores] = {}
-    for arm in detail.chosen_arms:
+    for arm in arms:
         # Steps in order, so that the last one stays.
         latest = {metric: (line, value) for metric, _, line, value in arm.scores if line.get("split") != "baseline"}
         for metric, (line, value) in latest.items():
@@ -291,7 +282,7 @@ def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDiffe
     everyone = [set(one) for one in [*first.by_task, *second.by_task]]
     common = everyone[0].intersection(*everyone[1:])
     seeds = (len(first.totals), len(second.totals))
-    if len(common) < 2:
+    if len(common) < 2:  # one task tells nothing about how tasks differ
         matrices = [[[total] for total in one.totals] for one in (first, second)]
         remark = "not paired: no scores by task" if not common else "not paired: one common task"
     else:

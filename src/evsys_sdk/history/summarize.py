@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,7 +70,7 @@ def summarize(record: ExperimentRecord) -> ExperimentSummary:
         backends=_kinds(runs, "backend", "kind"),
         params=best_params(runs, outcome),
         varied=find_varied_paths(runs),
-        config_sha256=start.text("config_sha256") or _sha256(config),
+        config_sha256=start.text("config_sha256") or (_hash_config(config) if config else ""),
     )
 
 
@@ -139,6 +140,8 @@ def best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:
     sign = 1 if outcome.mode == "min" else -1
     ranked = [(sign * score[0], arm) for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
     for _, arm in sorted(ranked, key=lambda pair: pair[0]):
+        if not os.path.isdir(f"{arm.experiment}/{arm.name}"):  # a record that was copied without its arms
+            continue
         artifacts = part(arm.result or {}, "artifacts")
         found = text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint"))
         if found := found or (text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""):
@@ -163,7 +166,7 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, inner in value.items():
         name = f"{prefix}{key}"
-        if isinstance(inner, Mapping):
+        if isinstance(inner, dict):
             found |= scalars(part(inner), f"{name}.")
         elif isinstance(inner, list):
             found[name] = _short(json.dumps(inner, default=str), 80)
@@ -174,9 +177,9 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def find_varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
     """The dotted paths in which the runs of an experiment differ."""
-    runs = runs[:200]
-    same = {key for key, value in runs[0].items() if all(run.get(key) == value for run in runs)} if runs else set[str]()
-    flat = [scalars({key: value for key, value in run.items() if key != "name" and key not in same}) for run in runs]
+    first, *others = runs[:200] or [{}]  # a sweep of thousands shows in its first runs what it varies
+    same = {"name", *(key for key, value in first.items() if all(run.get(key) == value for run in others))}
+    flat = [scalars({key: value for key, value in run.items() if key not in same}) for run in (first, *others)]
     names = dict.fromkeys(name for one in flat for name in one)
     return [name for name in names if any(one.get(name) != flat[0].get(name) for one in flat)][:most]
 
@@ -193,5 +196,6 @@ def _short(value: str, most: int = _LONGEST_TEXT) -> str:
     return value if len(value) <= most else f"{value[: most - 1]}…"
 
 
-def _sha256(config: Object) -> str:
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest() if config else ""
+def _hash_config(config: Object) -> str:
+    """As the journal has it since there is one."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..record.values import Note
 from .effects import Contrast
@@ -24,7 +24,7 @@ SPLITS = ("val", "eval", "test", "train_fit")
 """How names of scores begin; the earlier ones decide before the later ones."""
 _OPENINGS = tuple(f"{split}/" for split in SPLITS)
 _COUNTS = ("/stderr", "/tasks", "/failed_samples", "/unscored_tasks")
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class RunResult:
     """One run of an experiment over its seeds: what it is, what it scored, and where its weights are."""
 
@@ -64,7 +64,7 @@ class RunResult:
     """What all its seeds took."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class ExperimentSummary:
     """What is known of one experiment without opening its folder."""
 

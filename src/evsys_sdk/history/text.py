@@ -157,6 +157,12 @@ class Page:
         else:
             self.add(fit_table(headers, rows, width=self.width, flexible=flexible))
 
+    def quote(self, parts: Mapping[str, str | None]) -> None:
+        """What was said, below an item of a list: a line for each part that there is."""
+        self.add(
+            *(f"  {name + ':':<9} {clip(said, self.width - 14)}" for name, said in parts.items() if said is not None)
+        )
+
     def drawing(self, draw: Callable[[int], str]) -> None:
         """Something that is drawn with characters, as wide as it may be."""
         self.add(f"\n```text\n{draw(80)}\n```" if self.markdown else f"\n{draw(self.width)}")
@@ -169,7 +175,7 @@ def fit_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: i
     """Aligned columns no wider than `width`; the flexible ones are clipped, the widest first."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (headers, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-    while sum(widths) + 2 * (len(widths) - 1) > width:
+    while sum(widths) + 2 * (len(widths) - 1) > width:  # a character at a time: so wide columns end up equally wide
         widest = max(flexible, key=lambda column: widths[column])
         if widths[widest] <= max(8, len(headers[widest])):
             break

@@ -24,6 +24,7 @@ _GUARD = "\U0010ffff"
 """No character of any text, says Unicode; where one holds it all the same, it is written twice."""
 _ESCAPED = json.dumps(_GUARD)[1:-1]
 """How JSON in a rendered text may write it."""
+# One guard is a cut, two are the character itself; so a single one must not be the first of two.
 _CUT = re.compile(f"{_GUARD}(?!{_GUARD})|{_GUARD}{_GUARD}")
 
 
@@ -58,6 +59,7 @@ class ControlTokens:
         return value
 
     def _guard_text(self, text: str) -> str:
+        # A tokenizer that does not list its control tokens is asked about each text.
         pattern = self._pattern if self._known else _pattern(self._find_in(text))
         text = text.replace(_GUARD, _GUARD + _GUARD)
         if pattern.search(text) is None:
@@ -123,5 +125,6 @@ def _texts_of(tokenizer: Tokenizer) -> set[str]:
 
 
 def _pattern(texts: set[str]) -> re.Pattern[str]:
+    # The longest first: one control token may be how another begins.
     longest = sorted((*texts, _ESCAPED), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest)))

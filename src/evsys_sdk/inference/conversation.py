@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from ..data.blocks import block_to_image_src
+from ..data.chat import block_to_image_src
 from ..data.types import ChatMessagesRow, Message
 from ..errors import DataError, show
 

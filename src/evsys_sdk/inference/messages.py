@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.blocks import block_to_image_src
+from ..data.chat import block_to_image_src
 from ..data.shapes import ROLES, is_list, is_object
 from ..data.types import Message
 from ..errors import DataError, show
@@ -111,6 +111,7 @@ def turns_of(messages: Sequence[Message]) -> list[ChatTurn]:
         if role == "tool":
             turn = _answer(turn, open_calls, index)
             open_calls = [call for call in open_calls if call.id != turn.call_id]
+        # Calls stay open until the last of them is answered; only then can there be new ones.
         open_calls = open_calls or list(turn.calls)
         turns.append(turn)
     if not turns:

@@ -60,10 +60,12 @@ class RateLimiter:
 
     async def slot(self, tokens: int = 0) -> Slot:
         """Wait until a request of this size may be sent."""
+        # One waits and the others stand behind it: otherwise small requests could overtake a large one for ever.
         async with self._turn:
             while (wait := self._wait(tokens)) > 0:
                 await self._sleep(wait)
             slot = Slot(self._clock(), tokens)
+            # Without a limit nobody asks for them, and they would only pile up.
             if self._requests is not None or self._tokens is not None:
                 self._recent.append(slot)
             return slot
@@ -78,6 +80,7 @@ class RateLimiter:
             self._recent.popleft()
         wait = self._paused_until - now
         if self._requests is not None and len(self._recent) >= self._requests:
+            # When this one has left the minute, there is room for one more.
             wait = max(wait, self._recent[-self._requests].at + _MINUTE - now)
         if self._tokens is not None:
             wait = max(wait, self._wait_for_tokens(tokens, self._tokens, now))

@@ -28,6 +28,7 @@ __all__ = ["Rendered", "Renderer", "Supervise", "Tokenizer", "decode", "get_rend
 _log = get_logger(__name__)
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that rendering needs; `eos_token_id` is used where there is one."""
 
@@ -131,3 +132,33 @@ def _visible(line: str) -> str:
         for character in line.removesuffix("\n")
     )
     return f"{shown}↵" if line.endswith("\n") else shown
+
+
+@dataclass(frozen=True, slots=True)
+class PromptedRenderer:
+    """Another renderer, with a system prompt."""
+
+    inner: Renderer
+    system_prompt: str
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def stop(self) -> list[str] | list[int]:
+        return self.inner.stop
+
+    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
+        return self.inner.render(self._add_prompt(messages), supervise)
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self.inner.prompt(self._add_prompt(messages))
+
+    def parse(self, tokens: Sequence[int]) -> Message:
+        return self.inner.parse(tokens)
+
+    def _add_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        if not self.system_prompt or (messages and messages[0].get("role") == "system"):
+            return list(messages)
+        return [{"role": "system", "content": self.system_prompt}, *messages]

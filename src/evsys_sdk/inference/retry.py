@@ -190,6 +190,7 @@ class _Tries:
         return isinstance(error, chosen) if isinstance(chosen, type | tuple) else chosen(error)
 
     def _delay(self, error: Exception) -> float:
+        # The exponent is bounded: a float overflows long before somebody runs out of attempts.
         longest = min(self._max, self._base * 2.0 ** min(self._made - 1, 60))
         asked = getattr(error, "retry_after", None)
         if isinstance(asked, int | float):

@@ -20,6 +20,8 @@ from .errors import InferenceError
 if TYPE_CHECKING:
     import httpx
 
+_JSON = {"content-type": "application/json", "accept": "application/json"}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -34,6 +36,7 @@ class Answer:
     @property
     def retry_after(self) -> float | None:
         """Seconds that the headers ask to wait."""
+        # The finer one first, where a provider sends both.
         milliseconds = _seconds(self.headers.get("retry-after-ms"))
         if milliseconds is not None:
             return milliseconds / 1000
@@ -73,7 +76,7 @@ class Transport:
         content, where = encode_body(body), place(url)
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._http.post(url, headers=_with_json(headers), content=content)
+                response = await self._http.post(url, headers={**_JSON, **headers}, content=content)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise _explain_timeout(error, where, self._timeout) from None
         except httpx.TransportError as error:
@@ -105,10 +108,6 @@ def place(url: str) -> str:
     """An address for messages: without query, and without anything that could be a password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
-
-
-def _with_json(headers: Mapping[str, str]) -> dict[str, str]:
-    return {"content-type": "application/json", "accept": "application/json", **headers}
 
 
 def _explain_timeout(error: Exception, where: str, timeout_s: float) -> InferenceError:

@@ -54,11 +54,13 @@ class TracedScores:
         self._store, self._policy = TraceStore(store), policy
         self._verifier = build_verifier(policy.verifier)  # what is wrong with it should show before anything is read
         about = policy.model_dump(mode="json")
+        # Scores by another verifier, or by other params of it, are of another kind and are not mixed with these.
         self._about = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
     def of(self, deployment: Deployment, since: float) -> Sequence[float]:
         """The rewards of a deployment's answers."""
         answered = (one for one in self._store.read() if one["model"] == deployment.id)
+        # By time: what was told once must come first again, whatever was imported since.
         timed = sorted((one["time"] or 0.0, one["reward"]) for one in answered if one["reward"] is not None)
         return [reward for time, reward in timed if time >= since]
 
@@ -98,6 +100,7 @@ class TracedScores:
             async with room:
                 try:
                     theirs = await _score(self._verifier, given, given["messages"][-1], expected)
+                    # A shadow without an answer has earned nothing, which no verifier needs to be asked about.
                     is_none = any(one["name"] == FAILED for one in shadow["feedback"])
                     ours = 0.0 if is_none else await _score(self._verifier, given, shadow["messages"][-1], expected)
                 except EvalError as error:
@@ -106,6 +109,7 @@ class TracedScores:
             return given, (ours, theirs)
 
         found = [one for one in await asyncio.gather(*(score(*pair) for pair in waiting)) if one is not None]
+        # One pair that cannot be scored is told and left for next time; when none can, the judge itself is at fault.
         if problems and not found:
             raise problems[0]
         if problems:

@@ -30,15 +30,13 @@ from ..paths import project_root, workspace_dir
 from ..record.jsonl_file import JsonlFile, read_records
 from ..record.lock import folder_lock
 from ..record.values import part
-from .candidate import load_candidate, scaffold
 from .decider import LearnDecision, decide
 from .live_scores import TracedScores
-from .rounds_state import RoundState, tell_round
+from .round import RoundState, load_candidate, scaffold, tell_round, watch_live
 from .system import SystemConfig
 from .traces.rounds import read_rounds, seal_round
 from .traces.store import TraceStore, import_traces
 from .traces.trace import RewardRule
-from .watch import watch_live
 
 SYSTEM = "system.json"
 
@@ -87,6 +85,7 @@ class Loop:
 
     def rounds(self) -> list[RoundState]:
         """What became of every round."""
+        # Of all that is noted only this cannot be told from what is on disk: a budget that ended an experiment.
         given_up = {int(one["round"]): str(one["text"]) for one in self._read_notes() if one["stage"] == "given up"}
         return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
 
@@ -110,6 +109,7 @@ class Loop:
         """Begin a round and write its experiment, if the rules say so; its number, and where the config is."""
         with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
             self._introduce()
+            # Two steps lead to a config: sealing the traces of a round, and writing its experiment.
             for _ in range(2):
                 rounds = self.rounds()
                 if rounds and rounds[-1].stage == "experiment":
@@ -158,6 +158,8 @@ class Loop:
         spec, seen_file = self.system.traces, self.folder / "inbox.json"
         known = _read_object(seen_file)
         files = sorted(project_root().glob(spec.inbox)) if spec.inbox else []
+        # Size and time are taken before anything is read: a file that grows meanwhile is read again next time, and what
+        # is known already is not added twice.
         marks = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
         fresh = [path for path in files if known.get(str(path)) != marks[str(path)]]
         if fresh:
@@ -233,6 +235,7 @@ class Loop:
 
     def _judge(self, state: RoundState) -> Step:
         assert state.source is not None
+        # The experiment started from what is live, so the model before training is what the candidate would replace.
         decision = judge(state.source, BASE, self.policy)
         return Step("gate", decision.sentence, state.number)
 

@@ -14,7 +14,7 @@ from ..paths import workspace_dir
 from ..record.jsonl_file import read_records
 from ..record.values import items, part, text
 from .loop import SYSTEM, Loop
-from .rounds_state import RoundState
+from .round import RoundState
 from .system import SystemConfig
 
 _STEPS = 100

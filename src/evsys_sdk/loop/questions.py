@@ -38,6 +38,7 @@ def answer_of(trace: Trace) -> str:
 def pairs_of(question: str) -> list[tuple[str, str]]:
     """Neighbouring words, numbers as one word: order 7 and order 8 are the same kind of question."""
     words = ["0" if word.isdigit() else word for word in question.split()]
+    # The empty word at both ends makes the first and the last word count as such.
     return list(zip(["", *words], [*words, ""], strict=True))
 
 
@@ -66,6 +67,7 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[Asked]]:
     questions = [[question_of(one) for one in group] for group in groups]
     counted = Counter(word for asked in questions for one in asked for word in set(one.split()))
     fewest = _USUAL_SHARE * sum(map(len, questions))
+    # Numbers are never usual: they are what such questions differ by.
     usual = {word for word, count in counted.items() if count > fewest and not word.isdigit()}
 
     def kind(question: str) -> str:

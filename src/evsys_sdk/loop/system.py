@@ -9,12 +9,12 @@ from pydantic import Field
 
 from ..config.base import Strict
 from ..config.building import check_params
+from ..config.load import load_settings
 from ..config.specs import InferenceSpec
-from ..config.typed_file import load_settings
 from ..deploy.deployers.openai_server import OpenAIServer
 from ..errors import ConfigError, Problem
 from ..registry import get_inference
-from .names import check_name
+from .traces.store import check_name
 
 
 class TracesSpec(Strict):

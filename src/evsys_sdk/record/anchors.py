@@ -21,14 +21,15 @@ from ..paths import workspace_dir
 from .events import digest
 from .jsonl_file import JsonlFile, complete_lines, read_records
 from .layout import HEADS, REHEARSALS, ExperimentFiles
+from .project_files.roots import is_lasting
 from .reader import experiment_id
-from .roots import is_lasting
 
-_NOTES = "--ref=evsys"
+_NOTES = "--ref=evsys"  # notes of their own: what people note about a commit is not touched, nor shown in between
 
 
 def make_anchor(experiment_dir: Path) -> dict[str, Any]:
     """What is to be noted about a journal as it is now."""
+    # Without its end, as the line after it hashes it: the head is what a next event would carry.
     lines = [line[:-1] for _, line in complete_lines(ExperimentFiles(experiment_dir).journal)]
     head = digest(lines[-1]) if lines else ""
     return {"experiment": experiment_id(experiment_dir), "events": len(lines), "head": head, "time": time.time()}

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..redact import redact_text
-from .jsonl_file import JsonlFile, complete_lines, parse_lines, parse_object, read_records, read_whole
+from .jsonl_file import JsonlFile, complete_lines, parse_object, parse_text, read_records, read_whole
 from .layout import ExperimentFiles
 from .values import Object, items, number, part, text
 
@@ -73,7 +73,7 @@ class Kind(StrEnum):
     ROLLED_BACK = "rolled_back"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # there are thousands; see `RunRecord`
 class Event:
     """One thing that happened."""
 
@@ -180,27 +180,27 @@ def read_events(experiment_dir: Path) -> Iterator[Event]:
 
 _WORTH_KEEPING = 1 << 16
 _MOST_KEPT = 4
-_kept: dict[Path, tuple[bytes, list[Event]]] = {}
+_kept: dict[str, tuple[bytes, list[Event]]] = {}
 """What was read of long journals, and the events in it, the latest last."""
 _keeping = threading.Lock()
 
 
 def load_events(experiment_dir: Path) -> list[Event]:
     """All of them at once. A run reads its own journal several times: of a long one, only what is new is parsed."""
-    path = ExperimentFiles(experiment_dir).journal
+    path = ExperimentFiles.journal.below(experiment_dir)
     content = read_whole(path) or b""
-    content = content[: content.rfind(b"\n") + 1]
+    content = content[: content.rfind(b"\n") + 1]  # half a line is being written, and will be read the next time
+    # Taken out rather than looked up: two threads that read at once may parse twice, but never share a list.
     known, events = _kept.pop(path, (b"", list[Event]()))
     if not content.startswith(known):  # somebody changed it: what was read before is not what is there
         known, events = b"", []
-    new = enumerate(content[len(known) :].split(b"\n")[:-1], known.count(b"\n") + 1)
-    events = [*events, *map(Event.of, parse_lines(new, path))]
+    events = [*events, *map(Event.of, parse_text(content[len(known) :], path, known.count(b"\n") + 1))]
     if len(content) >= _WORTH_KEEPING:
         with _keeping:
             _kept[path] = (content, events)
             for oldest in list(_kept)[:-_MOST_KEPT]:
                 _kept.pop(oldest, None)
-    return [*events]
+    return [*events]  # a copy: what is kept must not change with what a caller does to its list
 
 
 def first_event(experiment_dir: Path) -> Event | None:
@@ -235,7 +235,7 @@ def verify_chain(path: Path) -> list[str]:
         where, expected = f"{path}:{line_number}", digest(before)
         if record is None:
             problems.append(f"{where}: this line is damaged.")
-        elif _version(record) < _CHAINED_SINCE:
+        elif int(number(record.get("format")) or 1) < _CHAINED_SINCE:
             unchained += not chained
             if chained:
                 problems.append(f"{where}: this line has no hash although lines before it do.")
@@ -243,7 +243,7 @@ def verify_chain(path: Path) -> list[str]:
             chained = True
             if record.get("prev") != expected:
                 problems.append(f"{where}: the line before it is not the one it was written after.")
-        before = line
+        before = line  # damaged or not, it is what the next one was written after
     if unchained:
         told = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
         problems.insert(0, f"{path}: {told}")
@@ -256,7 +256,3 @@ def chain_head(path: Path) -> str:
     for _, line in complete_lines(path):
         last = line[:-1]
     return digest(last)
-
-
-def _version(record: Mapping[str, Any]) -> int:
-    return int(number(record.get("format")) or 1)

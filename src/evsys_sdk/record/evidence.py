@@ -38,7 +38,7 @@ def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
         with open(path, "rb") as file:
             content = file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return None
+        return None  # a file that is there and may not be read is an error: taken for none, it would count as removed
     return hashlib.sha256(content).hexdigest()[:_DIGITS] if len(content) >= at_least else None
 
 

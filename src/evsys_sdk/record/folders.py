@@ -14,7 +14,7 @@ from ..errors import ConfigError, Problem
 from ..files import write_json, write_text
 from .jsonl_file import JsonlFile, complete_lines
 from .layout import ExperimentFiles, RunFiles, find_begun, run_folders
-from .metrics import COMPUTE_S
+from .run_files.metrics import COMPUTE_S
 from .values import Object, load_object, mtime, number, part, read_lines, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -47,7 +47,7 @@ def create_attempt(base: Path, config: Object) -> Path:
     staged = base.with_name(f".{base.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     write_json(ExperimentFiles(staged).config, config)
     number = max(find_attempts(base), default=0)
-    while True:
+    while True:  # another process may take a number between the look and the rename; the next one is tried then
         number += 1
         path = base if number == 1 else base.with_name(f"{base.name}.{number}")
         try:
@@ -70,6 +70,7 @@ def begin_run(run_dir: Path, config: Object) -> int:
     files.folder.mkdir(parents=True, exist_ok=True)
     files.result.unlink(missing_ok=True)  # what goes on has no result yet
     write_json(files.config, config)
+    # After the config: whoever finds that a run was started finds what was started.
     with JsonlFile(files.starts) as starts:
         starts.append({"time": time.time(), "pid": os.getpid()})
     return sum(1 for _ in complete_lines(files.starts))

@@ -97,7 +97,7 @@ class JsonlFile:
 
     def rewind(self, next_step: int) -> None:
         """Drop every record of step `next_step` or later; a record without a step stays."""
-        self.drop(lambda record: _is_number(record.get("step")) and record["step"] >= next_step)
+        self.drop(lambda record: isinstance(step := record.get("step"), int | float) and step >= next_step)
 
     def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drop some records; lines that are damaged are set aside in `<name>.damaged`, and that is said."""
@@ -109,7 +109,7 @@ class JsonlFile:
             self._set_aside([record is None for record in records])
             with atomic_write(self.path) as file:
                 file.writelines(itertools.compress(_lines(self.path), keep))
-            if self._descriptor is not None:
+            if self._descriptor is not None:  # it leads to the file that was replaced, where nobody would look
                 os.close(self._descriptor)
                 self._descriptor = _open_for_append(self.path)
 
@@ -139,7 +139,7 @@ class JsonlFile:
     def _open(self) -> int:
         if self._descriptor is None:
             raise DataError(f"{self.path}: it was closed, so nothing can be added to it.")
-        if self._owner != _forks:
+        if self._owner != _forks:  # both would write through one descriptor, each with its own idea of the last line
             raise DataError(f"{self.path}: a fork of the process that writes it cannot add to it.")
         return self._descriptor
 
@@ -154,12 +154,24 @@ class JsonlFile:
             raise cannot_write(self.path, error) from error
 
 
+def parse_text(text: bytes, path: Path | str, first: int = 1) -> Iterator[dict[str, Any]]:
+    """The records in whole lines: all at once, and one by one where a line is none, to say which."""
+    lines = text.split(b"\n")[:-1]
+    try:
+        together: Any = _DECODER.decode(f"[{b','.join(lines).decode()}]")
+    except (ValueError, RecursionError):
+        together = []
+    if len(together) == len(lines) and all(type(record) is dict for record in together):
+        return iter(cast(list[dict[str, Any]], together))
+    return parse_lines(enumerate(lines, first), path)
+
+
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The complete records of a file, which may still be growing; no file means none."""
     return parse_lines(complete_lines(path), path)
 
 
-def parse_lines(lines: Iterable[tuple[int, bytes]], path: Path) -> Iterator[dict[str, Any]]:
+def parse_lines(lines: Iterable[tuple[int, bytes]], path: Path | str) -> Iterator[dict[str, Any]]:
     """The records in numbered lines of a file; a damaged one is passed over, and that is said."""
     for number, line in lines:
         record = parse_object(line)
@@ -176,7 +188,7 @@ def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield from ((number, line) for number, line in enumerate(file, 1) if line.endswith(b"\n"))
 
 
-def read_whole(path: Path) -> bytes | None:
+def read_whole(path: Path | str) -> bytes | None:
     """What is in a small file; None where there is none."""
     if (descriptor := _open_to_read(path)) is None:
         return None
@@ -189,7 +201,7 @@ def read_whole(path: Path) -> bytes | None:
         os.close(descriptor)
 
 
-def _open_to_read(path: Path) -> int | None:
+def _open_to_read(path: Path | str) -> int | None:
     """A file, open; None where there is none, or something else: reading from a pipe would wait for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -210,9 +222,10 @@ def last_records(path: Path, most_bytes: int = 1 << 14) -> Iterator[dict[str, An
     try:
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - most_bytes, 0))
-            lines = file.read().split(b"\n")[:-1]
+            lines = file.read().split(b"\n")[:-1]  # what follows the last line end is being written
     except OSError:
         return
+    # The first of them may be the end of a longer line, which closes more braces than it opens and is no object.
     yield from (record for line in reversed(lines) if (record := parse_object(line)) is not None)
 
 
@@ -237,6 +250,7 @@ def cannot_write(path: Path, error: OSError) -> DataError:
 
 
 def _open_for_append(path: Path) -> int:
+    # O_APPEND: the system itself puts every write at the end, wherever other processes have moved that to.
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
 
 
@@ -257,7 +271,7 @@ def _last_line(path: Path) -> bytes:
     """The last line of a file that ends with one, without its end."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        start = _start_of_last_line(file, max(size - 1, 0))
+        start = _start_of_last_line(file, max(size - 1, 0))  # from before its own end, which would be found at once
         file.seek(start)
         return file.read()[:-1]
 
@@ -265,10 +279,6 @@ def _last_line(path: Path) -> bytes:
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from file
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def find_repeated_keys(content: str) -> list[str]:

@@ -81,6 +81,7 @@ class Intervals:
 
     def add(self, start: float, end: float) -> None:
         """Cover one more stretch."""
+        # Those before `low` end before it starts, those from `high` on start after its end; the others touch it.
         low = bisect_left(self.ends, start)
         high = bisect_right(self.starts, end)
         if low < high:
@@ -95,7 +96,7 @@ class _Account:
     clock: Intervals = field(default_factory=Intervals)
 
     def add(self, spend: Spend, until: float) -> None:
-        self.spend += replace(spend, wall_s=0.0)
+        self.spend += replace(spend, wall_s=0.0)  # time is no sum: it is covered once, however many records cover it
         if spend.wall_s > 0:
             self.clock.add(until - spend.wall_s, until)
 
@@ -124,6 +125,7 @@ class Tally:
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return
         key = record.get("key")
+        # A moment at infinity would stretch the time that is covered to no end.
         if not isinstance(key, str | None) or key in self.keys or not math.isfinite(at):
             return
         if key is not None:

@@ -18,6 +18,8 @@ from ..errors import TrainingError
 from ..log import get_logger
 from .layout import ExperimentFiles, find_locked
 
+# `flock`, not `lockf`: it belongs to the open file, so that two parts of one process keep each other out as well, and
+# closing the file elsewhere in the process does not let go of it.
 try:
     import fcntl
 except ImportError:  # Windows: files still change atomically; two owners of a folder are then the user's care
@@ -35,6 +37,8 @@ def exclusive(path: Path, what: str) -> Generator[None]:
     """Hold the lock file `path`; waits, and says so, while another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
+        # Without waiting at first, only to be able to say what it waits for; to hold a lock twice through one open
+        # file is to hold it once.
         if not _take(file):
             get_logger(__name__).info("waiting for another process that is writing %s", what)
         with exclusive_use(file.fileno()):
@@ -76,6 +80,7 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
     """Who holds the lock of a folder (`pid`, `host`, `time`); None when nobody does."""
     try:
         with ExperimentFiles(folder).lock.open("r", encoding="utf-8") as file:
+            # Shared, so that two who look at the same moment do not take each other for its owner.
             return None if _take(file, shared=True) else _parse_owner(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -28,6 +28,7 @@ from .values import UNFINISHED, Note, Object, items, load_object, mtime, read_ob
 _QUIET_S = 900
 """Longest time without any change after which a run on another machine is still taken to be alive."""
 _MOST_FOLDERS = 64
+"""Arms whose files are looked at to see whether anything goes on; of more, some will do."""
 
 
 class ExperimentRecord:
@@ -50,11 +51,11 @@ class ExperimentRecord:
     @cached_property
     def config(self) -> Object | None:
         """The resolved config; None where it is missing or damaged."""
-        return read_object(self.files.config)
+        return read_object(ExperimentFiles.config.below(self.folder))
 
     def load(self) -> Object:
         """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""
-        self.events = load_events(self.folder)
+        self.events = load_events(self.folder)  # in place of what `events` would keep, where an error is an empty list
         if not self.files.config.is_file():
             name = ExperimentFiles.config.name
             raise DataError(
@@ -248,7 +249,7 @@ class ExperimentRecord:
     @cached_property
     def conclusion(self) -> Object:
         """What was concluded; empty where nothing was, or where that file is something else."""
-        found = read_object(self.files.conclusion) or {}
+        found = read_object(ExperimentFiles.conclusion.below(self.folder)) or {}
         return found if text(found.get("verdict")) else {}
 
 

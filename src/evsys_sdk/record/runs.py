@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .events import Event, Kind
 from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
-from .rollouts import read_rollouts
-from .scores import metric_name
+from .run_files.rollouts import read_rollouts
+from .run_files.scores import metric_name
 from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
@@ -28,11 +28,13 @@ _RECENT_STEPS = 30
 type Points = list[tuple[float, float]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=TYPE_CHECKING)  # for pyright only: to make one that is frozen takes four times as long
 class RunRecord:
     """One run with one seed. What is not in the journal is read from its folder when it is asked for, once."""
 
-    folder: Path
+    experiment: Path
+    """The folder that its own is in."""
+    name: str
     run: str
     seed: int | None = None
     status: str = PENDING
@@ -46,9 +48,9 @@ class RunRecord:
     findings: tuple[str, ...] = ()
     """What was noticed about it while it went on, in sentences."""
 
-    @property
-    def name(self) -> str:
-        return self.folder.name
+    @cached_property
+    def folder(self) -> Path:
+        return self.experiment / self.name
 
     @property
     def files(self) -> RunFiles:
@@ -81,6 +83,11 @@ class RunRecord:
         return list(read_lines(self.files.scores))
 
     @property
+    def config(self) -> Object | None:
+        """What it was run with; None where that is missing or damaged."""
+        return read_object(self.files.config)
+
+    @property
     def identity(self) -> Object | None:
         """What it is made of; None where that was not written down."""
         return read_object(self.files.identity)
@@ -106,7 +113,7 @@ class RunRecord:
         return self.files.logs.below(LogFiles.training.name).rollouts.is_file()
 
     def read_rollouts(self) -> Iterator[Object]:
-        """The attempts that it learned from, oldest first; see `record/rollouts.py`."""
+        """The attempts that it learned from, oldest first; see `record/run_files/rollouts.py`."""
         return read_rollouts(self.files)
 
     @property
@@ -188,19 +195,19 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
     told = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
     # When the journal has said everything, the folders need not be looked at.
     there = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not told else []
-    begun = [files.folder for files in there if files.result.exists() or files.starts.exists()]
-    found = {run.name: _guess_run(run, known) for run in begun}
-    runs = _list_announced(folder, events) or {run.name: run for run in _expand_config(folder, config, found.values())}
+    begun = [files.folder.name for files in there if files.result.exists() or files.starts.exists()]
+    found = {name: _guess_run(name, known) for name in begun}
+    runs = _list_announced(events) or _expand_config(config, found)
     for event in events:
         if event.kind == Kind.RESUMED:  # what did not end well has its chance again
-            again = {name: _change(run, status=PENDING) for name, run in runs.items() if run.status != "completed"}
-            runs = {name: again.get(name, run) for name, run in runs.items()}
-        elif name := event.text("arm"):
-            runs[name] = _apply(runs.get(name) or _guess_run(folder / name, known), event)
-    for name in sorted({*found, *runs}):
-        if from_files or name not in told:
-            runs[name] = _read_folder(runs.get(name) or found[name])
-    return list(runs.values())
+            for run in runs.values():
+                if run["status"] != "completed":
+                    run["status"] = PENDING
+        elif name := event.text("arm"):  # which nobody may have announced: a race adds seeds on its way
+            _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
+    runs |= {name: run for name, run in found.items() if name not in runs}
+    records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
+    return [run if name in told and not from_files else _read_folder(run) for name, run in records.items()]
 
 
 def config_runs(config: Object) -> list[Object]:
@@ -223,55 +230,60 @@ def add_spend(*bills: Mapping[str, Any]) -> dict[str, float]:
     return total
 
 
-def _list_announced(folder: Path, events: Sequence[Event]) -> dict[str, RunRecord]:
+def _begin(run: str, seed: int | None = None) -> Object:
+    """The fields of an arm of which nothing was told yet; events fill them in, and a `RunRecord` is made of them."""
+    return {"run": run, "seed": seed, "status": PENDING, "metrics": {}, "spend": {}, "findings": ()}
+
+
+def _list_announced(events: Sequence[Event]) -> dict[str, Object]:
     """The arms that were announced before the first step, by name."""
-    last = next((found for event in reversed(events) if (found := items(event.payload.get("arms")))), list[Any]())
-    runs: dict[str, RunRecord] = {}
-    for one in [part(one) for one in last]:
+    last = next((found for event in reversed(events) if (found := items(event.payload.get("arms")))), ())
+    runs: dict[str, Object] = {}
+    for one in map(part, last):
         if name := text(one.get("arm")):
             seed = number(one.get("seed"))
             run = text(one.get("run")) or _SEED_SUFFIX.sub("", name)
-            runs[name] = RunRecord(folder / name, run, None if seed is None else int(seed))
+            runs[name] = _begin(run, None if seed is None else int(seed))
     return runs
 
 
-def _expand_config(folder: Path, config: Object, found: Iterable[RunRecord]) -> Iterator[RunRecord]:
+def _expand_config(config: Object, found: Mapping[str, Object]) -> dict[str, Object]:
     """The arms of a config whose journal does not list them, apart from those that are there under another name."""
-    there = {(run.run, run.seed): run.name for run in found}
+    there = {(run["run"], run["seed"]): name for name, run in found.items()}
     repeats = int(number(config.get("n_repeats")) or 1)
+    runs: dict[str, Object] = {}
     for run in config_runs(config):
         name = text(run.get("name"))
         first_seed = number(config.get("base_seed"))
         seed = int(first_seed if first_seed is not None else number(run.get("seed")) or 0)
-        for repeat in range(min(repeats, 1000) if name else 0):
+        for repeat in range(min(repeats, 1000) if name else 0):  # a damaged number must not make millions of arms
             arm = name if repeats == 1 else f"{name}__seed{seed + repeat}"
             if there.get((name, seed + repeat), arm) == arm:
-                yield RunRecord(folder / arm, name, seed + repeat)
+                runs[arm] = _begin(name, seed + repeat)
+    return runs
 
 
-def _guess_run(folder: Path, known: Sequence[str]) -> RunRecord:
+def _guess_run(name: str, known: Sequence[str]) -> Object:
     """An arm that nobody planned, such as a seed that a race added."""
-    seed = _SEED_SUFFIX.search(folder.name)
-    if seed is None or folder.name in known:
-        return RunRecord(folder, folder.name)
-    return RunRecord(folder, folder.name[: seed.start()], int(seed[1]))
+    seed = _SEED_SUFFIX.search(name)
+    return _begin(name) if seed is None or name in known else _begin(name[: seed.start()], int(seed[1]))
 
 
-def _apply(run: RunRecord, event: Event) -> RunRecord:
+def _apply(run: Object, event: Event) -> None:
     match event.kind:
         case Kind.ARM_STARTED:
-            return _change(run, status=STARTED, error="", unscored="")
-        case Kind.ARM_RECALLED:
-            return _change(run, status=event.text("status") or "completed")
-        case Kind.DIAGNOSED:
-            return _change(run, findings=(*run.findings, event.text("text")))
-        case Kind.ARM_RETRIED:
-            return _change(run, status=PENDING, error=event.text("reason"))
+            run |= {"status": STARTED, "error": "", "unscored": ""}
         case Kind.ARM_ENDED:
             # The bill of an arm is about all of its attempts, so the last one is the whole.
-            return _add_result(run, event.payload, spend=plain_spend(event.part("spend")) or run.spend)
+            run |= _read_result(event.payload, run, spend=plain_spend(event.part("spend")) or run["spend"])
+        case Kind.ARM_RECALLED:
+            run["status"] = event.text("status") or "completed"
+        case Kind.DIAGNOSED:
+            run["findings"] = (*run["findings"], event.text("text"))
+        case Kind.ARM_RETRIED:
+            run |= {"status": PENDING, "error": event.text("reason")}
         case _:
-            return run
+            pass
 
 
 def _read_folder(run: RunRecord) -> RunRecord:
@@ -279,26 +291,27 @@ def _read_folder(run: RunRecord) -> RunRecord:
     result = run.result
     if result is not None:
         spend = run.spend or plain_spend(part(result, "extras", "spend"))
-        return _add_result(run, result, spend=spend)
-    return _change(run, status=STARTED) if run.status == PENDING and run.files.config.exists() else run
+        return _change(run, _read_result(result, vars(run), spend=spend))
+    return _change(run, {"status": STARTED}) if run.status == PENDING and run.files.config.exists() else run
 
 
-def _add_result(run: RunRecord, result: Object, *, spend: dict[str, float]) -> RunRecord:
+def _read_result(result: Object, before: Object, *, spend: dict[str, float]) -> Object:
+    """The fields of an arm that its result tells; what it is silent about stays as it was `before`."""
     metrics = {name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None}
     artifacts = {name: value for name, value in part(result, "artifacts").items() if isinstance(value, str)}
-    return _change(
-        run,
-        status=text(result.get("status")) or "failed",
-        error=text(result.get("error")),
-        unscored=text(result.get("unscored")) or text(part(result, "extras").get("unscored")),
-        metrics=metrics or run.metrics,
-        spend=spend,
-        artifacts=artifacts,
-        findings=tuple(map(text, items(part(result, "extras").get("findings")))) or run.findings,
-    )
+    extras = part(result, "extras")
+    return {
+        "status": text(result.get("status")) or "failed",
+        "error": text(result.get("error")),
+        "unscored": text(result.get("unscored")) or text(extras.get("unscored")),
+        "metrics": metrics or before["metrics"],
+        "spend": spend,
+        "artifacts": artifacts,
+        "findings": tuple(map(text, items(extras.get("findings")))) or before["findings"],
+    }
 
 
-def _change(run: RunRecord, **fields: Any) -> RunRecord:
+def _change(run: RunRecord, fields: Object) -> RunRecord:
     """A copy that keeps what was read from the folder. `replace` reads it again, and takes ten times as long."""
     changed = object.__new__(RunRecord)
     vars(changed).update(vars(run), **fields)

@@ -33,7 +33,7 @@ class Note:
     author: str = ""
 
 
-def read_object(path: Path) -> Object | None:
+def read_object(path: Path | str) -> Object | None:
     """The JSON object in a file; None when there is none that can be read."""
     try:
         return parse_object(read_whole(path) or b"")
@@ -62,7 +62,7 @@ def load_object(path: Path) -> Object:
 
 def read_lines(path: Path) -> Iterator[Object]:
     """The complete JSON objects of a JSONL file, oldest first; nothing where it cannot be read."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # also in the middle of it: what was read until then stands
         yield from read_records(path)
 
 
@@ -115,7 +115,7 @@ def number(value: Any) -> float | None:
         return None
     try:
         found = float(value)
-    except OverflowError:
+    except OverflowError:  # JSON has whole numbers of any length
         return None
     return found if math.isfinite(found) else None
 

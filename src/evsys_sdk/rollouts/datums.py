@@ -23,17 +23,18 @@ def rollout_datums(rollout: Rollout, advantage: float) -> list[Datum]:
 def merge_turns(turns: Sequence[Turn]) -> list[list[Turn]]:
     """Turns in stretches within which every prompt extends what came before it."""
     stretches: list[list[Turn]] = []
-    read: list[int] = []
+    seen: list[int] = []
     for turn in turns:
-        if stretches and turn.prompt_tokens[: len(read)] == read:
+        if stretches and turn.prompt_tokens[: len(seen)] == seen:
             stretches[-1].append(turn)
         else:
             stretches.append([turn])
-        read = [*turn.prompt_tokens, *turn.completion_tokens]
+        seen = [*turn.prompt_tokens, *turn.completion_tokens]
     return stretches
 
 
 def _datum(stretch: Sequence[Turn], advantage: float) -> Datum:
+    # The last prompt holds everything before it, so that one pass over it trains all turns of the stretch.
     last = stretch[-1]
     full = np.asarray([*last.prompt_tokens, *last.completion_tokens], dtype=np.int64)
     weights = np.zeros(len(full), dtype=np.float32)
@@ -43,4 +44,5 @@ def _datum(stretch: Sequence[Turn], advantage: float) -> Datum:
         weights[sampled] = 1.0
         logprobs[sampled] = turn.logprobs
     advantages = weights * np.float32(advantage)
+    # Position i predicts token i + 1: what belongs to a token moves to the position before it.
     return Datum(full[:-1], full[1:], weights[1:], advantages[1:], logprobs[1:])

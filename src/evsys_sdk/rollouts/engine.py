@@ -84,6 +84,7 @@ class InlineEngine:
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
         if self._loop is None or not self._loop.is_alive:
             self._loop = LoopThread("evsys-rollouts")
+            # A semaphore belongs to the loop that first waits on it, so that a new loop needs a new one.
             self._slots = asyncio.Semaphore(self.limits.concurrency)
         return self._loop.submit(self._run_all(list(requests)), what=f"{len(requests)} rollouts")
 
@@ -105,6 +106,7 @@ class InlineEngine:
         attempt = 0
         while True:
             attempt += 1
+            # A place for each attempt, not for the rollout: what failed lets others pass before it is tried again.
             async with slots:
                 rollout = await attempt_rollout(request, self.limits)
             if rollout.status != "infra" or attempt >= self.limits.attempts:
@@ -164,11 +166,15 @@ async def _act(
                 raise
     if timer.expired():
         problem = f"the agent was stopped after {limits.timeout_s:g} s"
+    # An agent may catch what the model raised and return half a conversation, which must not be scored as an answer.
     elif recorder.failure is not None and not isinstance(recorder.failure, TruncatedError):
         raise _Failure(f"the model failed: {_say(recorder.failure)}", recorder.failure)
     if not recorder.turns:
         raise _Failure(problem or "the agent never asked the policy for anything")
-    result = AgentResult(recorder.messages) if problem else _read(returned)
+    try:
+        result = AgentResult(recorder.messages) if problem else read_agent_result(returned)
+    except ValueError as error:
+        raise _Failure(str(error)) from None
     if problem is None and recorder.turns[-1].stop_reason == "length":
         problem = "the last answer was cut off at max_tokens"
     return Rollout(
@@ -181,13 +187,6 @@ async def _act(
         error=problem,
         info=result.info,
     )
-
-
-def _read(returned: Any) -> AgentResult:
-    try:
-        return read_agent_result(returned)
-    except ValueError as error:
-        raise _Failure(str(error)) from None
 
 
 async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimits, environment: Environment) -> Rollout:
@@ -260,7 +259,4 @@ class LoopThread:
     def _serve(self) -> None:
         # Leaving the runner cancels every task and ends the loop's own worker threads.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._wait())
-
-    async def _wait(self) -> None:
-        await self._closing.wait()
+            runner.run(self._closing.wait())

@@ -19,7 +19,7 @@ import shlex
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NoReturn, Protocol, runtime_checkable
 
 from ..errors import EvsysError
 
@@ -110,3 +110,40 @@ async def upload_dir(environment: Environment, source: Path, target: str) -> Non
     done = await environment.exec("set -e\n" + "\n".join(finish))
     if done.exit_code:
         raise EnvironmentFileError(f"{source}: could not be copied to {target}: {done.stderr.strip()}")
+
+
+class NoEnvironment:
+    """No shell and no files; for tasks that are answered in words.
+
+        environment: { kind: none }
+
+    For tasks that are only a conversation: there is no shell and there are no files.
+    """
+
+    name: ClassVar[str] = "none"
+
+    async def start(self) -> None:
+        pass
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        _refuse("run a command")
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        _refuse(f"write {path!r}")
+
+    async def read_file(self, path: str) -> bytes:
+        _refuse(f"read {path!r}")
+
+    async def stop(self) -> None:
+        pass
+
+
+def _refuse(what: str) -> NoReturn:
+    raise SandboxError(f"Cannot {what}: this task has no environment; set environment: bwrap.")

@@ -19,7 +19,7 @@ from ..errors import ConfigError, Problem
 from ..paths import project_root
 from ..registry import get_agent, get_environment
 from .environment import Environment
-from .harbor.foreign_agent import ForeignAgent, is_harbor_agent, refuse_inline
+from .harbor.native import ForeignAgent, is_harbor_agent, refuse_inline
 from .rollout import Agent
 
 
@@ -59,11 +59,12 @@ def build_harness(
     # A mistake in the config is said now, not by each rollout.
     what = f"agent '{agent_import_path or agent_spec.kind}'"
     build_extension(agent_class, agent_params, what=what, path="agent.params")
+    named = {"import_path": agent_import_path, "params": agent_params} if agent_params else agent_import_path
     return Harness(
         agent=lambda: agent_class(**agent_params),
         environment=lambda: environment_class(**environment_spec.params),
         description={
-            "agent": _describe(agent_import_path, agent_params) or agent_spec.model_dump(mode="json"),
+            "agent": named if agent_import_path else agent_spec.model_dump(mode="json"),
             "environment": environment_spec.model_dump(mode="json"),
         },
     )
@@ -75,10 +76,6 @@ def check_environment(spec: EnvironmentSpec | None) -> None:
         from .environments.bwrap import BwrapConfig, find_bwrap
 
         find_bwrap(BwrapConfig(**spec.params).bwrap)
-
-
-def _describe(import_path: str | None, params: Mapping[str, Any]) -> str | dict[str, Any] | None:
-    return {"import_path": import_path, "params": dict(params)} if import_path and params else import_path
 
 
 def import_agent(path: str) -> Any:

@@ -39,7 +39,7 @@ class SamplerPolicy:
         params = replace(
             self.params,
             max_tokens=min(self.params.max_tokens, room),
-            seed=_seed(self.seed, prompt),
+            seed=_derive_seed(self.seed, *prompt),  # turns of one rollout must not share their random numbers
             stop=self.params.stop if self.params.stop is not None else self.renderer.stop,
         )
         sample = _only_sample(await self.sampler.sample(prompt, 1, params))
@@ -57,8 +57,7 @@ class SamplerPolicy:
 
     def with_seed(self, *parts: object) -> SamplerPolicy:
         """The same policy with a seed of its own, e.g. for one sample of one task at one step."""
-        digest = hashlib.blake2b(repr((self.seed, *parts)).encode(), digest_size=7).digest()
-        return replace(self, seed=int.from_bytes(digest))
+        return replace(self, seed=_derive_seed(self.seed, *parts))
 
 
 class ContextFullError(TruncatedError):
@@ -106,7 +105,6 @@ def _only_sample(samples: Sequence[Sample]) -> Sample:
     return sample
 
 
-def _seed(seed: int, prompt: Sequence[int]) -> int:
-    """A seed for this prompt: turns of one rollout must not share their random numbers."""
-    digest = hashlib.blake2b(repr((seed, *prompt)).encode(), digest_size=7).digest()
-    return int.from_bytes(digest)
+def _derive_seed(*parts: object) -> int:
+    # Seven bytes, because a seed has to fit a signed number of 64 bits. `hash` would differ from process to process.
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest())

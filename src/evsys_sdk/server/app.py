@@ -13,11 +13,13 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import EvsysError, show
 from ..log import get_logger
-from . import external, openai, openai_answers
 from .answer import Refusal
-from .routes import ROOT, ROUTES, Unknown
+from .openai import answers as openai_answers
+from .openai import routes as openai
 from .service import Service
 from .settings import is_loopback
+from .tinker.routes import ROOT, ROUTES, Unknown
+from .weights import external
 
 _OPEN: Final = f"{ROOT}/healthz"
 """Needs no key."""
@@ -64,6 +66,7 @@ class App:
             self._check_caller(headers)
         if keys and path != _OPEN and not path.startswith(external.PREFIX):
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            # how long a comparison takes must not say how much of a guess is right
             if not any(hmac.compare_digest(given, key) for key in keys):
                 raise Refusal(
                     401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token."

@@ -26,6 +26,7 @@ class Connections:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.most = min(settings.max_connections, max(64, _allow_many_files() - _OTHER_FILES))
+        # Dicts as ordered sets: the oldest is the first, and any of them leaves in constant time.
         self.half_open: dict[Connection, None] = {}
         """No request has come yet; the oldest first."""
         self.idle: dict[Connection, None] = {}
@@ -39,6 +40,7 @@ class Connections:
         if len(self.half_open) > self.settings.max_half_open:
             self._drop_oldest(self.half_open)
         if self.count > self.most:
+            # more than one, because the connection that has just come stands there, too
             return self._drop_oldest(self.idle) or (len(self.half_open) > 1 and self._drop_oldest(self.half_open))
         return True
 
@@ -92,6 +94,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        # Counted before it is parsed: of a head that never ends, the parser never tells.
         self._head_bytes += len(data)
         super().data_received(data)
         if not self._in_head:
@@ -120,6 +123,7 @@ class Connection(HttpToolsProtocol):
             return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
 
+    # Also after a refusal the parser goes on through the bytes that it was given.
     def on_body(self, body: bytes) -> None:
         if not self._refused:
             super().on_body(body)
@@ -130,7 +134,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.pipeline and not self.transport.is_closing():
+        if not self.pipeline and not self.transport.is_closing():  # with a pipeline the next is being served already
             self.all.rest(self)
 
     def _expect_head(self) -> None:
@@ -152,6 +156,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         self._refused = True
+        # Written by hand: without a whole head there is no request that the application could answer.
         answer = refusal.answer()
         headers = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
         head = STATUS_LINE[refusal.status] + headers + b"connection: close\r\n\r\n"

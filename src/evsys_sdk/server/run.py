@@ -14,9 +14,9 @@ from typing import Any, Final
 from ..builtins import EXTRA_MODULES
 from ..errors import ConfigError, MissingExtraError
 from ..log import get_logger
-from .catalog import Catalog
 from .settings import ServeSettings
 from .trace_log import TraceLog
+from .weights.catalog import Catalog
 
 _CLOSE_S: Final = 10.0
 _FETCH_S: Final = 3.0
@@ -32,8 +32,8 @@ def serve(
     """Serve until a signal asks to stop; `announce` gets the URL once clients can connect, `log` what is said."""
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
-    from .protobuf import messages
     from .service import Service
+    from .tinker.protobuf import messages
 
     messages()  # what is missing should show before a client connects
     listening = _listen(settings)
@@ -66,10 +66,13 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     server: Any = uvicorn.Server(config)
     start = server.startup
 
+    # uvicorn calls nobody when it begins to listen, and a client that is told earlier may be turned away.
     async def start_and_announce(sockets: list[socket.socket] | None = None) -> None:
         await start(sockets)
-        announce(_url(listening))
+        host, port = listening.getsockname()[:2]
+        announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
+    # uvicorn's own would close the server at the first signal; while it drains, results must still be fetched.
     def stop(number: int, frame: FrameType | None) -> None:
         if service.draining:  # asked twice
             server.should_exit = server.force_exit = True
@@ -82,7 +85,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     try:
         await server.serve(sockets=[listening])
     finally:
-        for task in (house, drain):
+        for task in (house, drain):  # before the models go: both look at them
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -121,6 +124,7 @@ def _listen(settings: ServeSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # asyncio sends at once (TCP_NODELAY) only where the protocol is named; otherwise each answer waits 40 ms
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # without it, a restart waits for the last connections of the server before it to time out
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
@@ -131,8 +135,3 @@ def _listen(settings: ServeSettings) -> socket.socket:
             "Choose another --port (0 takes a free one) or --host."
         ) from None
     return listening
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

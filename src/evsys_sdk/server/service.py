@@ -14,27 +14,27 @@ from typing import Any
 from starlette.responses import Response
 
 from ..backends import checks
-from ..backends.client import AdamParams, OptimStepOutput, SamplingClient
+from ..backends.client import AdamParams, SamplingClient
 from ..backends.datum import Datum
 from ..backends.future import Operation
 from ..errors import BackendError, EvsysError
 from ..log import get_logger
-from . import requests
 from .answer import Refusal, answer_failure, answer_json
-from .catalog import Catalog, EmptyCatalog
-from .checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
-from .engine import Engine
-from .external import Signer, encrypt_folder, read_recipients
-from .fair_share import FairShare
-from .futures import Futures
-from .memory import Memory
-from .model import ServedModel
-from .openai_models import OfferedModels
-from .protobuf import TrainingRequest, read_training_request, write_training_answer
-from .sessions import Sampler, Session, Sessions
+from .openai.models import OfferedModels
 from .settings import ServeSettings
 from .shadow import Shadows
+from .state.fair_share import FairShare
+from .state.futures import Futures
+from .state.memory import Memory
+from .state.model import ServedModel
+from .state.sessions import Sampler, Session, Sessions
+from .tinker import requests
+from .tinker.protobuf import TrainingRequest, read_training_request, write_training_answer
 from .trace_log import TraceLog
+from .weights.catalog import Catalog, EmptyCatalog
+from .weights.checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
+from .weights.engine import Engine
+from .weights.external import Signer, encrypt_folder, read_recipients
 
 _LARGE_BODY = 1 << 18
 """Longer requests are read on a thread, so that others need not wait."""
@@ -118,7 +118,7 @@ class Service:
         session = self.sessions.get(request.session_id)
         model_id = f"{session.session_id}:train:{request.model_seq_id}"
         request_id = f"{model_id}:0"
-        if model_id not in session.models:
+        if model_id not in session.models:  # a request that is sent again makes no second model
             self._check_new_model(request)
             lora = request.lora_config or requests.Lora()
             seed = secrets.randbelow(2**31) if lora.seed is None else lora.seed
@@ -143,7 +143,7 @@ class Service:
         """Train on data of `size` bytes, or refuse them."""
         model = self.sessions.model(request.model_id)
         if isinstance(data, EvsysError):
-            if model.turns.seen(request.seq_id):
+            if model.turns.seen(request.seq_id):  # raises again what it was refused with; else there is a result
                 return {"request_id": model.request_id(request.seq_id)}
             raise model.refuse(request.seq_id, data)
         client, config = model.client, request.loss_fn_config or None
@@ -175,7 +175,7 @@ class Service:
         adam = AdamParams(**request.adam_params.model_dump())
 
         def start() -> Operation[Response]:
-            return model.client.optim_step(adam).then(_step_answer)
+            return model.client.optim_step(adam).then(lambda output: answer_json({"metrics": dict(output.metrics)}))
 
         return {"request_id": model.submit(request.seq_id, start, lambda: checks.check_adam(adam))}
 
@@ -185,7 +185,9 @@ class Service:
         place = Place(model.model_id, WEIGHTS, name)
 
         def start() -> Operation[Response]:
+            # Before anything is written; asked again by `_publish`, because an earlier save may still be under way.
             self._check_free(place, overwrite=request.overwrite)
+            # With the number, because files that are overwritten are removed only when the new ones have the name.
             return model.client.save_state(f"{request.seq_id:06d}-{name}").then(
                 lambda ref: self._publish(place, ref, model, request, overwrite=request.overwrite)
             )
@@ -260,7 +262,7 @@ class Service:
 
     async def end_session(self, session: Session) -> None:
         """Let go of everything a session holds, after what it has submitted is done."""
-        self.sessions.end(session.session_id)
+        self.sessions.end(session.session_id)  # first, so that nothing is submitted while we wait
         self.samples.forget(session.session_id)
         for model in session.models.values():
             await model.wait_until_settled()
@@ -271,18 +273,16 @@ class Service:
     async def keep_house(self) -> None:
         """End idle sessions, give up what waits in vain, delete what has expired; until cancelled."""
         while True:
+            # a quarter, so that nothing outstays its time by more than that
             await asyncio.sleep(min(self.settings.idle_s, self.settings.gap_s, 60.0) / 4)
             try:
-                await self._keep_house()
+                for session in self.sessions.idle(self.settings.idle_s):
+                    get_logger(__name__).info("session %s gave no sign of life and is ended", session.session_id)
+                    await self.end_session(session)
+                self.give_up_waiting(self.settings.gap_s)
+                await asyncio.to_thread(self.checkpoints.delete_expired)
             except Exception:  # must go on, or nothing is ever tidied up again
                 get_logger(__name__).exception("tidying up failed")
-
-    async def _keep_house(self) -> None:
-        for session in self.sessions.idle(self.settings.idle_s):
-            get_logger(__name__).info("session %s gave no sign of life and is ended", session.session_id)
-            await self.end_session(session)
-        self.give_up_waiting(self.settings.gap_s)
-        await asyncio.to_thread(self.checkpoints.delete_expired)
 
     def give_up_waiting(self, after_s: float = 0.0) -> None:
         """End requests that wait for an earlier one for so long. Behind a shutdown none comes any more."""
@@ -292,7 +292,7 @@ class Service:
 
     async def close(self) -> None:
         """Let go of all models."""
-        if self.shadows is not None:
+        if self.shadows is not None:  # they draw from the models that are let go next
             await self.shadows.close()
         for session in self.sessions.all():
             await self.end_session(session)
@@ -303,6 +303,7 @@ class Service:
         lora = request.lora_config or requests.Lora()
         if not (lora.train_mlp and lora.train_attn and lora.train_unembed):
             raise Refusal(400, "this server trains all layers: leave train_mlp, train_attn and train_unembed at true.")
+        # one that could not be made has no weights that take room
         models = [model for session in self.sessions.all() for model in session.models.values() if not model.broken]
         if len(models) >= self.settings.max_models:
             raise Refusal(
@@ -327,7 +328,7 @@ class Service:
         try:
             model.handles = await asyncio.to_thread(prepare)
             answer = answer_json({"model_id": model.model_id, "type": "create_model"})
-        except Exception as error:
+        except Exception as error:  # of any kind: somebody was promised an answer and waits for it
             get_logger(__name__).exception("the model %s could not be made", model.model_id)
             model.broken = True
             answer = answer_failure(str(error), "user" if isinstance(error, EvsysError) else "server")
@@ -364,7 +365,3 @@ class Service:
             return answer_json({"sampling_session_id": sampler_id, "type": "save_weights_for_sampler"})
 
         return model.client.sampler().then(keep)
-
-
-def _step_answer(output: OptimStepOutput) -> Response:
-    return answer_json({"metrics": dict(output.metrics)})

@@ -59,6 +59,7 @@ class Shadows:
 
     async def _work(self) -> None:
         while self._waiting:
+            # It stays in the line while it is drawn, so that `close` counts it as dropped and `waiting` as waiting.
             id, candidate, messages, draw = self._waiting[0]
             response, failed = dict[str, Any](), ""
             try:

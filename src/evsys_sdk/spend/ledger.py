@@ -44,7 +44,7 @@ class SpendLedger:
                 return
             self._unsaved.append(line)
             self._write()
-            self._read()
+            self._read()  # the sum is of what the file holds, this record by now among it, and is kept nowhere else
 
     def total(self) -> Spend:
         """Everything, by all arms and processes so far."""
@@ -168,7 +168,7 @@ def open_ledger(experiment_dir: Path) -> SpendLedger:
 
 # Limits on what an experiment and each of its arms may spend, and which of them is reached.
 #
-# if reason := exhausted(config.budget, ledger.total()): ... # before an arm starts
+# if reason := find_exhausted(config.budget, ledger.total()): ... # before an arm starts
 
 LIMITED = ("usd", "tokens", "wall_s", "gpu_s")
 """What a limit can be set on."""

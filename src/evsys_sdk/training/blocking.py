@@ -24,6 +24,7 @@ def run_blocking[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             errors.append(error)
 
+    # No loop runs inside another. The thread goes on in the context of who asked: who pays for answers is kept there.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="evsys-train")
     thread.start()
     thread.join()

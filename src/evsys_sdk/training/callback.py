@@ -260,6 +260,7 @@ class Observers(Callback):
             try:
                 message(callback)
                 self._failures[index] = 0
+            # An observer that calls sys.exit is broken, and no reason to end a run.
             except (Exception, SystemExit) as error:
                 self._failures[index] += 1
                 silenced = self._failures[index] == _FAILURES_BEFORE_SILENCE

@@ -183,6 +183,7 @@ class Diagnosis(Callback):
             return
         best, last = fmean(self._best), fmean(means)
         # From step to step, because the level may rise or fall; of two means of so many steps.
+        # Half the mean square of the changes is the variance of one step, wherever the level goes meanwhile.
         scatter = self._changes[1] / self._changes[0] / 2
         error = math.sqrt(2 * scatter / _WINDOW)
         fell = best - last > 0.5 * (best - self._lowest) and best - last > _SURE * error

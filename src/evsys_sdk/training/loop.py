@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.client import AdamParams
 from ..errors import TrainingError, show
-from ..record.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..rollouts.rollout import AllFailedError
-from .batch import StepBuilder, TrainingBatch
+from .batch import Schedule, StepBuilder, TrainingBatch
 from .callback import Observers, RunControl
-from .schedule import Schedule
 from .scoring import BackgroundScoring
 from .watchdog import Watchdog
 
@@ -155,6 +154,7 @@ class TrainingLoop:
             self.watchdog.check_empty(number, batch.empty_because)
             return
         learning_rate = self.settings.learning_rate_at(step)
+        # Gradient and step are submitted together; the backend may begin with the one while we wait for the other.
         if isinstance(batch.loss_fn, str):
             forward_backward = self.client.forward_backward(batch.data, batch.loss_fn, batch.loss_fn_config)
         else:
@@ -165,6 +165,7 @@ class TrainingLoop:
 
     async def _finish_all(self, in_flight: deque[_InFlight], *, but: int = 0) -> None:
         while len(in_flight) > but:
+            # Taken off the queue when it is finished, and not before: one that fails is still there to be waited for.
             await self._finish(in_flight[0])
             in_flight.popleft()
 
@@ -173,6 +174,7 @@ class TrainingLoop:
         output = await flight.forward_backward
         optim = await flight.optim
         now = time.perf_counter()
+        # Steps overlap: the time of one begins when the one before it ended.
         elapsed = now - max(flight.submitted_at, self._last_finish)
         self._last_finish = now
         tokens = sum(len(datum.tokens) for datum in flight.batch.data)
@@ -243,6 +245,7 @@ class TrainingLoop:
         """Store weights, optimizer and sampler, then the line that says so."""
         name = self._checkpoint_name(steps_done, final)
         try:
+            # Both are asked for before either is awaited, so that no step can lie between weights and sampler.
             saved, taken = self.client.save_state(name), self.client.sampler(name)
             state, sampler = await saved, await taken
             starting = {"step": self.offset + steps_done, "sampler": sampler.ref} if starts_scoring else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.run import RolloutsConfig
 from ..record.layout import RunFiles
-from ..record.rollouts import DROPPED, RolloutLog
+from ..record.run_files.rollouts import DROPPED, RolloutLog
 from .callback import Callback, RunControl, RunInfo
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class RolloutRecorder(Callback):
         lines: list[bytes] = []
         for at, rollout in enumerate(rollouts):
             group = groups.setdefault(rollout.task_id, len(groups))
-            numbers, said = _numbers(step, group, rollout), _name(rollout)
+            numbers = _numbers(step, group, rollout)
+            said: dict[str, Any] = {"task_id": rollout.task_id} | ({"error": rollout.error} if rollout.error else {})
+            # What one looks for when a run does not learn has a place even in a full file, shortened.
             is_special = at in extremes or rollout.reward is None
             if not is_special and self._draw(step, rollout.task_id) >= self._settings.share:
                 said[DROPPED] = "share"
@@ -54,7 +56,10 @@ class RolloutRecorder(Callback):
             else:
                 said |= _conversation(rollout, whole=room > 0)
                 if self._settings.tokens and room > 0:
-                    numbers["sampled"] = _list_tokens(rollout)
+                    numbers["sampled"] = [
+                        {"prompt": turn.prompt_tokens, "completion": turn.completion_tokens, "logprobs": turn.logprobs}
+                        for turn in rollout.turns
+                    ]
             lines.append(self._log.encode(numbers, said))
             room -= len(lines[-1])
         seconds, attempts = [round(one.seconds, 4) for one in rollouts], [one.attempts for one in rollouts]
@@ -92,24 +97,11 @@ def _numbers(step: int, group: int, rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _name(rollout: Rollout) -> dict[str, Any]:
-    """Of which task it is, and why it failed or was cut off."""
-    return {"task_id": rollout.task_id} | ({"error": rollout.error} if rollout.error else {})
-
-
 def _conversation(rollout: Rollout, *, whole: bool) -> dict[str, Any]:
     """What was said, and what was made of it; where there is little room, the beginning of each message."""
     found: dict[str, Any] = {"error_at": rollout.error_at} if rollout.error_at else {}
     found["messages"] = rollout.messages if whole else [_shorten(message) for message in rollout.messages]
     return found | ({"info": rollout.info} if rollout.info else {})
-
-
-def _list_tokens(rollout: Rollout) -> list[dict[str, Any]]:
-    """The tokens of each turn, as they can be trained on."""
-    return [
-        {"prompt": turn.prompt_tokens, "completion": turn.completion_tokens, "logprobs": turn.logprobs}
-        for turn in rollout.turns
-    ]
 
 
 def _shorten(message: Message) -> Message:

@@ -21,7 +21,7 @@ from .callback import EvalRecord, Observers
 
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
-    from ..record.checkpoints import CheckpointLog
+    from ..record.run_files.checkpoints import CheckpointLog
 
 type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[Scoring]]
 """Scores a sampler that was taken after a step, on what is due then or on everything; runs on a thread of its own."""
@@ -72,6 +72,7 @@ class BackgroundScoring:
         """Begin to score; the one before must have been collected."""
         assert self._running is None
         self.awaited.clear()
+        # In the context of the run: whoever pays for it pays for the answers of judges as well.
         result = self._thread.submit(copy_context().run, self.score, step, sampler, everything)
         self._running = _Running(step, sampler.ref, result)
 

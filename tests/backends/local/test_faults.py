@@ -85,7 +85,7 @@ def test_a_sample_is_tried_again_when_memory_was_given_back_elsewhere(
     sampler = make_client(params={"samples_at_once": 1}).sampler().result()
     other = make_client(seed=3, run_dir=tmp_path / "other").sampler().result()
     other.sample(list(range(60)), 1, free(3)).result(PATIENCE_S)
-    holders = [holder for holder in memory._forgetful if holder.tokens]
+    holders = [holder for holder in memory._evictable if holder.tokens]
     assert holders, "nothing is remembered"
     real = decoding.Decoder.prefill
 

@@ -460,11 +460,11 @@ def test_all_samplers_of_a_client_share_the_room_and_the_latest_goes_first(make_
 
 def living() -> Iterator[PrefixCache]:
     gc.collect()
-    return (one for one in list(memory._forgetful) if isinstance(one, PrefixCache))
+    return (one for one in list(memory._evictable) if isinstance(one, PrefixCache))
 
 
 def remembered_tokens() -> int:
-    return sum(one.tokens for one in list(memory._forgetful) if isinstance(one, PrefixCache))
+    return sum(one.tokens for one in list(memory._evictable) if isinstance(one, PrefixCache))
 
 
 class Tape(KeyValueCache):

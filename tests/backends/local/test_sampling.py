@@ -195,7 +195,7 @@ def test_the_fused_decoder_computes_what_the_plain_one_does(
         logits: list[Any] = []
         for fused in (False, True):
             with torch.inference_mode():
-                merged = client._state.adapter.copy().merged(base.switch)
+                merged = client._state.adapter.copy().merge(base.switch)
                 decoder = decoding.Decoder(base, merged)
                 if fused:
                     layers = fused_decoding.prepare_layers(base, merged)

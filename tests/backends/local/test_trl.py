@@ -25,7 +25,7 @@ from evsys_sdk.algorithms.rl import group_advantages, normalise_advantages  # no
 from evsys_sdk.backends.client import AdamParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
 from evsys_sdk.experiment import Experiment  # noqa: E402
-from evsys_sdk.training.schedule import Schedule  # noqa: E402
+from evsys_sdk.training.batch import Schedule  # noqa: E402
 
 CHATS = [
     {"messages": [{"role": "user", "content": f"word {n}"}, {"role": "assistant", "content": word * (1 + n % 3)}]}

@@ -9,8 +9,7 @@ import pytest
 
 from evsys_sdk.backends.client import ModelSpec
 from evsys_sdk.backends.mock.client import MockTrainingClient
-from evsys_sdk.backends.probes.cache import Server, read_facts, write_answer
-from evsys_sdk.backends.probes.facts import MEANING, Facts, consequences
+from evsys_sdk.backends.probes.facts import MEANING, Facts, Server, consequences, read_facts, write_answer
 from evsys_sdk.backends.probes.probe import PROBES, probe
 from evsys_sdk.errors import BackendError
 

@@ -16,8 +16,7 @@ import pytest
 from evsys_sdk.backends.client import AdamParams, ModelSpec, SamplingParams, TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.losses import numpy_loss
-from evsys_sdk.backends.probes.cache import Server, write_answer
-from evsys_sdk.backends.probes.facts import Facts
+from evsys_sdk.backends.probes.facts import Facts, Server, write_answer
 from evsys_sdk.config.prices import Price, Tariff, TokenUsage
 from evsys_sdk.errors import BackendError, ConfigError, EvsysAuthError
 from evsys_sdk.spend.metered_client import MeteredClient

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.backends.probes.cache import Server, write_answer
-from evsys_sdk.backends.probes.facts import Facts
+from evsys_sdk.backends.probes.facts import Facts, Server, write_answer
 from evsys_sdk.backends.tinker.backend import SkyRLBackend, TinkerBackend
 from evsys_sdk.backends.tinker.session import HOSTED, ServedModel, resolve_url
 

@@ -61,7 +61,7 @@ def serve() -> Iterator[Callable[[Path], Site]]:
     running: dict[Path, tuple[Any, Site]] = {}
 
     def start(root: Path) -> Site:
-        from evsys_sdk.dashboard.local import LocalRecords
+        from evsys_sdk.dashboard.local.records import LocalRecords
         from evsys_sdk.dashboard.server.app import local_app
         from evsys_sdk.dashboard.server.auth import LocalGate
         from evsys_sdk.loop.page import read_loops

@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from evsys_sdk.dashboard.local import LocalRecords
+from evsys_sdk.dashboard.local.records import LocalRecords
 from evsys_sdk.dashboard.server.app import local_app
 from evsys_sdk.dashboard.server.auth import LocalGate
 from evsys_sdk.loop.page import read_loops

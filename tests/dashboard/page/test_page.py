@@ -16,7 +16,7 @@ pytestmark = pytest.mark.dashboard
 
 from playwright.sync_api import expect  # noqa: E402
 
-from evsys_sdk.dashboard import local_index  # noqa: E402
+from evsys_sdk.dashboard.local import index  # noqa: E402
 from evsys_sdk.history.index import HistoryIndex  # noqa: E402
 from tests.history.recorded import write_experiment  # noqa: E402
 
@@ -313,7 +313,7 @@ def test_rows_and_progress_are_shown_while_a_large_project_is_read(
         write_experiment(tmp_path / "outputs", name)
     HistoryIndex([tmp_path / "outputs"]).close()  # what an earlier look has left
     write_experiment(tmp_path / "outputs", "third")
-    monkeypatch.setattr(local_index, "_MANY", 1)
+    monkeypatch.setattr(index, "_MANY", 1)
     may_read = threading.Event()
 
     class Held(HistoryIndex):
@@ -321,7 +321,7 @@ def test_rows_and_progress_are_shown_while_a_large_project_is_read(
             assert not refresh or may_read.wait(60)
             super().__init__(roots, refresh=refresh)
 
-    monkeypatch.setattr(local_index, "HistoryIndex", Held)
+    monkeypatch.setattr(index, "HistoryIndex", Held)
     page = open_tab(tmp_path).open("/")
     rows = page.locator(".experiments .line:not(.head)")
     expect(rows).to_have_count(2)

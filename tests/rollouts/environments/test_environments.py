@@ -15,11 +15,11 @@ from evsys_sdk.rollouts.environment import (
     EnvironmentFileError,
     EnvironmentFileNotFoundError,
     ExecResult,
+    NoEnvironment,
     SandboxError,
     running,
     upload_dir,
 )
-from evsys_sdk.rollouts.environments.none import NoEnvironment
 
 from .bwrap_on_this_machine import skip_or_fail
 from .waiting import until

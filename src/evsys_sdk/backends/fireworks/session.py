@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
-from ...errors import BackendError, EvsysAuthError, MissingExtraError
+from ...errors import EvsysAuthError, MissingExtraError
 from ...log import get_logger
-from ..tinker.session import ServedModel, Session, fetch_extras, reach, telemetry
+from ..tinker.session import ServedModel, Session, fetch_extras, reach, refuse_dead_loop, telemetry
 from .config import FIREWORKS, SERVERLESS, FireworksConfig
 
 _NEEDED: Final = "fireworks.training.sdk"
@@ -73,7 +73,7 @@ class Blocking:
 class FireworksSession(Session):
     """One serverless session; opened by `open`, which blocks."""
 
-    farewell_s: ClassVar[float] = 5.0  # one that is not deleted goes on counting against the account
+    teardown_grace_s: ClassVar[float] = 5.0  # one that is not deleted goes on counting against the account
     config: FireworksConfig
 
     def __init__(self, config: FireworksConfig) -> None:
@@ -89,7 +89,7 @@ class FireworksSession(Session):
     def open(self) -> None:
         """Connect and create the session."""
         key, client = fireworks_key(self.config), sdk()
-        _refuse_dead_loop()
+        refuse_dead_loop(_HOLDER, "Fireworks' client")
         reach(self.base_url)
         with telemetry(self.config.telemetry):  # the same variable as the tinker package has
             self._service = client.FiretitanServiceClient(
@@ -157,14 +157,3 @@ class FireworksSession(Session):
         if errors:
             get_logger(__name__).debug("%s: the session could not be %s: %s", self.where, what, errors[0])
         return not errors and not thread.is_alive()
-
-
-def _refuse_dead_loop() -> None:
-    """The client's thread does not survive a fork, and whatever is asked of it afterwards waits for ever."""
-    singleton: Any = getattr(import_module(_HOLDER), "_internal_client_holder_thread_singleton", None)
-    thread: threading.Thread | None = getattr(singleton, "_thread", None)
-    if thread is not None and not thread.is_alive():
-        raise BackendError(
-            "this process was forked from one that had used Fireworks' client, whose connections do not survive a "
-            "fork. Start processes with the method 'spawn'."
-        )

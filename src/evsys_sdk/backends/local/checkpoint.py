@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...errors import BackendError, show
 from ...files import atomic_write, write_json
-from ...record.checkpoints import locate_weights
+from ...record.run_files.checkpoints import locate_weights
 from ..checkpoint_name import MANIFEST, check_free
 from .base.lora import Adapter, Switch
 

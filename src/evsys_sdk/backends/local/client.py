@@ -129,6 +129,7 @@ class LocalTrainingClient:
     def save_state(self, name: str) -> Operation[str]:
         """Store adapter and optimizer under a name that is not taken; returns the folder."""
         folder = checkpoint_folder(self._run_dir, name, "state")
+        # As of this call and not of the moment at which the worker gets to it: later samples belong to later states.
         sampled = self._seeds.used
 
         def save() -> str:

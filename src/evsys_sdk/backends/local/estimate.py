@@ -57,6 +57,7 @@ class Sizes:
         from transformers import AutoModelForCausalLM
 
         config = copy.deepcopy(config)  # that of a model which is in use stays as it is
+        # Shapes without memory: the layers are counted as the library really builds them.
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         text = config.get_text_config()

@@ -3,7 +3,7 @@
 Rows and the cache of samples become smaller, layers are recomputed, no merged copy is made to sample from: in this
 order, only as far as needed, and nothing that the config sets itself. One line of the log says what and why.
 
-    needs = fitted(Sizes.of(config), wanted, fixed={"tokens_at_once"}, model="./model")
+    needs = fit(Sizes.of(config), wanted, fixed={"tokens_at_once"}, model="./model")
 """
 
 # pyright: basic, reportMissingImports=false
@@ -41,13 +41,13 @@ def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> N
     def fits(needs: Needs) -> bool:
         return Estimate.of(sizes, needs).total <= free * _USED
 
-    chosen = next((needs for needs in _smaller_and_smaller(wanted, fixed) if fits(needs)), None)
+    chosen = next((needs for needs in _list_fallbacks(wanted, fixed) if fits(needs)), None)
     if chosen is None:
-        [*_, least] = _smaller_and_smaller(wanted, fixed)
+        [*_, least] = _list_fallbacks(wanted, fixed)
         _refuse_if_sure(sizes, least, free, model)
         chosen = least
     elif chosen != wanted:
-        chosen = _larger_again(chosen, wanted, fits)
+        chosen = _take_back(chosen, wanted, fits)
     if chosen.recompute and not wanted.recompute:
         chosen = replace(chosen, recompute_from=_longest_kept(sizes, chosen, free))
     log = get_logger(__name__)
@@ -67,7 +67,7 @@ def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> N
 
 def refuse_if_hopeless(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int) -> None:
     """Refuse a run that would not fit into `room` bytes, however little it does with."""
-    [*_, least] = _smaller_and_smaller(wanted, fixed)
+    [*_, least] = _list_fallbacks(wanted, fixed)
     estimate = Estimate.of(sizes, least)
     if _surely_taken(estimate) > room:
         parts = {"weights": estimate.base, "adapter and optimizer": estimate.adapter, "activations": estimate.row}
@@ -85,7 +85,7 @@ def _surely_taken(estimate: Estimate) -> float:
     return certain + _SURE * (estimate.total - certain)
 
 
-def _smaller_and_smaller(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
+def _list_fallbacks(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
     """Ways to do with less, each taking less than the one before; what costs little comes first."""
     needs = wanted
     yield needs
@@ -111,7 +111,7 @@ def _halve(needs: Needs, part: str, wanted: Needs) -> Needs:
     return replace(needs, **{part: max(least, getattr(needs, part) // 2)})
 
 
-def _larger_again(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Needs:
+def _take_back(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Needs:
     """Take back what turned out not to be needed: the remedies were tried one on top of the other."""
     for part in ("merge", "recompute"):
         if fits(back := replace(needs, **{part: getattr(wanted, part)})):
@@ -160,7 +160,7 @@ def _refuse_if_sure(sizes: Sizes, least: Needs, free: int, model: str) -> None:
 
 # What is known of a model before any weight is read: its tokenizer, how long its texts may be, whether a run fits.
 #
-# found = preview_model("./model", needs=..., room=...) # raises BackendError with what stands against it
+# found = preview_model("./model", want=..., room=...) # raises BackendError with what stands against it
 # found.tokenizer, found.context_length
 
 

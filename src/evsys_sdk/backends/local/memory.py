@@ -44,7 +44,7 @@ def forget_frames[E: BaseException](error: E) -> E:
     return error
 
 
-class Forgetful(Protocol):
+class Evictable(Protocol):
     """Somebody who holds memory only to be faster."""
 
     tokens: int
@@ -53,20 +53,20 @@ class Forgetful(Protocol):
     def forget(self) -> None: ...
 
 
-_forgetful: weakref.WeakSet[Any] = weakref.WeakSet()
+_evictable: weakref.WeakSet[Any] = weakref.WeakSet()
 _guard = threading.Lock()
 
 
-def forget_when_short(holder: Forgetful) -> None:
+def evict_when_short(holder: Evictable) -> None:
     """Have a holder forget, on whatever thread, when an operation ran out of memory; for as long as it lives."""
     with _guard:
-        _forgetful.add(holder)
+        _evictable.add(holder)
 
 
 def release_unused() -> bool:
     """Give back what a failed operation left behind, and what is only held to be faster; whether any was held."""
     with _guard:
-        holders = list(_forgetful)
+        holders = list(_evictable)
     held = any(holder.tokens for holder in holders)
     for holder in holders:
         holder.forget()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...errors import BackendError, show
 from ...files import atomic_write, write_json
-from ...record.checkpoints import locate_weights
+from ...record.run_files.checkpoints import locate_weights
 from .. import checks
 from ..checkpoint_name import MANIFEST, check_free, checkpoint_folder
 from ..client import (

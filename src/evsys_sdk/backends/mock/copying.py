@@ -97,6 +97,7 @@ def find_matches(packed: Packed, queries: Ints) -> Matches:
 
 def propose(matches: Matches, scores: Floats, strengths: Floats, queries: int) -> Proposals:
     """Share out the attention of each query among its matches and the sink, whose score is 0, and let them speak."""
+    # The sink has the score 0, so that the largest exponent is never above 0.
     top = max(0.0, float(scores.max()))
     drawn = np.exp(scores - top)[matches.kind]
     shared = _sum_by(matches.query, drawn, queries) + np.exp(-top)
@@ -170,6 +171,7 @@ def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Match
     answered = queries[query] - header_ends[query]
     hashes = SpanHashes(folded)
     said = hashes.of(header_ends[query], queries[query] + 1)
+    # A quote ends where the message of the answer begins: it must not quote itself.
     fits = cues[cue] + answered + 1 < message_starts[query]
     quoted = hashes.of(cues[cue], np.where(fits, cues[cue] + answered + 1, cues[cue]))
     keep = fits & (said == quoted)

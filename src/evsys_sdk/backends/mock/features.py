@@ -103,6 +103,7 @@ def _words(packed: Packed) -> Words:
     begin = np.flatnonzero(begins)
     next_boundary = np.searchsorted(boundaries, begin, side="right")
     end = np.append(boundaries, len(tokens))[next_boundary]
+    # A word at the end of a sequence may still go on: nobody has seen that it is over.
     complete = end < packed.ends[packed.sequence[begin]]
     begin, end = begin[complete], end[complete]
 

@@ -60,6 +60,7 @@ def embed_backward(
     rows = np.concatenate((ngrams.ravel(), words.context_row, words.message_row))
     of_ngrams = np.repeat(np.arange(len(grad_z)), ngrams.shape[1])
     source = np.concatenate((of_ngrams, len(grad_z) + np.arange(2 * count)))
+    # Sorted, so that each row of the table is summed in one stretch, always in the same order.
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
     first = _first_of_runs(rows)
@@ -194,6 +195,7 @@ def backward(weights: Weights, run: Pass, targets: Ints, grad_logprobs: Floats) 
         return Gradient(dense, active, np.zeros((0, weights[TABLE].shape[1]), weights[TABLE].dtype))
     grad_logprobs, targets = grad_logprobs[active], targets.reshape(len(targets), -1)[active]
     grad_logits = -np.exp(log_softmax(run.logits(weights, active))) * grad_logprobs.sum(axis=1, keepdims=True)
+    # Not +=, which would count a token that stands twice among the targets of a row only once.
     np.add.at(grad_logits, (np.arange(len(active))[:, None], targets), grad_logprobs)
 
     matches = run.matches.among(active, len(run.queries))

@@ -82,6 +82,7 @@ class SpanHashes:
 
 def _power_tables(size: int) -> tuple[Hashes, Hashes]:
     if not _powers or len(_powers[0]) < size:
+        # The base is odd, so it has an inverse modulo 2**64: a span is brought to the beginning by multiplying with it.
         inverse = pow(_BASE, -1, 1 << 64)
         grown = max(size, 1 << 14)
         _powers[:] = [_powers_of(_BASE, grown), _powers_of(inverse, grown)]

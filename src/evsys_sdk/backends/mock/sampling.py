@@ -100,6 +100,7 @@ def choose(
     scaled = logprobs / np.where(greedy, 1.0, temperature)[:, None]
     scaled = _truncate(scaled - scaled.max(axis=1, keepdims=True), params)
     cumulative = np.exp(scaled).cumsum(axis=1)
+    # Counted and not searched: tokens without any mass have the same sum as the one before, and are stepped over.
     drawn = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
     return np.where(greedy, logprobs.argmax(axis=1), np.minimum(drawn, logprobs.shape[1] - 1))
 

@@ -48,6 +48,7 @@ class TrainingState:
     def run(self, data: Sequence[Datum], loss: Loss, *, train: bool) -> ForwardBackwardOutput:
         """A forward pass and, to train, a backward pass whose gradient is added to the accumulated one."""
         parts = list(_parts(data))
+        # All passes are kept: a loss may look at all data at once, and only then is there a gradient.
         passes = [model.forward(self.weights, [datum.tokens for datum in part]) for part in parts]
         logprobs: list[Floats] = []
         for part, forward in zip(parts, passes, strict=True):

@@ -8,10 +8,83 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...errors import EvsysError
-from ..client import TrainingClient
-from . import sampling, training
+from ..client import AdamParams, SamplingClient, SamplingParams, TrainingClient
+from . import training
 from .facts import Facts
+from .training import logprobs_of, probe_data
+
+_CLOSE = 1e-2
+"""How far two log-probabilities of a token may differ: servers sample with other kernels than they train with."""
+_MOVED = 10.0
+"""How many times further than that a model must have moved before it can be told whether its sampler moved too."""
+_TOP_K = (50, 20, 10, 5, 1)
+
+
+def snapshot_samplers(client: TrainingClient) -> bool | None:
+    """Whether a sampler keeps its weights while training goes on, and leaves those in training alone.
+
+    None where training moved the model too little to tell.
+    """
+    data = probe_data(client)
+    tokens = data[0].tokens.tolist()
+    old = client.sampler().result()
+    before = old.logprobs(tokens).result()[1:]
+    for _ in range(8):
+        client.forward_backward(data, "cross_entropy")
+        client.optim_step(AdamParams(max(client.capabilities.suggested_learning_rate, 1e-3))).result()
+    live = logprobs_of(client, data)
+    new = client.sampler().result().logprobs(tokens).result()[1:]
+    if float(np.abs(new - before).max()) < _CLOSE * _MOVED:
+        return None
+    try:
+        after = old.logprobs(tokens).result()[1:]
+        old.sample(tokens, 1, SamplingParams(max_tokens=2, seed=1)).result()
+    except EvsysError:
+        return False
+    untouched = float(np.abs(logprobs_of(client, data) - live).max()) < _CLOSE
+    return untouched and float(np.abs(after - before).max()) < _CLOSE
+
+
+def aligned_logprobs(client: TrainingClient) -> bool:
+    """Whether scoring a sequence gives each token the log-probability that training reports for it."""
+    datum = probe_data(client)[0]
+    whole = [*datum.tokens.tolist(), int(datum.target_tokens[-1])]
+    scored = client.sampler().result().logprobs(whole).result()
+    trained = client.forward([datum]).result().logprobs[0]
+    return bool(np.isnan(scored[0])) and bool(np.abs(scored[1:] - trained).max() < 10 * _CLOSE)
+
+
+def seeds(client: TrainingClient) -> bool:
+    """Whether the same seed gives the same samples, and another one others."""
+    sampler = client.sampler().result()
+    prompt = client.tokenizer.encode("Once upon a time there was a")
+    one, again, other = (_draw(sampler, prompt, seed) for seed in (7, 7, 8))
+    return one == again and one != other
+
+
+def _draw(sampler: SamplingClient, prompt: list[int], seed: int) -> list[list[int]]:
+    params = SamplingParams(max_tokens=16, seed=seed, stop=[])
+    return [sample.tokens for sample in sampler.sample(prompt, 2, params).result()]
+
+
+def top_k_logprobs(client: TrainingClient) -> int:
+    """How many alternatives per position are reported, among a few sizes; 0 when none are."""
+    sampler = client.sampler().result()
+    tokens = client.tokenizer.encode("Once upon a time")
+    for k in _TOP_K:
+        if k > client.capabilities.top_k_logprobs:
+            continue
+        try:
+            top = sampler.topk_logprobs(tokens, k).result()
+        except EvsysError:
+            continue
+        if top.tokens.shape == (len(tokens), k) and bool((np.diff(top.logprobs[1:], axis=1) <= 0).all()):
+            return k
+    return 0
+
 
 UNKNOWN_MODEL = "evsys-doctor/no-such-model"
 """No server has it; one that takes it anyway trains something else than it was asked for."""
@@ -22,12 +95,12 @@ PROBES: dict[str, Callable[[TrainingClient], Any]] = {
     "losses": training.losses,
     "custom_loss": training.custom_loss,
     "soft_targets": training.soft_targets,
-    "aligned_logprobs": sampling.aligned_logprobs,
-    "seeds": sampling.seeds,
-    "top_k_logprobs": sampling.top_k_logprobs,
+    "aligned_logprobs": aligned_logprobs,
+    "seeds": seeds,
+    "top_k_logprobs": top_k_logprobs,
     "clips_gradients": training.clips_gradients,
     "exact_resume": training.exact_resume,
-    "snapshot_samplers": sampling.snapshot_samplers,
+    "snapshot_samplers": snapshot_samplers,
 }
 """Fact -> how it is found out; in an order in which none disturbs the next."""
 

@@ -122,8 +122,7 @@ class TinkerBackend:
 
     def facts(self, base_url: str, model: str, extras: Mapping[str, Any] | None = None) -> Facts:
         """What is known about a server: found by `evsys doctor`, said by itself, or assumed."""
-        from ..probes.cache import Server, read_facts
-        from ..probes.facts import Facts
+        from ..probes.facts import Facts, Server, read_facts
 
         if self._probed is not None:
             from .quirks import PROMISED
@@ -275,7 +274,7 @@ def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipe
         return pipeline.submit(what, work, lambda found: found, lane="connect").result()
     except BaseException:  # also Ctrl-C, after which nobody wants to wait
         pipeline.close(wait_s=0.0)
-        session.close("errored", timeout_s=session.farewell_s)
+        session.close("errored", timeout_s=session.teardown_grace_s)
         raise
 
 

@@ -101,7 +101,7 @@ class TinkerTrainingClient:
         stepped = self._pipeline.submit(
             "optim_step", lambda: self._training.optim_step(params), self._convert_step, changes_weights=True
         )
-        self._version += 1
+        self._version += 1  # with the call: samplers that are asked for after it are of the weights behind it
         return stepped
 
     def _say_once_if_not_clipped(self, adam: AdamParams) -> None:
@@ -233,6 +233,7 @@ class TinkerTrainingClient:
             except Exception as error:
                 raise LossFunctionError(error) from error
             outputs.append(ForwardBackwardOutput(value, logprobs, metrics))
+            # Minus the gradient, because the derivative of a cross-entropy by a log-probability is minus its weight.
             weighted = [replace(datum, weights=-gradient) for datum, gradient in zip(data, gradients, strict=True)]
             return self._pass("forward_backward", weighted)
 

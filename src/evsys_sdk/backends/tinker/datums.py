@@ -87,6 +87,7 @@ def undo_mean(data: Sequence[Datum], reduction: LossReduction | None) -> list[Da
     }.get(reduction or "sum", 1.0)
     if factor == 1.0:
         return list(data)
+    # A request that is split would be averaged part by part, and one factor could not undo that.
     size = sum(4 * len(datum) + 12 * datum.target_tokens.size for datum in data)
     if len(data) > _DATA_AT_ONCE or size > _BYTES_AT_ONCE:
         raise BackendError(

@@ -147,9 +147,11 @@ class Pipeline:
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # a cancelled task must not drop an optimiser step unnoticed
         place = shared.lanes[lane]
+        # The clock of a lane stands still while nothing is on it.
         if not place.pending:
             place.progress = time.monotonic()
         pending = _Pending(what, start, convert, place, changes_weights, future)
+        # By identity: two operations may be alike in everything.
         place.pending[id(pending)] = pending
         if not self._threads:
             for target in (_serve, _watch):
@@ -219,6 +221,7 @@ def _fail(shared: _Shared, pending: _Pending, error: BaseException) -> None:
         return
     sentence = errors.explain(error, pending.what, shared.where)
     sentence.__cause__ = error if error is not sentence else error.__cause__
+    # What the server refused did not happen. Anything else may have: whether the weights moved is not known any more.
     is_lost = pending.changes_weights and not errors.is_refusal(error)
     behind = _break(shared, str(sentence)) if is_lost else []
     _set_error(shared, pending, sentence)

@@ -39,7 +39,7 @@ class ServedModel:
 class Session:
     """One session on one server; opened by `open`, which blocks."""
 
-    farewell_s: ClassVar[float] = 1.0
+    teardown_grace_s: ClassVar[float] = 1.0
     """How long a session that failed waits to say so."""
 
     def __init__(self, config: TinkerConfig) -> None:
@@ -65,7 +65,7 @@ class Session:
         key, headers = credentials(self.config, self.base_url)
         sdk = import_module("tinker")
         _check_version(sdk)
-        _refuse_dead_loop()
+        refuse_dead_loop("tinker.lib.internal_client_holder", "the tinker SDK")
         reach(self.base_url)
         self._service = service = sdk.ServiceClient(
             user_metadata=dict(self.config.user_metadata) or None,
@@ -152,6 +152,7 @@ def reach(base_url: str) -> None:
     import httpx
 
     last: Exception | None = None
+    # A server that has just been started may need a moment.
     for pause in (0.0, 0.5, 2.0):
         if pause:
             threading.Event().wait(pause)
@@ -225,13 +226,12 @@ def _check_version(sdk: Any) -> None:
         get_logger(__name__).warning("the package tinker is %s, with which nothing was tried yet", sdk.__version__)
 
 
-def _refuse_dead_loop() -> None:
-    """The SDK's thread does not survive a fork, and whatever is asked of it afterwards waits for ever."""
-    holder: Any = import_module("tinker.lib.internal_client_holder")
-    singleton: Any = getattr(holder, "_internal_client_holder_thread_singleton", None)
+def refuse_dead_loop(holder: str, whose: str) -> None:
+    """A client's own thread does not survive a fork, and whatever is asked of it afterwards waits for ever."""
+    singleton: Any = getattr(import_module(holder), "_internal_client_holder_thread_singleton", None)
     thread: threading.Thread | None = getattr(singleton, "_thread", None)
     if thread is not None and not thread.is_alive():
         raise BackendError(
-            "this process was forked from one that had used the tinker SDK, whose connections do not survive a fork. "
-            "Start processes with the method 'spawn'."
+            f"this process was forked from one that had used {whose}, whose connections do not survive a fork. Start "
+            "processes with the method 'spawn'."
         )

@@ -27,8 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...lazy import lazy_names
-from .document import Document, read_yaml, read_yaml_file
-from .source import MAX_BYTES
+from .document import MAX_BYTES, Document, read_yaml, read_yaml_file
 
 if TYPE_CHECKING:
     from .write import write_yaml

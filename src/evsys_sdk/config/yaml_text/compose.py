@@ -82,7 +82,7 @@ class _Composer:
         self._parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(self._text)
         try:
             root = self._read_document()
-        except ConfigError:
+        except ConfigError:  # it is a ValueError as well, and must not be taken for the parser's
             raise
         except yaml.MarkedYAMLError as error:
             from .syntax import explain
@@ -148,7 +148,7 @@ class _Composer:
         while not self._parser.check_event(yaml.MappingEndEvent):
             event = self._parser.peek_event()
             key, is_usable = self._read_key(event)
-            self._grow(around, key)
+            self._grow(around, key)  # keys count: a mapping of a million of them is large as well
             value = self._read_node()
             self._grow(around, value)
             if _is_merge(event):
@@ -246,7 +246,7 @@ class _Composer:
             hint = f"Did you mean '*{guess}'?" if guess else f"Define it above with '&{name}', or quote the text."
             self._add(f"alias '*{name}' has no anchor above it", mark, hint=hint)
             target = Node(mark.line, mark.column, f"*{name}")
-        if any(around is target for around in self._open):
+        if any(around is target for around in self._open):  # a copy of it would never end
             self._fail(f"alias '*{name}' stands inside what it refers to", mark, hint="Data cannot contain itself.")
         self._check_depth(mark, target.height)
         return replace(target, line=mark.line, column=mark.column)

@@ -31,7 +31,7 @@ class BadScalar(ValueError):
 
 def plain_value(text: str) -> Scalar:
     """The value of an unquoted scalar."""
-    if text and text[0] not in _MAY_NOT_BE_TEXT:
+    if text and text[0] not in _MAY_NOT_BE_TEXT:  # most are words: their first character spares all that follows
         return text
     if text in _NULLS:
         return None
@@ -75,6 +75,7 @@ def _float(text: str) -> float:
     if math.isinf(value):
         message = "this number is too large for a float"
         raise BadScalar(message, "Put it in quotes if it is text; infinity is written .inf")
+    # A 0 that was not written as one: a learning rate of 1e-400 must not turn into no learning.
     mantissa = re.split("[eE]", text)[0]
     if value == 0 and mantissa.strip("+-0."):
         message = "this number is too small for a float and would become 0"

@@ -63,7 +63,7 @@ def _entry(key: Any, item: Any, depth: int, path: str) -> list[str]:
     if not isinstance(key, str):
         _refuse("a key must be text", here, "Use a string as the key.", value=key)
     pad = _INDENT * depth
-    name = _text(str.__str__(key), here)
+    name = _text(str.__str__(key), here)  # of a subclass such as an enum, what it is and not what it prints
     head = f"{pad}{name}:" if len(name) <= _LONGEST_SIMPLE_KEY else f"{pad}? {name}\n{pad}:"
     inline = _inline(item, depth + 1, here)
     if inline is None:
@@ -123,6 +123,7 @@ def _block_text(text: str, pad: str) -> str:
 
 
 def _integer(value: int, path: str) -> str:
+    # In bits, of which a digit takes more than three: to count the digits would take quadratic time.
     if value.bit_length() > 3 * MAX_DIGITS:
         _refuse(f"an integer of {value.bit_length()} bits is too long for YAML", path, "Write it as text.")
     return int.__repr__(value)

@@ -19,21 +19,20 @@ from ...errors import DataError, EvsysAuthError, EvsysError
 from ...log import get_logger
 from ...redact import redact_text
 from ..shapes import Scope, Session
-from ..source import BadQuery, NotFound, RecordSource
-from . import schema
+from ..views.source import BadQuery, NotFound, RecordSource
 from .auth import SCOPES, Gate, KeyGate, LocalGate
-from .ingest import GapError, Ingest
+from .ingest.ingest import GapError, Ingest
 from .live import Signal
 from .page import Page
-from .routes_admin import add_key_routes, add_session_routes
-from .routes_loops import ReadLoops, add_loop_routes, read_loops
-from .routes_read import add_read_routes
-from .routes_sdk import add_sdk_routes
-from .routing import GuardedRouter, identity_of, list_routes
+from .routes.admin import add_key_routes, add_session_routes
+from .routes.read import ReadLoops, add_loop_routes, add_read_routes, read_loops
+from .routes.routing import GuardedRouter, identity_of, list_routes
+from .routes.sdk import add_sdk_routes
 from .security import Guard
-from .stored import StoredRecords
-from .stored_lines import Lines
-from .writer import Busy, Writer
+from .storage import schema
+from .storage.lines import Lines
+from .storage.records import StoredRecords
+from .storage.writer import Busy, Writer
 
 
 def local_app(
@@ -56,7 +55,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
     """What `evsys dashboard serve` serves: what clients sent, by project."""
     writer, ingest, lines, signal = Writer(engine), Ingest(), Lines(), Signal()
     gate = KeyGate(engine, writer)
-    writer.after_commit.append(signal.ring)
+    writer.after_commit.append(signal.ring)  # not earlier: a page that asks at once must find what it is told of
     writer.after_rollback.append(ingest.forget)
 
     def source(request: Request) -> StoredRecords:
@@ -118,6 +117,7 @@ def _guard(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
         return app.openapi()
 
     list_routes(app)  # raises for a route that declares no scope
+    # Last, because it takes every path that no other route has.
     app.add_route("/{path:path}", Page().answer, methods=["GET", "HEAD"], include_in_schema=False)
     return Guard(app, gate, hosts)
 
@@ -152,6 +152,7 @@ def _answer_unexpected(_: Request, problem: Exception) -> JSONResponse:
     return _problem(500, "internal", "something went wrong on the server; its log says what.")
 
 
+# Starlette looks for the nearest class above an error, so the order is for readers.
 _ANSWERS: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
     NotFound: _answer(404, "not_found"),
     BadQuery: _answer(400, "bad_request"),

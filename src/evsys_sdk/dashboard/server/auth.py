@@ -15,16 +15,16 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from ...errors import DataError, EvsysAuthError, show
-from ..connection import new_id
+from ..client.connection import new_id
 from ..records import check_id
 from ..shapes import Scope
-from . import schema
-from .writer import Busy, Writer
+from .storage import schema
+from .storage.writer import Busy, Writer
 
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 SESSION_S = 30 * 86_400.0
@@ -112,7 +112,11 @@ class KeyGate:
 
     def close_session(self, cookie: str) -> None:
         hash = digest(cookie)
-        self._writer.call(lambda connection: _remove_session(connection, hash))
+        self._writer.call(
+            lambda connection: (
+                connection.execute(delete(schema.web_session).where(schema.web_session.c.hash == hash)).rowcount
+            )
+        )
         self.forget()
 
     def forget(self) -> None:
@@ -121,7 +125,7 @@ class KeyGate:
             self._known.clear()
 
     def _identify(self, secret: str, *, by_cookie: bool) -> Identity | None:
-        if len(secret) > 500:
+        if len(secret) > 500:  # no key is, and hashing takes as long as its input
             return None
         hash = digest(secret)
         now = time.monotonic()
@@ -129,9 +133,16 @@ class KeyGate:
             known = self._known.get(hash)
         if known is not None and known[0] > now and known[1].by_cookie == by_cookie:
             return known[1]
+        session, key = schema.web_session, schema.api_key
+        if by_cookie:
+            query = select(key).join(session, session.c.key_id == key.c.id)
+            query = query.where(session.c.hash == hash, session.c.expires > time.time())
+        else:
+            query = select(key).where(key.c.hash == hash)
         with self._engine.connect() as connection:
-            row = _session_key(connection, hash) if by_cookie else _key_by_hash(connection, hash)
-        if row is None:
+            row = connection.execute(query).mappings().first()
+        # Also of a session: it ends with the key that opened it.
+        if row is None or row["revoked"] or (row["expires"] is not None and row["expires"] < time.time()):
             return None
         identity = Identity(str(row["project_id"]), frozenset(json.loads(row["scopes"])), str(row["id"]), by_cookie)
         with self._lock:
@@ -202,25 +213,3 @@ def require(identity: Identity | None, scope: Scope) -> Identity:
     if scope not in identity.scopes and "admin" not in identity.scopes:
         raise PermissionError(f"this key has no scope '{scope}'. Ask for one that has.")
     return identity
-
-
-def _key_by_hash(connection: Connection, hash: str) -> dict[str, Any] | None:
-    row = connection.execute(select(schema.api_key).where(schema.api_key.c.hash == hash)).mappings().first()
-    return _if_valid(cast("dict[str, Any] | None", row))
-
-
-def _session_key(connection: Connection, hash: str) -> dict[str, Any] | None:
-    session, key = schema.web_session, schema.api_key
-    query = select(key).join(session, session.c.key_id == key.c.id)
-    row = connection.execute(query.where(session.c.hash == hash, session.c.expires > time.time())).mappings().first()
-    return _if_valid(cast("dict[str, Any] | None", row))
-
-
-def _if_valid(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    if row is None or row["revoked"] or (row["expires"] is not None and row["expires"] < time.time()):
-        return None
-    return row
-
-
-def _remove_session(connection: Connection, hash: str) -> None:
-    connection.execute(delete(schema.web_session).where(schema.web_session.c.hash == hash))

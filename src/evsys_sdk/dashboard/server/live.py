@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from ..source import Change, RecordSource
+from ..views.source import RecordSource
 
 KEEP_ALIVE_S = 15.0
 _POLL_S = 1.0
@@ -44,7 +44,7 @@ class Signal:
             event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        event = asyncio.Event()
+        event = asyncio.Event()  # one for each who waits: a shared one could be cleared before all have seen it
         self._waiting.add(event)
         try:
             with contextlib.suppress(TimeoutError):
@@ -65,7 +65,8 @@ async def stream_changes(
         changes = await asyncio.to_thread(source.changes, version)
         for change in changes:
             version = max(version, change.version)
-            yield _message("change", change.version, _data(change))
+            data: dict[str, str | int] = {"kind": change.kind, "id": change.id, "version": change.version}
+            yield _message("change", change.version, data)
             spoken = time.monotonic()
         if time.monotonic() - spoken >= KEEP_ALIVE_S:
             yield b": still here\n\n"
@@ -74,10 +75,6 @@ async def stream_changes(
             pause = max(_POLL_S, (time.monotonic() - began) * _MOST_OF_THE_TIME)
         await signal.wait(pause)
         await asyncio.sleep(_LULL_S)
-
-
-def _data(change: Change) -> dict[str, str | int]:
-    return {"kind": change.kind, "id": change.id, "version": change.version}
 
 
 def _message(event: str, version: int, data: dict[str, str | int]) -> bytes:

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from ..connection import API_PREFIX
+from ..client.connection import API_PREFIX
 
 PAGE = Path(__file__).parents[1] / "page"
 _MISSING = """<!doctype html>
@@ -40,6 +40,7 @@ class Page:
         if path is None:
             return FileResponse(self._files["/index.html"], media_type="text/html")
         kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        # The build puts a hash of the content into these names; the page itself, which names them, is always asked for.
         hashed = request.url.path.startswith("/assets/")
         cache = "public, max-age=31536000, immutable" if hashed else "no-cache"
         return FileResponse(path, media_type=kind, headers={"cache-control": cache})

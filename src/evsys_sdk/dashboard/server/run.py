@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 
@@ -13,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ...errors import ConfigError
+from ...server.settings import is_loopback
 
 _GRACE_S = 5
 _LOOK_FOR_CYCLES_AFTER = 50_000
@@ -26,7 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
-        sock.listen(128)
+        sock.listen(128)  # here already: two sockets may be bound to one port as long as neither listens
     except OSError as error:
         sock.close()
         reason = error.strerror or str(error)
@@ -34,18 +34,10 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def list_hosts(host: str, port: int, more: Sequence[str] = ()) -> set[str]:
     """What the Host header of a request may say."""
     names = {f"[{host}]" if ":" in host else host}
-    if is_loopback(host) or host in ("0.0.0.0", "::"):
+    if is_loopback(host) or host in ("0.0.0.0", "::"):  # those two are bound to, and never asked by
         names |= {"localhost", "127.0.0.1", "[::1]"}
     return {f"{name}:{port}" for name in names} | {*more, *(f"{name}:{port}" for name in more)}
 

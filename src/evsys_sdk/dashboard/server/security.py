@@ -1,7 +1,7 @@
 """What every request passes before any route sees it: host, size, identity, origin; and the headers of every answer.
 
 Nothing is allowed unless it is said to be: outside the page's own files and the sign-in, a request without a valid key
-or session ends here. Which scope a route needs is declared with the route (`routing.py`).
+or session ends here. Which scope a route needs is declared with the route (`routes/routing.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..connection import API_PREFIX, PROJECT_HEADER
+from ..client.connection import API_PREFIX, PROJECT_HEADER
 from .auth import Gate, Identity
 
 COOKIE = "evsys_session"
@@ -59,6 +59,7 @@ class Guard:
 
     def _refuse(self, scope: Scope, headers: dict[str, str], is_api: bool) -> tuple[int, str, str] | None:
         """Why a request goes no further; None when it does, and then it is known who asks."""
+        # Host first: a page elsewhere can point a name of its own at this machine, and its browser would let it read.
         if headers.get("host", "").lower() not in self._hosts:
             message = "this server does not answer to that name. Start it with --allow-host to change that."
             return 421, "wrong_host", message
@@ -79,6 +80,7 @@ class Guard:
             return 401, "unauthorized", "send a valid API key as 'Authorization: Bearer ...', or sign in."
         if headers.get(PROJECT_HEADER.lower(), identity.project) != identity.project:
             return 403, "forbidden", "this key belongs to another project. Check EVSYS_PROJECT_ID."
+        # A header of one's own is added by scripts of this page only: a second lock beside the cookie's `samesite`.
         if identity.by_cookie and method not in _SAFE and REQUEST_HEADER not in headers:
             return 403, "forbidden", "a change that is made with a session must send X-Evsys-Request."
         scope["evsys.identity"] = identity
@@ -118,7 +120,7 @@ class TooLarge(HTTPException):
 
 
 def _limit(receive: Receive) -> Receive:
-    seen = 0
+    seen = 0  # counted as it comes, because a body in chunks announces no length
 
     async def counted() -> Message:
         nonlocal seen
@@ -144,7 +146,7 @@ def _with_headers(send: Send, is_api: bool) -> Send:
 
 def _headers(scope: Scope) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in scope["headers"]:
+    for name, value in scope["headers"]:  # of a header that is there twice, the first counts everywhere
         found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
     return found
 

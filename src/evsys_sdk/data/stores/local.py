@@ -66,12 +66,12 @@ class LocalDataStore:
     def list(self, prefix: str = "") -> Sequence[str]:
         """Files whose path below the root begins with `prefix`, sorted; hidden ones only if the prefix names them."""
         folder = PurePosixPath(prefix if prefix.endswith("/") or not prefix else PurePosixPath(prefix).parent)
-        start = self._inside(str(folder))
+        start, with_hidden = self._inside(str(folder)), PurePosixPath(prefix).name.startswith(".")
         found: list[str] = []
         for here, folders, files in os.walk(start):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders[:] = [name for name in folders if not name.startswith(".")]  # in place: the walk goes by this list
             below = Path(here).relative_to(start).as_posix()
-            found += [str(folder / below / name) for name in files if _is_listed(name, prefix)]
+            found += [str(folder / below / name) for name in files if with_hidden or not name.startswith(".")]
         return sorted(path for path in found if path.startswith(prefix))
 
     def _find(self, path: str) -> Path:
@@ -96,6 +96,7 @@ class LocalDataStore:
 
     def _inside(self, path: str) -> Path:
         found = self.root / path
+        # Both with their links followed: a link below the root may lead anywhere, and the root may be one itself.
         if not _real(found).is_relative_to(_real(self.root)):
             raise DataError(
                 f"{path}: this leads out of the data store's root {self.root}, to {_real(found)}. "
@@ -145,7 +146,3 @@ def _explain_failures(target: Path) -> Generator[None]:
     except OSError as error:
         remedy = "Check that it is not a folder, that its folder can be written to and that the disk is not full"
         raise DataError(f"{target}: it cannot be written: {error}. {remedy}.") from error
-
-
-def _is_listed(name: str, prefix: str) -> bool:
-    return not name.startswith(".") or PurePosixPath(prefix).name.startswith(".")

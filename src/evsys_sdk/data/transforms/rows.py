@@ -10,7 +10,7 @@ import math
 import random
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from ...errors import DataError
 from ...protocols import Row
 from ..digest import digest, unit_interval
-from ..fields import require
+from ..fields import Reader, require
 from ..shapes import is_list, is_object
 from ..transform import BaseTransform, NoParams, RowFunction, RowTransform, TransformConfig
 
@@ -108,7 +108,7 @@ class Sample(BaseTransform[SampleConfig]):
             raise DataError(
                 f"a sample of {n} was asked for, but there are only {len(chosen)} rows. Lower n or set allow_fewer."
             )
-        chosen.sort(key=lambda item: -item[1])
+        chosen.sort(key=lambda item: -item[1])  # back into the order they came in
         yield from (row for _, _, row in chosen)
 
 
@@ -152,7 +152,7 @@ class Split(RowTransform[SplitConfig]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         cfg = self.cfg
-        self._read = require(cfg.key) if cfg.key is not None else _whole_row
+        self._read: Reader = require(cfg.key) if cfg.key is not None else lambda row: row
         self._salt = digest(cfg.salt) if cfg.salt else b""
         edges = {"train": (0.0, cfg.train), "val": (cfg.train, cfg.train + cfg.val), "test": (cfg.train + cfg.val, 1.0)}
         self._low, self._high = edges[cfg.part]
@@ -162,10 +162,6 @@ class Split(RowTransform[SplitConfig]):
     def row(self, row: Row) -> Row | None:
         """The row, if it is in the part."""
         return row if self._low <= unit_interval(digest(self._read(row), self._salt)) < self._high else None
-
-
-def _whole_row(row: Mapping[str, Any]) -> Any:
-    return row
 
 
 _NOT_WORDS = re.compile(r"[^\w\s]|_")
@@ -199,7 +195,7 @@ class Dedupe(RowTransform[DedupeConfig]):
         seen: set[bytes] = set()
 
         def keep_first(row: Row) -> Row | None:
-            before = len(seen)
+            before = len(seen)  # one look into the set instead of two
             seen.add(digest(identity(row)))
             return row if len(seen) > before else None
 

@@ -73,7 +73,8 @@ class JsonlToChat(RowTransform[JsonlToChatConfig]):
             messages.append({"role": "assistant", "content": self._assistant(row)})
         elif self._user is not None or row.get("messages") is None:
             messages += _default_assistant(row)
-        if self.cfg.system_prompt is not None and not _begins_with_system(messages):
+        has_system = bool(messages) and messages[0].get("role") in ("system", "developer")
+        if self.cfg.system_prompt is not None and not has_system:
             messages.insert(0, {"role": "system", "content": self.cfg.system_prompt})
         if self.cfg.keep_fields:
             return {**row, "messages": messages}
@@ -111,10 +112,6 @@ def _is_messages(value: Any) -> bool:
     return is_list(value) and bool(value) and all(is_object(item) and "role" in item for item in value)
 
 
-def _begins_with_system(messages: list[Message]) -> bool:
-    return bool(messages) and messages[0].get("role") in ("system", "developer")
-
-
 class OpenAIChat(RowTransform[NoParams]):
     """Reads OpenAI fine-tuning rows, with tools, older function calls and weights.
 
@@ -146,7 +143,7 @@ def _modern(messages: list[Message]) -> list[Message]:
             raise DataError(f"messages[{index}].weight must be 0 or 1, not {show(weight)}.")
         call = message.get("function_call")
         if call:
-            call_id = f"call_{index}"
+            call_id = f"call_{index}"  # function calls had no id; the result that follows belongs to the last one
             rest = {key: value for key, value in message.items() if key != "function_call"}
             calls = [{"id": call_id, "type": "function", "function": call}]
             message = {"content": None, **rest, "tool_calls": calls}

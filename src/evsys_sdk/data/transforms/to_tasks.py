@@ -80,6 +80,7 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
         metadata = check_mapping(row.get("metadata"), "metadata")
         if index:
             metadata = {**metadata, "context_messages": messages[:index]}
+        # By what is asked and what is expected, so that the same task has the same id in another file or order.
         task_id = self._read_id(row) or f"task-{digest([messages[: index + 1], expected]).hex()[:12]}"
         verifier = {"kind": "in_process", "fn_name": self.cfg.fn_name, "expected": expected, "params": self.cfg.params}
         task = {"task_id": task_id, "instruction": instruction, "verifier": verifier, "metadata": metadata}

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from ...errors import MISSING, DataError, show
 from ...protocols import Row
-from ..blocks import text_block
-from ..chat import change_text, messages_of
+from ..chat import change_text, messages_of, text_block
 from ..fields import no_such_field, read_exactly, with_field
 from ..shapes import is_list, is_object
 from ..transform import RowTransform, TransformConfig
@@ -127,7 +126,8 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         kept = {key: value for key, value in message.items() if key not in self.cfg.keys}
         content = kept.get("content")
         if is_list(content):
-            kept["content"] = [block for block in content if not _is_thinking_block(block)]
+            thoughts = ("thinking", "redacted_thinking")
+            kept["content"] = [block for block in content if not is_object(block) or block.get("type") not in thoughts]
         return change_text(kept, self._text)
 
     def _text(self, text: str) -> str:
@@ -137,19 +137,15 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         kept: list[str] = []
         depth = end = 0
         for tag in self._tag.finditer(text):
-            if tag[1] and depth == 0:
+            if tag[1] and depth == 0:  # it began in the prompt, so that all before this was reasoning
                 kept.clear()
             elif depth == 0:
                 kept.append(text[end : tag.start()])
             depth = max(0, depth - 1) if tag[1] else depth + 1
             end = tag.end()
-        if depth == 0:
+        if depth == 0:  # otherwise it was cut off in the middle of reasoning
             kept.append(text[end:])
         return "".join(kept).strip()
-
-
-def _is_thinking_block(block: Any) -> bool:
-    return is_object(block) and block.get("type") in ("thinking", "redacted_thinking")
 
 
 def _is_empty(message: Message) -> bool:

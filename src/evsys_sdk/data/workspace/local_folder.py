@@ -74,6 +74,7 @@ class LocalFolder:
             return identify(choose(kind, wanted_name, files))
         files = self._files(kind)
         wanted = id or ""
+        # An id begins with name, version and split: of all files only those that may have it are read.
         candidates = [file for file in files if wanted.startswith(id_prefix(file.name, file.version, file.split))]
         entries = [identify(file) for file in candidates]
         for entry in entries:
@@ -98,7 +99,7 @@ class LocalFolder:
         else:
             name = slug(path.name.removesuffix(".gz").removesuffix(".jsonl"))
             found = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
-        in_layout = [file for file in self.list(kind) if _same_file(file.path, found.path)]
+        in_layout = [file for file in self.list(kind) if file.path.resolve() == found.path.resolve()]
         if in_layout and split in (None, in_layout[0].split):
             return in_layout[0]
         return replace(found, is_outside_layout=True)
@@ -237,7 +238,3 @@ def _location(path: Path, root: Path) -> str:
         if inner.is_relative_to(outer):
             return inner.relative_to(outer).as_posix()
     return str(path.absolute())
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()

@@ -56,6 +56,7 @@ def _record(spec: KindSpec) -> TransformRecord:
     transform = get_transform(spec.kind)
     config = config_model(transform)
     params = config.model_validate(spec.params).model_dump(mode="json") if config else spec.params
+    # As they are read back: JSON makes lists of tuples, and the same params must give the same record.
     plain = json.loads(dump_json(params, f"params of transform '{spec.kind}'"))
     return TransformRecord(kind=spec.kind, params=plain, code=code_hash(transform))
 

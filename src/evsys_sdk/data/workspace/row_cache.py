@@ -30,7 +30,7 @@ from .reference import Kind, check_name, content_id, id_prefix
 
 # Writing rows into a file of the workspace, and reading them back before they count.
 
-_ROW_PREFIX = "task: row 1: "
+_ROW_PREFIX = "task: row 1: "  # by which `parse_rows` would say where, and the line is known better here
 
 
 def write_lines(file: IO[bytes], rows: Iterable[bytes | Row], where: str) -> str:
@@ -250,7 +250,7 @@ class RowCache:
             if sha256 not in (None, written):
                 raise WorkspaceError(f"{where}: it changed while it was being read. Run again when it is complete.")
             formats = check_rows(Path(file.name), self.kind, where)
-            make_read_only(file)
+            make_read_only(file)  # before it gets its name, so that nobody ever finds it writable
         status = data_path.stat()
         manifest = Manifest(
             kind=self.kind,
@@ -288,7 +288,7 @@ def _difference(manifest: Manifest, path: Path, *, thorough: bool) -> str | None
         if status.st_size != manifest.bytes:
             how = "cut off" if status.st_size < manifest.bytes else "longer than it was"
             return f"it is {how}: {status.st_size} bytes instead of {manifest.bytes}"
-        if not thorough and status.st_mtime_ns == manifest.mtime_ns:
+        if not thorough and status.st_mtime_ns == manifest.mtime_ns:  # or each use would begin with reading all of it
             return None
         sha256, rows = _hash_and_count(path)
     except FileNotFoundError:

@@ -161,7 +161,7 @@ class Workspace:
         steps = build_transforms(transforms)
         records = record_transforms(transforms)
         made_by = fingerprint(parent.id, [record.model_dump(mode="json") for record in records])
-        draft = Draft(
+        draft = Draft(  # the x: an id of how rows were made is never one of what is in them
             f"{id_prefix(parent.name, parent.version, parent.split)}x{made_by}",
             parent.name,
             parent.version,
@@ -259,7 +259,7 @@ class Workspace:
 
     def _pull_entry(self, entry: SourceEntry) -> CachedRows:
         cache = self._caches[entry.kind]
-        if cache.look(entry.id) is None:
+        if cache.look(entry.id) is None:  # said once, when other content comes in, and not at every use
             self._names[entry.kind].warn_of_change(entry)
         draft, rows = _draft(entry, self._source.name), partial(self._source.rows, entry)
         return cache.get_or_store(draft, rows, where=entry.location, sha256=entry.sha256)

@@ -1,1 +1,1 @@
-"""The built-in deployers, one a file, named for their kind."""
+"""The built-in deployers; a file is named for its kind, or for what its kinds ship."""

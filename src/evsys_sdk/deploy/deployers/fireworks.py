@@ -17,10 +17,10 @@ from ...config.base import Strict
 from ...errors import DataError
 from ...files import write_json
 from ...redact import hide
-from ..base_model import find_base, read_chat_template
 from ..deployer import Built
 from ..source import Source, read_adapter_config
-from .peft_dir import PeftDir
+from ..weights import find_base, read_chat_template
+from .adapters import PeftDir
 
 _KEY: Final = "FIREWORKS_API_KEY"
 _RANKS: Final = range(4, 65)
@@ -77,6 +77,7 @@ class Fireworks:
             sizes = {name: file.stat().st_size for name, file in files.items()}
             signed = self._ask(http, "POST", f"{one}:getUploadEndpoint", {"filenameToSize": sizes})
             urls = cast(dict[str, str], signed.get("filenameToSignedUrls") or {})
+            # Before the first byte goes: half an upload would be a model that cannot be used.
             if missing := sorted(files.keys() - urls.keys()):
                 raise DataError(f"Fireworks named no address for {missing[0]!r}. Delete {one} there and deploy again.")
             for name, file in files.items():
@@ -91,6 +92,7 @@ class Fireworks:
         except httpx.HTTPError as error:
             raise DataError(f"Fireworks could not be reached at {self.cfg.url}: {error}. Nothing is live.") from None
         if answer.status_code >= 300:
+            # A service may quote the request that it refuses, and the key with it.
             said = hide(answer.text[:300], os.environ.get(_KEY))
             raise DataError(f"Fireworks refused {method} {path} with status {answer.status_code}: {said}")
         found: Any = answer.json() if answer.content else {}

@@ -14,9 +14,8 @@ from ...config.base import Strict
 from ...errors import DataError
 from ..deployer import Built, Deployer
 from ..source import Source
-from .gguf import GGUF
-from .merged_safetensors import MergedSafetensors
-from .peft_dir import PeftDir
+from .adapters import PeftDir
+from .merged import GGUF, MergedSafetensors
 
 _LAYOUTS: dict[str, type[Deployer]] = {one.name: one for one in (PeftDir, MergedSafetensors, GGUF)}
 

@@ -56,7 +56,7 @@ def extract_answer(text: str, tag: str = ANSWER_TAG) -> str:
 
 def last_tagged(text: str, tag: str) -> str | None:
     """What stands inside the last `<tag>…</tag>`."""
-    end = text.rfind(f"</{tag}>")
+    end = text.rfind(f"</{tag}>")  # from the end: what comes last is what was decided
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return None if start < 0 else text[start + len(tag) + 2 : end]
 
@@ -98,6 +98,7 @@ def code_blocks(text: str, *languages: str) -> list[str]:
     for fence in _FENCE.finditer(text):
         if opened is None:
             opened = fence
+        # At least as many marks, alone on their line, close a block; anything less is a part of it.
         elif fence["mark"].startswith(opened["mark"]) and fence["line"] is not None and not fence["language"]:
             found += _block(opened, text[opened.end() + 1 : fence.start()], languages)
             opened = None

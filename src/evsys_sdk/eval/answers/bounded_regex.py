@@ -28,8 +28,9 @@ from ...errors import EvalError, show
 type How = Literal["search", "match", "fullmatch"]
 
 _WORKER = Path(__file__).with_name("regex_worker.py")
+# No more matches at once than there are processors: others would only use up their time limits waiting for one.
 _AT_ONCE = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
-_idle: list[subprocess.Popen[bytes]] = []
+_idle: list[subprocess.Popen[bytes]] = []  # without a lock: appending to a list and popping from it are one step each
 
 
 class RegexTimeoutError(EvalError):
@@ -77,7 +78,7 @@ def _ask(request: bytes, timeout_s: float) -> dict[str, Any] | None:
             return json.loads(line)
         took = time.monotonic() - began
         _end(worker)
-    if took < timeout_s:
+    if took < timeout_s:  # it was not the time limit that ended it
         raise EvalError(f"the process that matches regular expressions ended after {took:.3f} s. Try again.")
     return None
 

@@ -67,6 +67,7 @@ def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F,
     """
     taken_by: dict[int, int] = {}
 
+    # Kuhn's algorithm: whoever finds only taken ones asks their owners to move, and they in turn ask others.
     def place(index: int, tried: set[int]) -> bool:
         fitting = [at for at, one in enumerate(found) if at not in tried and fits(one, wanted[index])]
         tried.update(fitting)
@@ -81,13 +82,13 @@ def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F,
 
 def longest_common[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
     """How many of `wanted` are in `found` in the same order, others between them allowed."""
-    best = [0] * (len(wanted) + 1)
+    best = [0] * (len(wanted) + 1)  # one row of the usual table, overwritten by the next
     for one in found:
-        before = 0
+        diagonal = 0
         for index, other in enumerate(wanted):
-            here = best[index + 1]
-            best[index + 1] = before + 1 if fits(one, other) else max(here, best[index])
-            before = here
+            above = best[index + 1]
+            best[index + 1] = diagonal + 1 if fits(one, other) else max(above, best[index])
+            diagonal = above
     return best[-1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ...errors import MISSING
@@ -28,17 +27,12 @@ def find_json(text: str) -> Any:
 
     `MISSING` when there is none.
     """
-    for candidate in _candidates(text):
+    for candidate in (text, *reversed(code_blocks(text))):
         try:
             return strict_loads(candidate)
         except ValueError:
             continue
     return _first_embedded(text)
-
-
-def _candidates(text: str) -> Iterator[str]:
-    yield text
-    yield from reversed(code_blocks(text))
 
 
 def _first_embedded(text: str) -> Any:

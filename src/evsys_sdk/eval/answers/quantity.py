@@ -92,6 +92,7 @@ class Notation:
             value = EXACT.power(value, EXACT.create_decimal(match["power"]))
         if exponent := match["e"] or match["ten_to"]:
             value = EXACT.multiply(value, EXACT.create_decimal(f"1e{int(exponent)}"))
+        # The sign last: -2^2 is -4, and -1 1/2 is less than -1.
         return EXACT.minus(value) if match["sign"] == "-" else value
 
     def _decimal(self, digits: str) -> Decimal:

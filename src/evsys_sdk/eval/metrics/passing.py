@@ -68,10 +68,8 @@ class PassMetric:
                 f"k is {self.k}, but {short} of {len(task_rewards)} tasks have fewer samples, one of them {fewest}. "
                 f"Draw at least {self.k} samples of each task, or report a smaller k."
             )
-        return statistics.fmean(self.chance(len(rewards), self._count_passes(rewards)) for rewards in task_rewards)
-
-    def _count_passes(self, rewards: Sequence[float]) -> int:
-        return sum(reward >= self.cfg.threshold for reward in rewards)
+        passed = [sum(reward >= self.cfg.threshold for reward in rewards) for rewards in task_rewards]
+        return statistics.fmean(self.chance(len(one), n) for one, n in zip(task_rewards, passed, strict=True))
 
 
 def chance_of_any(n: int, passed: int, k: int) -> float:

@@ -4,7 +4,6 @@
     proxies.py    the solution as the tests see it
     solution.py   holds the code under test and answers calls
     values.py     what travels between them: plain data, and numbers that stand for the solution's own objects
-    check.py      which tests can be judged this way; asked before anything runs
 
 A value that arrives at the tests is built anew from a builtin type, so an object that equals everything cannot exist
 there. What is no plain data stays with the solution, and no operator of its own decides a comparison with plain data.

@@ -169,6 +169,7 @@ class Proxy:
     """
 
     def __init__(self, channel: Channel, number: int, kind: str, name: str) -> None:
+        # Past `__setattr__`, which would set them on the object that this stands for.
         self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _known_as="")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +180,7 @@ class Proxy:
         return result
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__"):  # Python looks for these by itself, and the solution must not get to answer
             raise AttributeError(name)
         found = self._channel.ask("getattr", self, name)
         if self._known_as:
@@ -198,7 +199,8 @@ class Proxy:
         return self._channel.ask("dir", self)
 
     def __eq__(self, other: Any) -> bool:
-        return self._compare("eq", other) if not self._is(other) else True
+        same = isinstance(other, Proxy) and other._number == self._number
+        return same or self._compare("eq", other)
 
     def __ne__(self, other: Any) -> bool:
         return not self == other
@@ -241,9 +243,6 @@ class Proxy:
 
     def __exit__(self, *exc: Any) -> Any:
         return self._channel.ask("call", self._channel.ask("getattr", self, "__exit__"), [], [], None, None, None)
-
-    def _is(self, other: Any) -> bool:
-        return isinstance(other, Proxy) and other._number == self._number
 
     def _compare(self, do: str, other: Any) -> bool:
         if not isinstance(other, Proxy):

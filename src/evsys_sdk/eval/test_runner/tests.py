@@ -137,6 +137,7 @@ def reporter() -> Callable[..., None]:
 def main(folder: str) -> None:
     """Report `ready`, then `pass` or `fail` with a reason for each test."""
     report = reporter()
+    # Not dumpable: no other process of this user may then read its memory or take over its descriptors.
     if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
         return report("unprotected")
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:

@@ -87,11 +87,12 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     if isinstance(value, int):
         return int(value) if -_SAFE_INTEGER < value < _SAFE_INTEGER else {"int": hex(value)}
     if isinstance(value, float):
-        return {"float": float.hex(value)}
+        return {"float": float.hex(value)}  # to the last bit, and with the infinities that JSON has not
     if isinstance(value, complex):
         return {"complex": [float.hex(value.real), float.hex(value.imag)]}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes" if isinstance(value, bytes) else "bytearray": bytes(value).hex()}
+    # By the methods of the builtin types: those of a subclass could tell of other items than it has.
     if isinstance(value, list):
         return inner(list.__iter__(value))
     if isinstance(value, tuple):

@@ -36,6 +36,7 @@ _SPARE_S = 60
 _TIMED_OUT, _CANNOT_RUN = 124, (126, 127)
 _LONGEST_OUTPUT = 4000
 
+# By event loop: a task belongs to the one it was made in, and cannot be awaited in another.
 type _Builds = dict[str, asyncio.Task[None]]
 _builds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Builds] = weakref.WeakKeyDictionary()
 
@@ -106,7 +107,9 @@ class E2B(BaseVerifier[E2BParams]):
             done = error
         if done.exit_code in _CANNOT_RUN:
             get_logger(__name__).warning("test.sh could not run a command: %s", done.stderr.strip()[-500:])
-        return VerificationResult(float(done.exit_code == 0), _info(done))
+        info = {"exit_code": done.exit_code, "timed_out": done.exit_code == _TIMED_OUT}
+        info |= {"stdout": done.stdout[-_LONGEST_OUTPUT:], "stderr": done.stderr[-_LONGEST_OUTPUT:]}
+        return VerificationResult(float(done.exit_code == 0), info)
 
 
 async def _kill(sandbox: Any) -> None:
@@ -114,11 +117,6 @@ async def _kill(sandbox: Any) -> None:
         await sandbox.kill()
     except Exception as error:  # the verdict is in; a sandbox that stays behind ends itself when its time is up
         get_logger(__name__).warning("an E2B sandbox could not be ended: %s", error)
-
-
-def _info(done: Any) -> dict[str, Any]:
-    tails = {"stdout": done.stdout[-_LONGEST_OUTPUT:], "stderr": done.stderr[-_LONGEST_OUTPUT:]}
-    return {"exit_code": done.exit_code, "timed_out": done.exit_code == _TIMED_OUT, **tails}
 
 
 async def _build_template(e2b: Any, dockerfile: str) -> str:

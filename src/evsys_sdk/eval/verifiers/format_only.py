@@ -165,9 +165,9 @@ def faults(value: Any, schema: Schema, path: str = "") -> Iterator[str]:
     choices = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
     if choices and not any(Comparison().same(value, choice) for choice in choices):
         yield f"{place} should be {' or '.join(show(choice) for choice in choices)}"
-    yield from (
-        f"{place} breaks {key} {schema[key]}" for key in _BOUNDS if key in schema and not _holds(key, value, schema)
-    )
+    for key, holds in _BOUNDS.items():
+        if key in schema and not holds(value, schema[key]):
+            yield f"{place} breaks {key} {schema[key]}"
     if is_object(value):
         yield from _object_faults(value, schema, path)
     elif is_list(value) and "items" in schema:
@@ -186,10 +186,6 @@ def _object_faults(value: dict[str, Any], schema: Schema, path: str) -> Iterator
             yield f"{path}.{key} should not be there"
         elif is_object(others):
             yield from faults(inner, others, f"{path}.{key}")
-
-
-def _holds(key: str, value: Any, schema: Schema) -> bool:
-    return _BOUNDS[key](value, schema[key])
 
 
 def _object(schema: Schema, key: str) -> dict[str, Any]:

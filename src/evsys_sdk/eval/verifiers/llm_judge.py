@@ -70,6 +70,7 @@ PLACEHOLDERS = ("rubric", "prompt", "completion", "reference", "expected", "lowe
 
 def judge_prompt(template: str, *, expected: Any, completion: str, **fields: Any) -> str:
     """The question to the judge; what it is shown cannot pretend to end where it does not."""
+    # A text cannot hold its own hash, so no answer can write the mark that ends it.
     mark = hashlib.sha256(completion.encode("utf-8", "replace")).hexdigest()[:10]
     text = expected if isinstance(expected, str) else json.dumps(expected, ensure_ascii=False, default=str)
     reference = "" if expected is None else f"\nReference answer:\n[{mark}]\n{text}\n[{mark}]\n"

@@ -10,6 +10,7 @@ never run on this machine: without an environment there is no score.
 
 from __future__ import annotations
 
+import ast
 import json
 import secrets
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -22,11 +23,11 @@ from ...errors import EvalError, show
 from ...protocols import VerificationResult
 from ..answers.answer import code_blocks, extract_answer, without_thinking
 from ..test_runner import program
-from ..test_runner.check import problems_in
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
     from ...rollouts.environment import Environment, ExecResult
+
 
 _SCRATCH = "/tmp"
 """Where the runner lies until it runs: not in the working folder, where the policy may have left something."""
@@ -65,6 +66,7 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
         if end_processes is not None:  # what the policy left running could get at the tests before they run
             await end_processes()
         folder = await _write_job(environment, {"code": self._code(completion), "tests": tests, "cwd": self.cfg.cwd})
+        # -I: neither the working folder nor the environment, where the policy may have left modules, is looked at.
         command = f"exec {self.cfg.python} -I {folder}/tests.py {folder}"
         done = await environment.exec(command, timeout_s=self.cfg.timeout_s)
         return self._judge(tests, [line.split(" ", 2) for line in done.stdout.splitlines()], done)
@@ -110,3 +112,43 @@ async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
     for path, content in files.items():
         await environment.write_file(f"{folder}/{path}", content)
     return folder
+
+
+_UNKNOWN_HERE = {"pytest.fixture", "pytest.mark.parametrize", "unittest.mock", "inspect"}
+
+
+def problems_in(tests: list[str]) -> list[str]:
+    """Sentences about tests that could never be judged, whatever the solution."""
+    found: list[str] = []
+    for number, test in enumerate(tests):
+        place = f"test {number}" if len(tests) > 1 else "the test"
+        try:
+            tree = ast.parse(test)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            found.append(f"{place} is not Python: {error}.")
+            continue
+        found += [f"{place}, line {line}: {problem}" for line, problem in sorted(set(_problems(tree)))]
+    return found
+
+
+def _problems(tree: ast.Module) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            needed = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+            if needed > 0:
+                why = "has parameters, and there are no fixtures here. Give them values in the test"
+                found.append((node.lineno, f"{node.name} {why}."))
+            if isinstance(node, ast.AsyncFunctionDef):
+                found.append((node.lineno, f"{node.name} is async and would never run. Call asyncio.run inside it."))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            named = [f"{module}.{alias.name}" for module in modules for alias in node.names] + modules
+            for name in sorted(_UNKNOWN_HERE.intersection(named)):
+                why = "reaches into the solution's process, which tests cannot. Ask the solution for data instead"
+                found.append((node.lineno, f"{name} {why}."))
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in _UNKNOWN_HERE:
+            why = "needs a test runner that these tests do not have. Write plain functions"
+            found.append((node.lineno, f"{ast.unparse(node)} {why}."))
+    return found

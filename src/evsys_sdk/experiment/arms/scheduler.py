@@ -19,9 +19,9 @@ from ...protocols import RunResult
 from ...record.events import Journal, Kind
 from ...record.evidence import seal_run
 from ...record.reader import ExperimentRecord
-from ..allocation import Allocation, ArmRequest, Decision, Outcome
 from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
 from ..record_dir import ExperimentDir, read_result, write_result
+from ..search.allocation import Allocation, ArmRequest, Decision, Outcome
 from .results import ArmResult, paused_after
 
 _GRACE_S = 30.0

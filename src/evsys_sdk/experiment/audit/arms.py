@@ -9,7 +9,7 @@ from typing import Any, cast
 from ...record.events import Event, Kind, read_trained_tasks
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
-from ...record.values import Object, items, number, part, read_object, text
+from ...record.values import Object, items, number, part, text
 from .recheck import TOLERANCE
 
 _NAMED = 3
@@ -93,7 +93,7 @@ def find_changed_rows(runs: Sequence[RunRecord]) -> Iterator[str]:
     """
     first: dict[str, tuple[str, str]] = {}
     for run in runs:
-        for note in [] if _transforms_rows(read_object(run.files.config)) else run.datasets:
+        for note in [] if _transforms_rows(run.config) else run.datasets:
             source, content = text(note.get("source")), text(note.get("sha256"))
             arm, known = first.setdefault(source, (run.name, content))
             if known != content:

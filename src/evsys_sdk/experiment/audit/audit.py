@@ -23,16 +23,16 @@ from ...config import ExperimentConfig, Metadata
 from ...data.types import HarborTask
 from ...errors import EvsysError
 from ...record.anchors import check_anchors
-from ...record.claims import read_claims
 from ...record.events import Event, Kind, verify_chain
 from ...record.evidence import broken_seals, hash_conclusion_page, hash_file, hash_recorded_config
 from ...record.folders import read_conclusion
 from ...record.jsonl_file import find_repeated_keys
 from ...record.layout import ExperimentFiles
 from ...record.ledger import read_tally
+from ...record.project_files.claims import read_claims
 from ...record.reader import ExperimentRecord
+from ...record.run_files.scores import hash_line
 from ...record.runs import RunRecord
-from ...record.scores import hash_line
 from ...record.values import items, part, text
 from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256

@@ -10,10 +10,10 @@ from pathlib import Path
 from ...data.rows import to_dict
 from ...data.types import HarborTask
 from ...paths import project_root
-from ...record.claims import share_questions
 from ...record.layout import DEFAULT_ROOT
+from ...record.project_files.claims import share_questions
+from ...record.project_files.roots import read_output_roots
 from ...record.reader import ExperimentRecord, experiment_id
-from ...record.roots import read_output_roots
 from ...record.values import items, number, subfolders, text
 
 _FEWEST_REPEATED = 3

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...record.events import first_event
-from ...record.scores import find_scored_sets
+from ...record.run_files.scores import find_scored_sets
 from ...record.values import subfolders
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from ...errors import DataError
 from ...record.folders import load_result
 from ...record.reader import ExperimentRecord
+from ...record.run_files.scores import load_score_lines
 from ...record.runs import RunRecord, config_runs
-from ...record.scores import load_score_lines
 from ..arms.results import STOPPED_BY_SEARCH
 from .evidence import ArmEvidence, RunEvidence, Score, Scoring, SetKey
 

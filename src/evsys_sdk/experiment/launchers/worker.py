@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from ...config.deep import deep_problems
+from ...config.checks.deep import deep_problems
 from ...errors import ConfigError, EvsysError, Problem
 from ...log import get_logger
 from ...protocols import RunResult

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...config import ExperimentConfig
-from ...config.deep import deep_problems
+from ...config.checks.deep import deep_problems
 from ...errors import EvsysError, Problem
 from ..arms.arm import expand_arms, folder_problems
 from ..benchmark_plan import benchmark_problems, is_priced, run_eval_problems

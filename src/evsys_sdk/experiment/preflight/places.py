@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from pydantic import ValidationError
 
 from ...config import ExperimentConfig, Metadata
-from ...config.expansion import Expansion, expand_file
 from ...config.fields import resolve
 from ...config.load import load_document
+from ...config.matrix import Expansion, expand_file
 from ...config.space import SpaceExpansion, expand_space
 from ...config.yaml_text import Document, read_yaml_file
 from ...errors import ConfigError, EvsysError, Problem, closest

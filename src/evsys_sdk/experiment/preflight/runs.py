@@ -17,7 +17,7 @@ from ...eval.row_tasks import tasks_of_rows
 from ...protocols import Algorithm, DataStore, Row, traits_of
 from ...registry import get_data_store
 from ..arms.recipe import build_algorithm
-from ..estimate import size_of_work
+from ..plan.estimate import size_of_work
 from .models import look_at_model, model_problems
 from .recipes import StillClient, batch_problems, recipe_problems, verifier_problems
 from .report import Report

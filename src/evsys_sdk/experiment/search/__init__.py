@@ -1,7 +1,7 @@
 """How the arms of an experiment share its work: every run in full, or more for those that score well on val.
 
 decided     seeds look by look, until the claim is decided
-random      every arm in full, of those that were drawn when the config was expanded; a grid is `EveryArm`
+allocation  the contract, and every arm in full: of a grid, or of those that were drawn when the config was expanded
 halving     all arms a little, the best ones longer, the best of those to the end
 racing      more seeds for the leaders, until their order is clear
 objective   what arms are compared by, where the record has it, and how long a run will be
@@ -18,8 +18,8 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...config.search import SearchSpec
 from ...errors import Problem
-from ..allocation import Allocation, EveryArm
 from ..arms.arm import Arm, folder_problems, repeat_run
+from .allocation import Allocation, DrawnArms, EveryArm
 from .decided import UntilDecided, judge_look
 from .halving import Halving, compute_shares, rungs_of
 from .objective import (
@@ -33,7 +33,6 @@ from .objective import (
     step_problems,
 )
 from .racing import Racing, RacingRules
-from .random import DrawnArms
 from .stopped import mark_stopped
 
 __all__ = ["allocation_for", "expect_shares", "mark_stopped", "search_problems"]

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..allocation import ArmRequest, Decision, Outcome
 from ..arms.arm import Arm
+from .allocation import ArmRequest, Decision, Outcome
 from .stopped import all_settled
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ..allocation import ArmRequest, Decision, Outcome
 from ..arms.arm import Arm
 from ..arms.results import ArmResult
+from .allocation import ArmRequest, Decision, Outcome
 from .objective import Curve, CurveOf, Objective, ProgressOf
 from .stopped import is_settled
 

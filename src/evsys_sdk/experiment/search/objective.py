@@ -18,8 +18,8 @@ from ...config import ExperimentConfig, RunConfig
 from ...config.search import full_names, success_of, val_metrics
 from ...errors import EvsysError, Problem
 from ...protocols import traits_of
-from ...record.checkpoints import CheckpointLog
-from ...record.scores import read_scores, task_scores
+from ...record.run_files.checkpoints import CheckpointLog
+from ...record.run_files.scores import read_scores, task_scores
 from ...record.values import number
 from ...registry import get_data_store, list_metrics
 from ..arms.arm import Arm

@@ -17,8 +17,8 @@ from statistics import fmean
 from typing import Any
 
 from ...config import ExperimentConfig, Hypothesis, Race
-from ..allocation import Allocation, ArmRequest, Decision, Outcome
 from ..arms.arm import Arm
+from .allocation import Allocation, ArmRequest, Decision, Outcome
 from .objective import Objective
 from .stopped import all_settled
 

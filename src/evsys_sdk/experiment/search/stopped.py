@@ -8,9 +8,9 @@ from typing import Any
 
 from ...record.reader import ExperimentRecord
 from ...spend.ledger import is_budget_stop
-from ..allocation import Outcome
 from ..arms.results import STOPPED_BY_SEARCH, ArmResult
 from ..record_dir import ExperimentDir, write_result
+from .allocation import Outcome
 
 
 def is_settled(result: ArmResult) -> bool:

@@ -1,8 +1,6 @@
 """What an agent has to know before it writes the next experiment: questions, claims, failures, within a budget.
 
 sections   the digest, section by section
-questions  one model, one metric, one set of tasks: the best, what each change did, what is untried
-claims     each claim once, and what became of it
-reasons    failures that are the same
+questions  one model, one metric, one set of tasks: the best, what each change did, what is untried; claims, failures
 digest     statements that must fit a number of tokens
 """

@@ -77,6 +77,8 @@ class Digest:
         """The digest as `text`, `markdown` or `json`, no longer than the budget."""
         self.kept = [len(section.items) for section in self.sections]
         costs = [[_cost(item, style) for item in section.items] for section in self.sections]
+        # What single statements take is a guess at what the whole does: headings, and lines that say what was left
+        # out, come and go with them. So it is written and counted again until it fits.
         while (over := self._excess(style)) > 0 and any(self.kept):
             self._shrink(costs, over=over)
         self._fill(style)
@@ -155,7 +157,7 @@ def _section_text(section: Section, kept: int, style: str) -> str:
 
 
 def _cost(item: Item, style: str) -> int:
-    return count_tokens(_json(item.data) if style == "json" else item.text) + 2
+    return count_tokens(_json(item.data) if style == "json" else item.text) + 2  # with its dash and line end
 
 
 def _json(value: Any) -> str:

@@ -131,7 +131,7 @@ def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, str,
             for before, found in zip((one.weight, one.weighted, one.squares), sums[2:5], strict=True)
         )
         one.df += sums[5] or 0.0
-        one.low, one.high = sums[6], sums[7]
+        one.low, one.high = sums[6], sums[7]  # looked at only where a single experiment has an interval
         one.n_weighed += sums[8]
         one.seeds = min(one.seeds, sums[9])
         one.n_up, one.n_down = one.n_up + (sums[10] or 0), one.n_down + (sums[11] or 0)
@@ -195,7 +195,7 @@ def clear_winners(one: Question, algorithm: str) -> dict[str, str]:
 def _rank_values(effects: Sequence[Effect], sign: int) -> dict[str, float]:
     """How good each value is, counted from the first; values that no chain of comparisons reaches are left out."""
     standing = {effects[0].before: 0.0}
-    for _ in effects:
+    for _ in effects:  # no chain is longer than there are comparisons
         for effect in effects:
             if effect.before in standing:
                 standing.setdefault(effect.after, standing[effect.before] + sign * effect.difference)
@@ -225,7 +225,7 @@ def _go_further(one: Question, algorithm: str) -> Iterable[Untried]:
         if value is None or len(numbers) < 2 or value not in (numbers[0], numbers[-1]):
             continue
         neighbour = numbers[1] if value == numbers[0] else numbers[-2]
-        further = float(f"{value * value / neighbour:.2g}")
+        further = float(f"{value * value / neighbour:.2g}")  # the same ratio again: after 1e-4 and 3e-4, 9e-4
         whole = all(number.is_integer() for number in numbers) and further >= 1
         shown = f"{round(further)}" if whole else f"{further:g}"
         if shown not in own:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...record.layout import ExperimentFiles
-from ...record.scorings import read_scorings
+from ...record.project_files.scorings import read_scorings
 from ...record.values import Object, number, part, text
 from ..effects import Effect, in_order
 from ..find import shortest
@@ -147,7 +147,7 @@ def _goal(ask: _Ask, goal: str) -> list[Item]:
 def _question_sections(ask: _Ask, filters: Filters, questions: Sequence[Question]) -> list[Section]:
     """The first questions have the larger shares: that is where most was tried."""
     shown = questions[:_MOST_QUESTIONS]
-    weights = [1 / (place + 4) for place in range(len(shown))]
+    weights = [1 / (place + 4) for place in range(len(shown))]  # the eighth still has a third of what the first has
     sections: list[Section] = []
     for one, weight in zip(shown, weights, strict=True):
         best = best_runs(ask.index, filters, one)
@@ -244,6 +244,7 @@ def _claim_section(ask: _Ask, claims: Sequence[Claim], state: State, title: str,
 
 
 def _claim_item(ask: _Ask, claim: Claim) -> Item:
+    # By both: two roots may have folders of the same name, and copies of a folder have the same id.
     found = ask.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
     said = next((one.hypothesis or one.name for one in found), claim.text)
     data: dict[str, Any] = {"claim": said, "state": claim.state}

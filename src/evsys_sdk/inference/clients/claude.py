@@ -18,7 +18,7 @@ from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import DataError
 from ..client import StopReason
-from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
+from ..messages import ChatTurn, Part, TextPart, ToolCall, tool_call_message
 from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
@@ -132,6 +132,7 @@ def _messages(turns: list[ChatTurn]) -> list[Message]:
             if role == "assistant":
                 continue  # the model once said nothing; the API takes no empty turn, and nothing is lost
             raise DataError(f"messages[{index}] is empty, which Claude does not take. Give it some text.")
+        # Several results of tools in a row are one turn of the user: the API wants speakers to alternate.
         if found and found[-1]["role"] == role:
             found[-1]["content"] += blocks
         else:
@@ -149,19 +150,15 @@ def _blocks(turn: ChatTurn) -> list[Block]:
     uses = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": call.parse_arguments()} for call in turn.calls
     ]
+    # Thinking first, as it was sent: the API refuses it anywhere else.
     return [*(thoughts if is_list(thoughts) and turn.role == "assistant" else []), *parts, *uses]
 
 
 def _block(part: Part) -> Block:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    return {"type": "image", "source": _source(part)}
-
-
-def _source(image: ImagePart) -> Block:
-    if image.url:
-        return {"type": "url", "url": image.url}
-    return {"type": "base64", "media_type": image.media_type, "data": image.data}
+    inside = {"type": "base64", "media_type": part.media_type, "data": part.data}
+    return {"type": "image", "source": {"type": "url", "url": part.url} if part.url else inside}
 
 
 def _usage(usage: Any) -> TokenUsage:

@@ -104,6 +104,7 @@ class GeminiClient(HostedClient):
         parts: list[dict[str, Any]] = (content.get("parts") if is_object(content) else None) or []
         if not parts and finish in ("", "FINISH_REASON_UNSPECIFIED"):
             raise LookupError("the candidate has neither content nor a reason to have none")
+        # Numbered on from the calls before, so that ids of our own are unique in a conversation.
         earlier = sum(len(turn.calls) for turn in call.turns)
         text, message = _message(parts, earlier)
         stop_reason = _STOPS.get(finish, "other")

@@ -212,6 +212,7 @@ class HostedClient(ChatClient):
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
+            # One failure fails the call: answers that still come would be paid for and thrown away.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -275,6 +276,7 @@ class HostedClient(ChatClient):
             if error.retryable and error.retry_after and error.retry_after <= self.config.deadline_s:
                 session.limiter.pause(error.retry_after)
             raise
+        # The estimate counts every token that may be written; the next calls need not wait for those that were not.
         if (used := parsed.usage.total) is not None:
             slot.used(used)
         # The list holds for the provider's standard service; other servers and services have their own prices.
@@ -314,6 +316,7 @@ class HostedClient(ChatClient):
             self._session = _Session(loop, transport, limiter)
             # A client that nobody closes leaves no connection behind.
             loop.close_at_exit(transport)
+            # A function and not a method: the finalizer must not keep the client alive. At exit the loop closes it.
             weakref.finalize(self, _drop, loop, transport).atexit = False
         return self._session
 

@@ -59,8 +59,12 @@ def error_of(answer: Answer, complaint: Complaint, key_variable: str, url: str) 
     request = f", request {answer.request_id}" if answer.request_id else ""
     head = f"{place(url)} answered {status}{code}{request}: {words.rstrip('.')}."
     if status in (401, 403) or complaint.is_auth:
-        return EvsysAuthError(f"{head} {_key_remedy(key_variable)}")
+        remedy = f"The key came from {key_variable}: check that it is valid and may use this model."
+        if not key_variable:
+            remedy = "No key was sent: name the variable that holds it with api_key_env."
+        return EvsysAuthError(f"{head} {remedy}")
     kind = _kind(status, complaint)
+    # What the server says of itself is better than what its status means elsewhere.
     wanted = answer.headers.get("x-should-retry")
     return InferenceError(
         f"{head} {_REMEDIES[kind]}",
@@ -76,6 +80,7 @@ def _kind(status: int, complaint: Complaint) -> FailureKind:
     text = f"{complaint.code} {complaint.message}"
     if complaint.kind:
         return complaint.kind
+    # Before the statuses: an empty account often answers 429, and no wait helps against it.
     if status < 500 and _NO_MONEY.search(text):
         return "quota"
     if status in (400, 413, 422) and _TOO_LONG.search(text):
@@ -87,12 +92,6 @@ def _kind(status: int, complaint: Complaint) -> FailureKind:
     if status < 300:
         return "bad_response"  # a refusal that came with the status of a success
     return "not_found" if status < 400 else "bad_request" if status < 500 else "server"
-
-
-def _key_remedy(variable: str) -> str:
-    if not variable:
-        return "No key was sent: name the variable that holds it with api_key_env."
-    return f"The key came from {variable}: check that it is valid and may use this model."
 
 
 def _shorten(text: str) -> str:

@@ -103,7 +103,7 @@ class ChatFormat:
     @classmethod
     def of(cls, template: ChatTemplate) -> ChatFormat:
         """The format of a template, seen in a conversation of one question and one answer."""
-        end_of_text = _end_of_text(template)
+        end_of_text = () if template.eos is None else (template.eos,)
         try:
             prompt, asked = template([_QUESTION], generate=True), template([_QUESTION])
             told = template([_QUESTION, {"role": "assistant", "content": _ANSWER}])
@@ -125,16 +125,11 @@ class ChatFormat:
             trailer=after[len(close) :],
             prefill=_open_thinking(prompt.removeprefix(asked)),
             stop_tokens=(*marks, *(token for token in end_of_text if token not in marks)),
-            stop_texts=_texts(template, close) if close and end is None else (),
+            # Ordinary text cannot be stopped at by its token, and then neither can the end of text: both are texts.
+            stop_texts=(close.strip(), *(decode(template.tokenizer, [token]) for token in end_of_text))
+            if close and end is None
+            else (),
         )
-
-
-def _texts(template: ChatTemplate, close: str) -> tuple[str, ...]:
-    return (close.strip(), *(decode(template.tokenizer, [token]) for token in _end_of_text(template)))
-
-
-def _end_of_text(template: ChatTemplate) -> tuple[int, ...]:
-    return () if template.eos is None else (template.eos,)
 
 
 def _open_thinking(generation_prompt: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...config import ExperimentConfig
 from ...errors import EvsysError
 from ...experiment.parents import latest_attempt
-from ...experiment.plan import Plan, plan_experiment
-from ...experiment.plan_hash import hash_plan
-from ...record.campaigns import change_campaign
+from ...experiment.plan.plan import Plan, plan_experiment
+from ...experiment.plan.plan_hash import hash_plan
 from ...record.events import Kind
+from ...record.project_files.campaigns import change_campaign
 from ...record.reader import ExperimentRecord
 from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
 from .progress import OPEN, Progress, measure_progress
@@ -29,21 +29,19 @@ def admit(config: ExperimentConfig) -> int | None:
     if name is None:
         return None
     load_campaign(name)
-    goes_on = _goes_on(config)
+    latest = latest_attempt(config)
+    goes_on = latest is not None and not ExperimentRecord(latest).is_finished
+    # Planning may take seconds, so it comes before the lock.
     plan, plan_id = plan_experiment(config), hash_plan(config)
     with change_campaign(name) as (events, journal):
         campaign = tell_campaign(name, events)
         if goes_on and not campaign.closed:
             return None
+        # Measured and noted under one lock: of two agents that start at once, the second sees what the first may take.
         _refuse(campaign, measure_progress(campaign), plan, plan_id)
         needs = {"tokens": plan.total.tokens, "usd": plan.total.usd or 0.0}
         journal.append(Kind.CAMPAIGN_ADMITTED, experiment=config.name, plan=plan_id, **needs)
         return len(campaign.admissions) + 1
-
-
-def _goes_on(config: ExperimentConfig) -> bool:
-    latest = latest_attempt(config)
-    return latest is not None and not ExperimentRecord(latest).is_finished
 
 
 def _refuse(campaign: Campaign, progress: Progress, plan: Plan, plan_id: str) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ...config import ExperimentConfig
 from ...errors import ConfigError, Problem, WorkspaceError, closest, show
-from ...record.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
 from ...record.events import Event, Kind
+from ...record.project_files.campaigns import change_campaign, list_campaigns, read_campaign, verify_campaign
 from ...record.values import number
 
 TAG = "campaign:"
@@ -110,6 +110,7 @@ def load_campaign(name: str) -> Campaign:
         guess = closest(name, known)
         hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(known)}." if known else ""
         raise WorkspaceError(f"there is no campaign {show(name)}. {hint or 'Begin one with: evsys campaign new'}")
+    # Its terms and what it has spent are told from the journal alone, so a changed one says nothing.
     if problems := verify_campaign(name):
         raise WorkspaceError(f"the journal of the campaign '{name}' was changed: {problems[0]} Open another one.")
     return tell_campaign(name, events)
@@ -164,6 +165,7 @@ def propose(name: str, text: str, *, by: str = "") -> Candidate:
     load_campaign(name)
     with change_campaign(name) as (events, journal):
         campaign = _refuse_closed(tell_campaign(name, events))
+        # Agents that cannot see each other propose the same thing; saying it twice must not make it two.
         same = next((one for one in campaign.candidates if one.text == text), None)
         if same is not None:
             return same

@@ -70,7 +70,7 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentSummary],
     limits = {"experiments": terms.experiments, "tokens": terms.tokens, "usd": terms.usd, "hours": terms.hours}
     left = {name: max(limit - spent[name], 0.0) for name, limit in limits.items() if limit is not None}
     counted = [one for one in experiments if _counts(one)]
-    best = _best_of(counted)
+    best = max(counted, key=_value, default=None)  # the first of the highest: a later equal has raised nothing
     state, why = _state(campaign, counted, best, left)
     told = dict.fromkeys(one.next for one in reversed(experiments) if one.next and _counts(one))
     return Progress(state, why, list(experiments), best, spent, left, list(told)[:5])
@@ -80,6 +80,8 @@ def _state(
     campaign: Campaign, counted: Sequence[ExperimentSummary], best: ExperimentSummary | None, left: dict[str, float]
 ) -> tuple[str, str]:
     terms = campaign.terms
+    # In this order: what a person said, then success, then what is used up. A goal that was met with the last of the
+    # budget is met.
     if campaign.closed:
         return "closed", campaign.closed
     if terms.goal is not None:
@@ -88,7 +90,7 @@ def _state(
             return "met", f"{reached[0].id} is supported with {reached[0].best_score:g}, and {terms.goal:g} was wanted"
     if over := [name for name, rest in left.items() if rest <= 0]:
         return "spent", f"nothing is left of its {over[0]}"
-    since = _since_best(counted, best)
+    since = 0 if best is None else len(counted) - 1 - counted.index(best)
     if since >= terms.patience:
         return "stalled", f"{since} experiments in a row did not raise the best score"
     return OPEN, "there is something left to spend, and nothing says to stop"
@@ -107,15 +109,6 @@ def _reaches(one: ExperimentSummary, goal: float) -> bool:
     return _value(one) >= (-goal if one.mode == "min" else goal)
 
 
-def _best_of(counted: Sequence[ExperimentSummary]) -> ExperimentSummary | None:
-    """The first that has the highest score: a later one with the same has raised nothing."""
-    return max(counted, key=_value, default=None)
-
-
-def _since_best(counted: Sequence[ExperimentSummary], best: ExperimentSummary | None) -> int:
-    return 0 if best is None else len(counted) - 1 - counted.index(best)
-
-
 def _spent(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: float) -> dict[str, float]:
     spent = {"experiments": float(len(experiments)), "tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for one in experiments:
@@ -124,6 +117,8 @@ def _spent(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: fl
         spent["hours"] += one.spend.get("wall_s", 0.0) / 3600
     for admission in campaign.admissions:
         ours = _experiment_of(admission, experiments)
+        # Between being let in and the first line of its record an experiment is in no list, and must count all the
+        # same.
         if ours is None and now - admission.time < _NOT_SEEN_S:
             spent["experiments"] += 1
         if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.status == "running"):

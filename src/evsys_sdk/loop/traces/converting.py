@@ -17,9 +17,8 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from ...redact import redact
-from .personal import Pseudonyms
+from .privacy import Pseudonyms, find_perhaps_personal, find_suspicious
 from .reading import Counts, Piece, Record, TraceFile
-from .screening import find_perhaps_personal, find_suspicious
 from .trace import Feedback, RewardRule, Trace, work_out_reward
 
 _AT_ONCE: Final = 4000
@@ -60,10 +59,12 @@ def convert_file(file: TraceFile, conversion: Conversion) -> Iterator[Batch]:
         return
     from multiprocessing import get_context
 
+    # Started anew, not forked: in a process with threads a fork may inherit a lock that nobody releases any more.
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         running: deque[Future[list[Batch]]] = deque()
         for piece in file.pieces():
             running.append(pool.submit(convert_piece, file, conversion, piece))
+            # In the order of the file, and only so many ahead: a long file must not end up in memory.
             if len(running) >= _AHEAD:
                 yield from running.popleft().result()
         while running:
@@ -138,6 +139,7 @@ class _Cleaner:
                 mask, line = self._personal.mask, made[at]
                 made[at] = {**line, **{key: mask(line[key]) for key in ("messages", "feedback", _FIRST_SAID)}}
                 lines[at] = _encode(made[at])
+        # After the marks were put in: these lines are what will be written.
         for at in find_suspicious(lines):
             hidden = {key: redact(value) for key, value in made[at].items()}
             if hidden != made[at]:
@@ -146,4 +148,5 @@ class _Cleaner:
 
 
 def _encode(line: dict[str, Any]) -> bytes:
+    # JSON has no word for NaN, and a line with one could be read by nobody else.
     return to_json(line, inf_nan_mode="null") + b"\n"

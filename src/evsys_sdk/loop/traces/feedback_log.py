@@ -25,7 +25,7 @@ from ...record.layout import lock_beside
 from ...record.lock import exclusive
 from ...redact import redact
 from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
-from .personal import Pseudonyms
+from .privacy import Pseudonyms
 from .reading import FORMATS, Counts, read_file
 from .rounds import find_taken, read_rounds, rounds_file
 from .store import LiveStore, TraceStore
@@ -77,6 +77,7 @@ class FeedbackLog:
         """Keep what is new about answers that are known; it is in the file when this returns."""
         report = FeedbackReport()
         with self._lock, exclusive(lock_beside(self._file), str(self._file)), JsonlFile(self._file) as out:
+            # Looked at under the lock: what another process has added must be known before anything is added to it.
             self._look()
             for one in given:
                 trace = self._find(one.response_id)
@@ -94,6 +95,7 @@ class FeedbackLog:
         before = said.get(name)
         if before is not None and all(before.get(key) == line.get(key) for key in ("value", "comment", CORRECTION)):
             report.known += 1
+        # `times` is bound wherever the first half is false, so that the branch below always has it.
         elif (before is None and len(said) >= _MOST_NAMES) or (times := (before or {}).get("times", 0)) >= _MOST_TIMES:
             report.crowded += 1
         else:
@@ -106,6 +108,8 @@ class FeedbackLog:
 
     def _find(self, id: str) -> str | None:
         """The trace of an answer, by whatever its producer calls it."""
+        # A trace is kept by a hash of its format and its id. Who gives feedback knows only the id, so every format is
+        # tried.
         names = (Trace(id, []).id_in(source) for source in FORMATS)
         return next((name for name in names if self._live.knows(name)), None)
 
@@ -116,6 +120,7 @@ class FeedbackLog:
 
     def _look(self) -> None:
         """Read again what others have added."""
+        # These files only grow: another size means that somebody has added something.
         if self._file.stat().st_size != self._end:
             self._said = read_feedback(self._file.parent)
         rounds = rounds_file(self._live.store.name)

@@ -125,6 +125,7 @@ def _read_message(data: memoryview, kind: str, depth: int) -> dict[str, Any]:
         tag, at = _read_varint(data, at)
         raw, at = _read_raw(data, at, tag & 7)
         field = fields.get(tag >> 3)
+        # Fields of later versions, and those that nobody here needs: they were stepped over by their length.
         if field is None:
             continue
         name, what, repeated = field
@@ -161,6 +162,7 @@ def _read_value(raw: Any, what: str, depth: int) -> Any:
         case "bool":
             return bool(raw)
         case "int64":
+            # Negative numbers travel as two's complement in 64 bits.
             return raw - (1 << 64) if raw >= 1 << 63 else raw
         case "fixed64":
             return int.from_bytes(raw, "little")
@@ -172,7 +174,7 @@ def _read_value(raw: Any, what: str, depth: int) -> Any:
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(data) and shift < 70:
+    while at < len(data) and shift < 70:  # ten bytes hold 64 bits; more of them are no number
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7

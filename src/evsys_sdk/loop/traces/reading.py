@@ -7,7 +7,6 @@ error, because then the format is not what it seems to be.
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -128,6 +127,7 @@ class TraceFile:
                 if not end:  # in the middle of a very long line
                     length += len(block)
                     continue
+                # A piece ends with the last whole line of a block; the rest of the block begins the next piece.
                 lines = block.count(b"\n", 0, end)
                 yield Piece(start, length + end, number)
                 start, number, length = start + length + end, number + lines, len(block) - end
@@ -146,6 +146,7 @@ class TraceFile:
         """The traces in some records, which need not be in a file."""
         reader = FORMATS[self.format]
         counts.formats[str(self.path)] = self.format
+        # A session is one conversation over all lines of a file; in other formats every line stands for itself.
         read = self._sessions if hasattr(reader, "read_session") else self._single
         for trace in read(reader, records, counts):
             if scores:
@@ -227,6 +228,7 @@ def _iter_lines(
                 yield number, line
                 continue
             spoil(f"{path}:{number}", f"it is longer than {_LONGEST_RECORD // 1_000_000} MB")
+            # The rest of the line is passed over in parts, so that it is never whole in memory.
             while (rest := file.readline(_LONGEST_RECORD)) and not rest.endswith(b"\n"):
                 pass
 
@@ -267,7 +269,8 @@ def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tup
 
 def _csv_records(path: Path) -> Iterator[tuple[int, Record]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(io.TextIOWrapper(file.buffer, encoding="utf-8-sig", newline=""))
+        rows = csv.DictReader(file)
+        # Python's own limit, 128 KB, is shorter than many a conversation.
         csv.field_size_limit(_LONGEST_RECORD)
         try:
             for number, row in enumerate(rows, 2):

@@ -141,6 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Take the spans of a request."""
         room = self.server.receiver.room
+        # Refused, not queued: exporters try again by themselves, and each one that waited would hold a thread.
         if not room.acquire(blocking=False):
             self.close_connection = True
             self._refuse(Refusal(503, "too many clients send at once. Try again."))
@@ -162,6 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         settings = self.server.receiver.settings
         if settings.api_key:
             given = self.headers.get("x-api-key") or _read_authorization(self.headers.get("authorization", ""))
+            # Compared in constant time: how long it takes must not tell how much of a key is right.
             if not hmac.compare_digest(given.encode("utf-8", "replace"), settings.api_key.encode()):
                 raise Refusal(401, "the key is missing or wrong. Send it as x-api-key, or as a bearer token.")
         else:  # a page in a browser on this machine could send, too; it would say so
@@ -198,7 +200,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _take(self, body: bytes) -> None:
         is_log = urlsplit(self.path).path == LOGS
         request = read_json(body) if self._kind == _JSON else read_protobuf(body, logs=is_log)
-        report = (self._take_logs if is_log else self._take_spans)(request)
+        store = self.server.receiver.store
+        report = self._take_logs(request) if is_log else store.add(split_spans(request), otel.NAME)
         if not report.counts.bad:
             self._answer(200, b"{}" if self._kind == _JSON else b"")
             return
@@ -209,9 +212,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"partialSuccess": partial}).encode())
         else:
             self._answer(200, write_partial_success(report.counts.bad, reason))
-
-    def _take_spans(self, request: Mapping[str, Any]) -> ImportReport:
-        return self.server.receiver.store.add(split_spans(request), otel.NAME)
 
     def _take_logs(self, request: Mapping[str, Any]) -> ImportReport:
         """Conversations in log records, and what was thought of such as are in the store."""
@@ -228,6 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
                     given.append(GivenFeedback(response_id=f"{span['traceId']}/{span['spanId']}", **told))
                 except ValidationError:
                     bad.append("an evaluation has neither a number nor a word as its score")
+        # Conversations before what was thought of them: both may come in one request.
         report = receiver.store.add(records, otel.NAME)
         unknown = receiver.feedback.add(given, via="otlp").unknown if given else []
         bad += ["an evaluation is of a span that is not among the traces" for _ in unknown]
@@ -265,8 +266,9 @@ def _read_authorization(value: str) -> str:
 
 
 def _unpack(body: bytes, most: int) -> bytes:
-    stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    stream = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with the header of gzip
     try:
+        # One byte more than is allowed tells that it is too long: what a small request unpacks to is never held whole.
         found = stream.decompress(body, most + 1)
     except zlib.error as error:
         raise BadRecord(f"the request is not gzip ({error})") from None

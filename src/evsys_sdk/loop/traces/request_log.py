@@ -123,6 +123,8 @@ class RequestLog:
     def _write(self) -> None:
         is_over = False
         while not is_over:
+            # Waits for one and takes what else is there by now: a quiet server writes at once, a busy one many at a
+            # time.
             found = [self._waiting.get()]
             while len(found) < _AT_ONCE and not self._waiting.empty():
                 found.append(self._waiting.get())
@@ -136,12 +138,14 @@ class RequestLog:
                 self._note_missed()
             except EvsysError as error:  # a full disk must not end the server
                 get_logger(__name__).error("%d traces could not be kept: %s", len(heard) + len(shadows), error)
+            # After the writing: who waits for a mark may look into the file as soon as it is set.
             for one in found:
                 if isinstance(one, threading.Event):
                     one.set()
 
     def _note_missed(self) -> None:
         with self._lock:
+            # Taken out under the lock, written without it: the server counts while this thread waits for the disk.
             missed, self._missed = self._missed, Counter[str]()
         if missed:
             with JsonlFile(self._store.store.folder / MISSED) as file:
@@ -232,6 +236,7 @@ def _join(stream: bytes) -> dict[str, Any]:
                 ended = ended or choice.get("finish_reason") is not None
                 for call in map(as_object, as_list(delta.get("tool_calls"))):
                     _grow(calls.setdefault(int(call.get("index") or 0), {"name": "", "arguments": ""}), call)
+    # Somebody hung up in the middle; half an answer must not be learned from.
     if not ended:
         return {}
     message: dict[str, Any] = {"role": "assistant", "content": text}

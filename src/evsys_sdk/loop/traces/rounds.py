@@ -86,6 +86,7 @@ def seal_round(
         untaken = [one for one in store.read() if one["id"] not in used]
         fresh = sorted((one for one in untaken if one["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
+        # By time and not by number: of traces of one moment none may be on either side.
         held = [one for one in fresh if _when(one)[0] >= cut]
         kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
         tasks, poor = _make_tasks(held, min_reward, verifier)
@@ -99,6 +100,7 @@ def seal_round(
         dataset, benchmark = _add(store.folder / f"round-{len(before) + 1}", name, rows, tasks)
         found = {reason: count for reason, count in left_out.items() if count}
         made = Round(len(before) + 1, dataset, benchmark, cut, len(untaken), len(rows), len(tasks), found)
+        # Written last: a process that is killed before leaves files that the next attempt replaces, and no round.
         with JsonlFile(store.folder / _ROUNDS) as file:
             ids = {"trained": [one["id"] for one in kept], "held_out": [one["id"] for one in held]}
             ids["aside"] = sorted({one["id"] for one in untaken} - {*ids["trained"], *ids["held_out"]})
@@ -197,6 +199,7 @@ def _make_tasks(
             several += 1
         else:
             expected = one["messages"][-1]["content"]
+            # By its question: asked several times it is one task, with the answer that was good last.
             tasks[_question(one)] = {
                 "task_id": one["id"],
                 "instruction": asked[0]["content"],

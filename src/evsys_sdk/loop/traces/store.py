@@ -10,6 +10,7 @@ done again: what it had written is there, and is not written twice.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +20,25 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ...errors import DataError
+from ...errors import DataError, show
 from ...paths import workspace_dir
 from ...record.jsonl_file import JsonlFile, complete_lines
 from ...record.layout import lock_beside
 from ...record.lock import exclusive
-from ..names import check_name
 from .converting import Batch, Conversion, convert_file, convert_records
 from .feedback import join_feedback, read_feedback
 from .reading import AUTO, Counts, Record, TraceFile
 from .trace import Feedback, RewardRule
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+def check_name(name: str, what: str) -> str:
+    """Refuse a name that cannot be a folder."""
+    if not _NAME.fullmatch(name):
+        raise DataError(f"{what} cannot be called {show(name)}. Use small letters, digits, '_' and '-', 64 at most.")
+    return name
+
 
 _TRACES = "traces.jsonl"
 _ID = slice(7, 39)
@@ -74,6 +84,7 @@ class TraceStore:
         path = self.folder / "salt"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
+            # For its owner alone: who has the salt can try out whom a mark stands for.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(16))
@@ -130,6 +141,7 @@ def import_traces(
             writer.add(batch)
     report, counts = writer.report(name), writer.counts
     seen = counts.records + counts.bad
+    # Said at the end, with what could be read kept: importing the corrected files adds only what is missing.
     if counts.bad > most_bad * seen:
         reason, where = next(iter(counts.reasons.items()))
         raise DataError(
@@ -172,6 +184,7 @@ class LiveStore:
 
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
         """Add the traces of some records; they are in the file when this returns."""
+        # Made before the lock is taken: others wait for the writing alone.
         batches = convert_records(records, format, self._conversion)
         with (
             self._lock,

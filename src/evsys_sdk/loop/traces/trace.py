@@ -73,7 +73,7 @@ class Trace:
     def id_in(self, source: str) -> str:
         """32 characters that stand for this trace wherever it is read again."""
         if self.native_id:
-            content = f"{source}\0{self.native_id}".encode("utf-8", "surrogatepass")
+            content = f"{source}\0{self.native_id}".encode("utf-8", "surrogatepass")  # JSON may hold half a pair
         else:
             said = json.dumps([self.time, self.messages], sort_keys=True, ensure_ascii=True, default=str)
             content = f"{source}\0\0{said}".encode()

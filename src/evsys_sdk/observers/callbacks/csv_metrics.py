@@ -18,7 +18,7 @@ from ...config.base import Strict
 from ...errors import DataError
 from ...files import atomic_write
 from ...record.jsonl_file import cannot_write
-from ...record.metrics import as_number
+from ...record.run_files.metrics import as_number
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
 _STEP = "step"

@@ -16,7 +16,7 @@ from ...config.base import Strict
 from ...errors import closest
 from ...log import get_logger
 from ...protocols import RunResult
-from ...record.metrics import as_number
+from ...record.run_files.metrics import as_number
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
 

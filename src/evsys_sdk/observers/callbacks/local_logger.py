@@ -24,8 +24,8 @@ from ...config.base import Strict
 from ...history.text import write_markdown_table
 from ...protocols import Row, RunResult
 from ...record.layout import LogFiles, RunFiles
-from ...record.logs import RunLogs, last_scores, last_step
-from ...record.metrics import restore_nonfinite
+from ...record.run_files.logs import RunLogs, last_scores, last_step
+from ...record.run_files.metrics import restore_nonfinite
 from ...record.runs import RunRecord
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
@@ -91,7 +91,8 @@ class LocalLogger(Callback):
             stop_reason=self._control.stop_reason,
             last_step=last_step(self._training),
             scores=list(last_scores(self._logs.files)),  # read from disk, because an earlier attempt may have some
-            checkpoints=RunRecord(self._info.run_dir, "").checkpoints or self._checkpoints,
+            checkpoints=RunRecord(self._info.run_dir.parent, self._info.run_dir.name, "").checkpoints
+            or self._checkpoints,
         )
         self._logs.write_page(self._logs.files.conclusion, write_up(story))
 

@@ -17,7 +17,7 @@ from typing import Any
 from ...config.base import Strict
 from ...errors import ConfigError, Problem
 from ...record.layout import LogFiles
-from ...record.logs import RunLogs
+from ...record.run_files.logs import RunLogs
 from ...training.callback import EvalRecord
 
 

@@ -18,7 +18,7 @@ from ...config.base import Strict
 from ...lazy import import_extra
 from ...record.jsonable import jsonable
 from ...record.jsonl_file import cannot_write
-from ...record.metrics import as_number
+from ...record.run_files.metrics import as_number
 from ...redact import redact
 from .jsonl import log_folder
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
+import os
 import re
 import shutil
 import tempfile
@@ -16,15 +18,16 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ...backends.future import Operation
+from ...errors import MissingExtraError, TrainingError
 from ..engine import EngineLimits, LoopThread, RolloutRequest
 from ..policy import RecordingPolicy
 from ..rollout import Rollout
 from .attempt import Attempt, register_attempt
-from .package import require_harbor
 from .task_folder import agent_limit, folder_of, has_own_tests, is_task_folder, refuse_containers
 
 _MEMORY = Path("/dev/shm")
@@ -68,6 +71,7 @@ class HarborEngine:
         from .trial import open_queue
 
         self._root = Path(tempfile.mkdtemp(prefix="evsys-harbor-", dir=_fast_folder()))
+        # Also for an engine that nobody closes: these files are in memory.
         weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._queue = open_queue(self.limits.concurrency)
         self._names = asyncio.LifoQueue()
@@ -182,3 +186,31 @@ def _list_missing(manifest: Path) -> list[dict[str, Any]]:
     failed = [str(entry["source"]) for entry in entries if entry["status"] == "failed"]
     failed = [source for source in failed if source.rstrip("/") != _CONVENTION]  # which a task need not have
     return [{"path": source, "problem": "it could not be fetched"} for source in failed]
+
+
+# The `harbor` package: whether it is there, new enough, and quiet.
+
+OLDEST = (0, 25)
+
+_QUIET = {
+    "HARBOR_TELEMETRY": "0",  # nothing about a run leaves the machine unasked
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # importing litellm would otherwise fetch a price list
+}
+
+
+def require_harbor() -> None:
+    """Refuse to go on without a Harbor that can be trusted; what the user has set stays as it is."""
+    try:
+        found = version("harbor")
+    except PackageNotFoundError:
+        raise MissingExtraError("engine 'harbor'", "harbor") from None
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
+        raise TrainingError(
+            f"harbor {found} is installed, and before 0.25 an agent could write its own reward file and be believed. "
+            "Install harbor>=0.25,<0.26."
+        )
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    harbor_logger = logging.getLogger("harbor")
+    if not harbor_logger.handlers:
+        harbor_logger.addHandler(logging.NullHandler())  # what goes wrong in a trial is told by its rollout

@@ -21,7 +21,7 @@ from typing import Any, cast
 from ...data.types import HarborTask, InProcessVerifier
 from ...errors import DataError, show
 from ..environment import Environment
-from .native_environment import NativeEnvironment
+from .native import NativeEnvironment
 
 TESTS = "harbor_tests"
 """Verifier of tasks whose folder has tests that write the reward."""

@@ -15,9 +15,9 @@ from harbor.utils.logger import logger as harbor_logger
 
 from ..rollout import Rollout, TruncatedError
 from .attempt import Attempt
-from .native_environment import NativeEnvironment
+from .bridges import before_verification
+from .native import NativeEnvironment
 from .task_folder import write_stub
-from .verifier_bridge import before_verification
 
 _HERE = __package__
 _OUT_OF_TIME = "AgentTimeoutError"
@@ -32,17 +32,18 @@ def open_queue(concurrency: int) -> Any:
 def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> Any:
     """What Harbor has to know; everything live is behind `key`."""
     bridge: dict[str, Any] = {"attempt": key}
-    folder = attempt.folder
+    folder, ours = attempt.folder, attempt.environment
+    image = ours.cfg.docker_image if isinstance(ours, NativeEnvironment) else None
     # A folder has time limits of its own, and ours are the most that they may be.
     limit = "override_timeout_sec" if folder is None else "max_timeout_sec"
     verify_time = {limit: attempt.limits.verify_timeout_s}
-    verifier: dict[str, Any] = {"import_path": f"{_HERE}.verifier_bridge:BridgeVerifier", "kwargs": bridge}
+    verifier: dict[str, Any] = {"import_path": f"{_HERE}.bridges:BridgeVerifier", "kwargs": bridge}
     return TrialConfig(
-        task=TaskConfig(path=folder or write_stub(root, _needs(attempt))),
+        task=TaskConfig(path=folder or write_stub(root, {"docker_image": image})),
         trial_name=name,
         trials_dir=root / "trials",
         agent=AgentConfig(
-            import_path=f"{_HERE}.agent_bridge:BridgeAgent", kwargs=bridge, override_timeout_sec=attempt.agent_limit_s
+            import_path=f"{_HERE}.bridges:BridgeAgent", kwargs=bridge, override_timeout_sec=attempt.agent_limit_s
         ),
         environment=_environment(attempt, bridge),
         verifier=VerifierConfig(**({} if attempt.tests_decide else verifier), **verify_time),
@@ -64,15 +65,11 @@ def _environment(attempt: Attempt, bridge: dict[str, Any]) -> EnvironmentConfig:
     )
 
 
-def _needs(attempt: Attempt) -> dict[str, str | None]:
-    ours = attempt.environment
-    return {"docker_image": ours.cfg.docker_image} if isinstance(ours, NativeEnvironment) else {}
-
-
 def harvest(attempt: Attempt, result: Any) -> Rollout:
     """A rollout with a reward, or the reason why there is none."""
     rollout = attempt.rollout()
     raised = result.exception_info
+    # Out of time is no failure: the agent is scored on what it had done by then.
     if raised is not None and raised.exception_type != _OUT_OF_TIME:
         return failed(rollout, attempt.failure or _say(attempt, result))
     swallowed = attempt.recorder.failure

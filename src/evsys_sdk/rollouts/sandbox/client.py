@@ -23,11 +23,12 @@ from .control_group import ControlGroup, make_group
 from .supervisor.settings import data, number, text, texts
 from .supervisor.wire import Decoder, Message, Value, WireError, encode
 
+# With -I nothing but the standard library is on its path: the supervisor is found in this folder, and nowhere else.
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.main import main; main(*map(int, sys.argv[2:]))"
 )
 _STOP_TIMEOUT_S = 10.0
-_ANSWER_GRACE_S = 30.0
+_ANSWER_GRACE_S = 30.0  # beyond the limit of the request itself, which is the supervisor's to keep
 _MOST_DIAGNOSTICS = 65536
 _START = 0
 _RETRY_S = 0.1
@@ -104,6 +105,7 @@ class SupervisorClient(asyncio.Protocol):
         try:
             return await self._ask(identifier, {**message, "id": identifier, "timeout_s": timeout_s}, timeout_s)
         except asyncio.CancelledError:
+            # Nobody waits any more, but the command would run on until its limit.
             self._write({"op": "cancel", "id": identifier})
             raise
 
@@ -112,6 +114,8 @@ class SupervisorClient(asyncio.Protocol):
         try:
             self._write({"op": "stop"})
             async with asyncio.timeout(_STOP_TIMEOUT_S):
+                # Shielded, because running out of patience would otherwise cancel the future that others wait for as
+                # well.
                 await asyncio.shield(self._closed)
         except TimeoutError:
             pass

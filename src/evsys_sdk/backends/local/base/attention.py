@@ -90,6 +90,7 @@ class PackedLayout:
             k, v = torch.cat([key[:, prefix], k], dim=1), torch.cat([value[:, prefix], v], dim=1)
         total = segment.prefix_length + segment.length
         plain = not segment.prefix_length and (traits.window is None or total <= traits.window)
+        # Without a mask torch takes the kernel that knows "causal" by itself and reads half as much.
         seen = None if plain else self._mask(segment.length, total, traits.window, q.device)
         return masked_attention(q[None], k[None], v[None], seen, traits)[0]
 
@@ -219,6 +220,7 @@ class VarlenIndex:
         gather = np.concatenate(
             [np.arange(start, start + size) for pair in zip(*parts, strict=True) for start, size in pair]
         )
+        # For the gradient: a key that several segments see gets the sum of theirs, added up in a fixed order.
         order = np.argsort(gather, kind="stable").astype(np.int32)
         ends = np.concatenate([[0], np.bincount(gather, minlength=rows)]).cumsum().astype(np.int32)
         return cls(queries, keys, *longest, *(torch.from_numpy(part) for part in (gather, order, ends)))
@@ -272,6 +274,7 @@ def _varlen() -> Any:
     takes = inspect.signature(varlen_attn).parameters
 
     def call(q: Tensor, k: Tensor, v: Tensor, index: VarlenIndex, traits: Traits) -> Tensor:
+        # The kernels count the tokens before the present one, and the window counts it as well.
         back = -1 if traits.window is None else traits.window - 1
         options: dict[str, Any] = {"scale": traits.scale} if "scale" in takes else {}
         options |= {"window_size": (back, 0)} if "window_size" in takes else {"is_causal": True}

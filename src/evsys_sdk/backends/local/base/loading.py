@@ -87,7 +87,7 @@ class Base:
 type BeforeLoading = Callable[[Sizes, BaseKey], None]
 """Called with what will be loaded, once it is known to fit and unless it is there already."""
 
-_loaded: weakref.WeakValueDictionary[BaseKey, Base] = weakref.WeakValueDictionary()
+_loaded: weakref.WeakValueDictionary[BaseKey, Base] = weakref.WeakValueDictionary()  # gone with its last user
 _loading = threading.Lock()
 
 
@@ -128,6 +128,7 @@ def load_base(
         )
     name = str(folder.resolve()) if folder.is_dir() else model
     key = BaseKey(name, gguf_file, dtype, device)
+    # Two arms that start at once must not load the same weights twice.
     with _loading:
         base = _loaded.get(key)
         if base is None:
@@ -180,6 +181,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
         raise families.refused(key.model, type(model).__name__, "it has no output layer to read tokens from")
     families.route_attention(model)
     head = probing.head_of(model, output, key.model)
+    # Before anything of ours is put into the model: names and tensors are those of the files.
     fingerprint = _fingerprint(model)
     text = config.get_text_config()
     base = Base(
@@ -318,6 +320,7 @@ def _fingerprint(model: nn.Module) -> str:
     for name, parameter in model.named_parameters():
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
         bits = parameter.detach().flatten().to(torch.bfloat16).view(torch.int16)
+        # A few numbers and a sum of all: reading out every byte would take as long as loading.
         digest.update(bits[:64].cpu().numpy().tobytes())
         digest.update(str(int(bits.sum(dtype=torch.int64))).encode())
     return digest.hexdigest()[:16]

@@ -147,6 +147,7 @@ class _AddLoRA(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         a, b = a.to(x.dtype), b.to(x.dtype)
+        # (T, rank): all that the gradient needs of the adapter's own work.
         low = rows @ a.T
         y = F.linear(x, weight, bias)  # not a view: models may go on to change it in place
         y.view(-1, y.shape[-1]).addmm_(low, b.T, alpha=scale)
@@ -159,6 +160,7 @@ class _AddLoRA(torch.autograd.Function):
         rows, weight, low, a, b = ctx.saved_tensors
         grad = grads[0].reshape(-1, grads[0].shape[-1])
         grad_low = (grad @ b).mul_(ctx.scale)
+        # Masters are float32, and so are their gradients; the products run in the type of the base.
         grad_b = (grad.T @ low).float().mul_(ctx.scale)
         grad_a = (grad_low.T @ rows).float()
         grad_x = None
@@ -202,11 +204,13 @@ class Adapter:
         cls, switch: Switch, *, rank: int, alpha: float, targets: Sequence[str] | None, seed: int, device: Any = "cpu"
     ) -> Adapter:
         """A new adapter that changes nothing yet: B is zero, A is drawn by the seed."""
+        # On the CPU whatever the device is, so that an adapter begins with the same numbers everywhere.
         generator = torch.Generator().manual_seed(seed & (2**63 - 1))
         weights: dict[str, tuple[Tensor, Tensor]] = {}
         names = target_layers(switch, targets)
         for name in names:
             linear = switch.layers[name]
+            # As PEFT begins: Kaiming's uniform distribution with a of sqrt(5) has exactly this bound.
             bound = 1 / math.sqrt(linear.in_features)
             a = (torch.rand(rank, linear.in_features, generator=generator, dtype=torch.float32) * 2 - 1) * bound
             weights[name] = (a.to(device), torch.zeros(linear.out_features, rank, device=device, dtype=torch.float32))
@@ -224,10 +228,10 @@ class Adapter:
         """What the switch takes."""
         return {name: LoRAPart(a, b, self.scale, dropout, generator) for name, (a, b) in self.weights.items()}
 
-    def trained(self, trainable: bool = True) -> Adapter:
+    def make_trainable(self) -> Adapter:
         """The same adapter with tensors that gradients are taken of."""
         for tensor in self.tensors():
-            tensor.requires_grad_(trainable)
+            tensor.requires_grad_()
         return self
 
     def copy(self) -> Adapter:
@@ -240,7 +244,7 @@ class Adapter:
         return not any(bool(b.any()) for _, b in self.weights.values())
 
     @torch.no_grad()
-    def merged(self, switch: Switch) -> dict[str, Change]:
+    def merge(self, switch: Switch) -> dict[str, Change]:
         """The base's weights with the adapter added in: faster to sample from, and as large as those layers are."""
         merged: dict[str, Change] = {}
         for name, (a, b) in self.weights.items():

@@ -55,6 +55,7 @@ class _Family:
 def pack(sequences: Sequence[Ints], *, budget: int, share: bool = True) -> list[MicroBatch]:
     """All sequences in rows of at most `budget` tokens; a longer sequence has a row of its own."""
     lengths = [len(sequence) for sequence in sequences]
+    # A family stays together as far as a row holds it: only there is its beginning read once.
     families = [part for family in _families(sequences, share) for part in _split_family(family, lengths, budget)]
     return [_row(sequences, families_of_row) for families_of_row in _bins(families, lengths, budget)]
 
@@ -121,6 +122,7 @@ def _bins(families: Sequence[_Family], lengths: Sequence[int], budget: int) -> l
     room: list[int] = []
     for family in sorted(families, key=lambda family: -family.size(lengths)):
         size = family.size(lengths)
+        # First fit, the largest first: what is small fills the gaps that what is large has left.
         place = next((number for number, left in enumerate(room) if size <= left), None)
         if place is None:
             rows.append([])
@@ -141,13 +143,13 @@ def _row(sequences: Sequence[Ints], families: Sequence[_Family]) -> MicroBatch:
 
     def add(part: Ints, first_position: int, prefix_start: int, prefix_length: int) -> Ints:
         nonlocal end
-        here = np.arange(end, end + len(part))
+        places_of_part = np.arange(end, end + len(part))
         if len(part):
             tokens.append(part)
             positions.append(np.arange(first_position, first_position + len(part)))
             segments.append(Segment(end, len(part), prefix_start, prefix_length))
             end += len(part)
-        return here
+        return places_of_part
 
     for family in families:
         prefix = add(sequences[family.members[0]][: family.prefix], 0, 0, 0)

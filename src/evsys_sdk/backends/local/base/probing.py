@@ -31,6 +31,7 @@ _LENGTH, _PREFIX, _STEPS = 12, 6, 2
 
 def head_of(model: Any, output: Any, name: str) -> Head:
     """The output layer, with what the model does to its products; found by giving the model products of our own."""
+    # From far below to far above zero: a cap or a scale shows at the ends.
     products = torch.linspace(
         -_LARGEST_CRAFTED, _LARGEST_CRAFTED, len(output.weight), device=output.weight.device, dtype=torch.float32
     )
@@ -145,6 +146,7 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
     hidden = base.hidden(torch.cat(parts), torch.cat(positions), PackedLayout(segments))
     found = hidden.split([len(part) for part in parts])
     before, after = torch.cat(found[1:4]).float(), torch.cat(found[5:8]).float()
+    # Whatever else lies in the row must not matter: the same texts behind another one have the same states.
     changed = float(((before - after).norm(dim=1) / before.norm(dim=1)).mean())
     packed = (*(torch.cat([found[1], rest]) for rest in found[2:4]), found[0])
     same = changed <= (1e-3 if base.key.dtype == torch.float32 else 0.1)

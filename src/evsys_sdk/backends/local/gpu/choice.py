@@ -23,15 +23,16 @@ def _summarise(logits, temperature, highest, best, mass, heated, vocabulary, par
     value = tl.load(logits + row * vocabulary + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
     most = tl.max(value, 0)
     heat = tl.load(temperature + row).to(tl.float32)
-    here = row * parts + part
-    tl.store(highest + here, most)
-    tl.store(best + here, part * PART + tl.argmax(value, 0))
+    entry = row * parts + part
+    tl.store(highest + entry, most)
+    tl.store(best + entry, part * PART + tl.argmax(value, 0))
     most = tl.maximum(most, -1e30)  # a part without any probability
     sum_ = tl.sum(tl.exp(value - most), 0)
-    tl.store(mass + here, sum_)
+    tl.store(mass + entry, sum_)
+    # At 1 the sum is the one above, and at 0 nobody asks for it.
     if (heat != 0.0) & (heat != 1.0):
         sum_ = tl.sum(tl.exp((value - most) / heat), 0)
-    tl.store(heated + here, sum_)
+    tl.store(heated + entry, sum_)
 
 
 @triton.jit
@@ -52,14 +53,15 @@ def _draw(
 ):
     row = tl.program_id(0).to(tl.int64)
     at, column = tl.arange(0, PARTS), tl.arange(0, PART)
-    here, inside = row * parts + at, at < parts
-    high = tl.load(highest + here, mask=inside, other=float("-inf"))
+    entries, inside = row * parts + at, at < parts
+    high = tl.load(highest + entries, mask=inside, other=float("-inf"))
     most = tl.max(high, 0)
-    total = most + tl.log(tl.sum(tl.load(mass + here, mask=inside, other=0.0) * tl.exp(high - most), 0))
+    total = most + tl.log(tl.sum(tl.load(mass + entries, mask=inside, other=0.0) * tl.exp(high - most), 0))
     heat = tl.load(temperature + row).to(tl.float32)
     greedy = heat == 0.0
     heat = tl.where(greedy, 1.0, heat)
-    masses = tl.load(heated + here, mask=inside, other=0.0) * tl.exp((high - most) / heat)
+    # Each part was summed below its own maximum; here all are brought below the maximum of the row.
+    masses = tl.load(heated + entries, mask=inside, other=0.0) * tl.exp((high - most) / heat)
     # Where the distribution function reaches the random number: first among the parts, then inside one.
     # In float64: near 1, a running sum in float32 no longer changes by a token of small probability.
     ends = tl.cumsum(masses.to(tl.float64), 0)

@@ -84,6 +84,7 @@ def _attend(
     position = tl.load(positions + slot)
     row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)[None, :]
     half: tl.constexpr = WIDTH // 2
+    # A rotation mixes column i with column i + half, so that both are loaded; the sign is in the sine.
     partner = (column + half) % WIDTH
     cosine = tl.load(cos + slot * WIDTH + column).to(tl.float32)
     sine = tl.load(sin + slot * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
@@ -109,6 +110,7 @@ def _attend(
     # A place that had to be chosen key by key could not be read ahead, so there are two loops.
     home = tl.load(homes + slot) * slot_stride + head * head_stride
     in_home = tl.load(shared + slot)
+    # What lies before the window is not even read.
     first = tl.maximum(position - window + 1, 0)
     for begin in range(first, in_home, BLOCK):
         at = begin + tl.arange(0, BLOCK)
@@ -118,8 +120,8 @@ def _attend(
         at = begin + tl.arange(0, BLOCK)
         block = cache + at[:, None] * WIDTH + column
         most, total, mixed = _more(query, keys, values, block, at < position, scale, most, total, mixed)
-    to = found + (slot * GROUP * K + head * GROUP + row)[:, None] * WIDTH + column
-    tl.store(to, (mixed / total[:, None]).to(found.dtype.element_ty), mask=own)
+    target = found + (slot * GROUP * K + head * GROUP + row)[:, None] * WIDTH + column
+    tl.store(target, (mixed / total[:, None]).to(found.dtype.element_ty), mask=own)
 
 
 def attend(
@@ -204,6 +206,8 @@ def read_tokens(
 
 class ManyRows:
     """The states of many tokens on their way through the layers, as `FewRows` has those of a few."""
+
+    # With many rows a product is bound by computing and no longer by memory: a norm of its own costs little then.
 
     def __init__(self, x: Tensor, norm: Any) -> None:
         self.x, self._norm = x, norm

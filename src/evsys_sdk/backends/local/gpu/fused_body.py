@@ -33,7 +33,7 @@ type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
 type Attend = Callable[[Tensor, Tensor, Tensor, Traits], Tensor]
 
 _TRIED_TOKENS = 8
-_TOLERANCE = 1.0
+_TOLERANCE = 1.0  # bfloat16 is tenths off for improbable tokens; a wrong kernel is off by much more
 
 
 def hidden_of(
@@ -164,6 +164,7 @@ class _AddLoRAs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         x, weight, low, a, b = ctx.saved_tensors
         grad = grads[0].contiguous()
+        # The rank is small, so that this comes first and everything else is made of it.
         grad_low = grad @ b
         if ctx.scale != 1:
             grad_low *= ctx.scale
@@ -181,6 +182,7 @@ def _join(matrices: Sequence[Tensor], rows: Any, height: int, dtype: torch.dtype
     if len(rows) == 1 and rows[0] == (0, height):
         return matrices[0].to(dtype), matrices[1].to(dtype)
     a = torch.cat(matrices[0::2]).to(dtype)
+    # Zeros off the diagonal: each layer sees only its own part of the low-rank states.
     b = torch.zeros(height, len(a), dtype=dtype, device=a.device)
     rank = len(matrices[0])
     for number, (start, end) in enumerate(rows):

@@ -79,6 +79,7 @@ class StackedCache(KeyValueCache):
         layers, heads, width = self._shape
         least_length = -(-length // _GROWTH) * _GROWTH
         new_slots, new_length = max(slots, self.slots), max(least_length, self.length)
+        # Neither direction shrinks by itself: many short texts and then a long one would multiply.
         if new_slots * new_length > _KEPT_POSITIONS:
             new_slots, new_length = slots, least_length
         whole = self._whole.new_zeros(layers, 2, new_slots, heads, new_length, width)
@@ -175,6 +176,7 @@ class Lease:
 
     def __init__(self, space: Space, base: Base) -> None:
         self.space = space
+        # Snapshots come and go with every step of training; capturing anew each time would take longer than sampling.
         weakref.finalize(self, _give_back, base.spaces, space)
 
 
@@ -211,6 +213,7 @@ class StepGraph:
             self._step(base, space)
         torch.cuda.current_stream(base.device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
+        # Other threads, training above all, may use the device while this one captures.
         with torch.cuda.graph(self._graph, pool=space.pool, capture_error_mode="thread_local"):
             self.logits, self.chosen = self._step(base, space)
 
@@ -281,6 +284,7 @@ class GraphDecoder(Decoder):
     def grow(self, lanes: Sequence[Lane]) -> None:
         """Read the last token of every lane, and choose its next one."""
         ahead, self._ahead = self._ahead, None
+        # Lanes are compared by identity: another batch, or another order, makes what was launched ahead useless.
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
             self._prompts = _find_shared_prompts(lanes)
@@ -289,6 +293,7 @@ class GraphDecoder(Decoder):
             advance(lanes, graph.logits[: len(lanes)].float())
             return
         count = _tokens_of(lanes)
+        # Right only if every lane has grown by exactly the token that the step was launched for.
         if ahead is not None and ahead[0] == count:
             now = ahead[1]
         else:
@@ -296,6 +301,7 @@ class GraphDecoder(Decoder):
         if self._quiet >= _QUIET_STEPS and all(lane.left > 1 for lane in lanes):
             following = self._replay(self._inputs_of(lanes, ahead=1), after=now.graph)
             self._ahead = (count + len(lanes), _Launched(following))
+        # A graph has as many slots as it was captured for; those behind the last lane are nobody's.
         for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
         self._quiet += 1
@@ -312,6 +318,7 @@ class GraphDecoder(Decoder):
         inputs = np.zeros((_INPUTS, slots))
         inputs[:, : numbers.shape[1]] = numbers
         self.cache.reserve(slots, int(numbers[1].max()) + 1)
+        # From pinned memory, so that neither the copy nor what follows it has to be waited for.
         on_device = torch.from_numpy(inputs).pin_memory().to(self.base.device, non_blocking=True)
         if after is not None:
             on_device[0] = after.chosen[0]

@@ -19,6 +19,8 @@ _HEADS = 8
 """Heads that one program rotates."""
 _COLUMNS = 1024
 
+# Numbers of rows are widened to 64 bits before they are multiplied: offsets of a long row pass 2^31.
+
 
 @triton.jit
 def _norm_forward(x, weight, y, scales, eps, width, BLOCK: tl.constexpr):
@@ -28,6 +30,7 @@ def _norm_forward(x, weight, y, scales, eps, width, BLOCK: tl.constexpr):
     value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / width + eps)
     factor = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    # Kept for the gradient, which would otherwise need another sum over the row.
     tl.store(scales + row, scale)
     tl.store(y + row * width + at, (value * scale * factor).to(y.dtype.element_ty), mask=inside)
 
@@ -37,17 +40,17 @@ def _norm_backward(grad, straight, x, weight, scales, found, width, STRAIGHT: tl
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
-    here = row * width + at
-    value = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
-    weighted = tl.load(grad + here, mask=inside, other=0.0).to(tl.float32)
+    offset = row * width + at
+    value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
+    weighted = tl.load(grad + offset, mask=inside, other=0.0).to(tl.float32)
     weighted *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.load(scales + row)
     # y = x * s(x) with s = (mean x^2 + eps)^-1/2, so dx = g * s - x * (g . x) * s^3 / width.
     along = tl.sum(weighted * value, 0) * scale * scale * scale / width
     total = weighted * scale - value * along
     if STRAIGHT:
-        total += tl.load(straight + here, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + here, total.to(found.dtype.element_ty), mask=inside)
+        total += tl.load(straight + offset, mask=inside, other=0.0).to(tl.float32)
+    tl.store(found + offset, total.to(found.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -59,9 +62,9 @@ def _heads_forward(
     column = tl.arange(0, HALF)
     width: tl.constexpr = 2 * HALF
     inside = (head < H + K)[:, None]
-    here = qkv + token * (H + 2 * K) * width + head[:, None] * width + column[None, :]
-    first = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(here + HALF, mask=inside, other=0.0).to(tl.float32)
+    source = qkv + token * (H + 2 * K) * width + head[:, None] * width + column[None, :]
+    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
     if NORM:
         scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / width + eps)
         is_q = (head < H)[:, None]
@@ -109,7 +112,7 @@ def _heads_backward(
     width: tl.constexpr = 2 * HALF
     is_q, is_k = head < H, (head >= H) & (head < H + K)
     is_v = (head >= H + K) & (head < H + 2 * K)
-    here = token * (H + 2 * K) * width + head * width + column
+    offset = token * (H + 2 * K) * width + head * width + column
     from_q = grad_q + token * H * width + head * width + column
     from_k = grad_k + token * K * width + (head - H) * width + column
     from_v = grad_v + token * K * width + (head - H - K) * width + column
@@ -124,8 +127,8 @@ def _heads_backward(
     back_2 = grad_2 * cos_2 - grad_1 * sin_1
     if NORM:
         turned = is_q | is_k
-        first = tl.load(qkv + here, mask=turned, other=0.0).to(tl.float32)
-        second = tl.load(qkv + here + HALF, mask=turned, other=0.0).to(tl.float32)
+        first = tl.load(qkv + offset, mask=turned, other=0.0).to(tl.float32)
+        second = tl.load(qkv + offset + HALF, mask=turned, other=0.0).to(tl.float32)
         # Found again rather than kept: the heads are read here anyway.
         scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / width + eps)[:, None]
         back_1 *= tl.where(is_q, tl.load(q_weight + column), tl.load(k_weight + column)).to(tl.float32)
@@ -133,11 +136,12 @@ def _heads_backward(
         along = (tl.sum(back_1 * first, 1) + tl.sum(back_2 * second, 1))[:, None] * scale * scale * scale / width
         back_1 = back_1 * scale - first * along
         back_2 = back_2 * scale - second * along
+    # Values were neither normed nor rotated: their gradient goes where they came from as it is.
     back_1 = tl.where(is_v, tl.load(from_v, mask=is_v, other=0.0).to(tl.float32), back_1)
     back_2 = tl.where(is_v, tl.load(from_v + HALF, mask=is_v, other=0.0).to(tl.float32), back_2)
-    some = head < H + 2 * K
-    tl.store(found + here, back_1.to(found.dtype.element_ty), mask=some)
-    tl.store(found + here + HALF, back_2.to(found.dtype.element_ty), mask=some)
+    in_heads = head < H + 2 * K
+    tl.store(found + offset, back_1.to(found.dtype.element_ty), mask=in_heads)
+    tl.store(found + offset + HALF, back_2.to(found.dtype.element_ty), mask=in_heads)
 
 
 @triton.jit
@@ -174,7 +178,7 @@ class Norm(torch.autograd.Function):
         width = x.shape[1]
         _norm_forward[(len(x),)](x, weight, y, scales, eps, width, BLOCK=triton.next_power_of_2(width))
         ctx.save_for_backward(x, weight, scales)
-        return y, x.view_as(x)
+        return y, x.view_as(x)  # a view, because autograd takes no input for an output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -211,6 +215,7 @@ class Heads(torch.autograd.Function):
         _heads_forward[grid](qkv, *weights, cos, sin, q, k, eps, H, K, NORM=norm, HALF=width // 2, HEADS=_HEADS)
         ctx.save_for_backward(qkv, cos, sin, *weights)
         ctx.shape, ctx.norm = shape, norm
+        # Values stay where they are: a view instead of a copy.
         return q, k, qkv.view(len(qkv), -1, width)[:, H + K :]
 
     @staticmethod

@@ -51,10 +51,11 @@ def _store(
     place = tl.load(places + number).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size
-    to = tl.load(slots + number) * slot_stride + tl.load(positions + number) * WIDTH
-    to += at // WIDTH * head_stride + at % WIDTH
-    tl.store(keys + to, tl.load(key + place * key_stride + at, mask=inside), mask=inside)
-    tl.store(values + to, tl.load(value + place * value_stride + at, mask=inside), mask=inside)
+    target = tl.load(slots + number) * slot_stride + tl.load(positions + number) * WIDTH
+    # The heads of a token lie next to each other in the row, and a whole text apart in the cache.
+    target += at // WIDTH * head_stride + at % WIDTH
+    tl.store(keys + target, tl.load(key + place * key_stride + at, mask=inside), mask=inside)
+    tl.store(values + target, tl.load(value + place * value_stride + at, mask=inside), mask=inside)
 
 
 @triton.jit
@@ -100,9 +101,9 @@ def _merge(
         # Not in TF32: merged weights are to be those that were trained.
         total = tl.dot(of_b, of_a, total, input_precision="ieee")
     inside = (row < height)[:, None] & (column < width)[None, :]
-    here = row[:, None].to(tl.int64) * width + column[None, :]
-    plain = tl.load(weight + here, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + here, (plain + total * scale).to(found.dtype.element_ty), mask=inside)
+    offset = row[:, None].to(tl.int64) * width + column[None, :]
+    plain = tl.load(weight + offset, mask=inside, other=0.0).to(tl.float32)
+    tl.store(found + offset, (plain + total * scale).to(found.dtype.element_ty), mask=inside)
 
 
 class Gather(torch.autograd.Function):
@@ -149,6 +150,7 @@ def store_rows(
     """Rows of (tokens, heads, width) go to positions of slots in a cache, (slots, heads, length, width)."""
     keys, values = cache
     size, width = key[0].numel(), key.shape[2]
+    # Values are a view of queries, keys and values together: read with that stride, they need not be copied first.
     _store[(len(slots),)](
         key.contiguous(),
         value if value.stride()[1:] == (width, 1) else value.contiguous(),

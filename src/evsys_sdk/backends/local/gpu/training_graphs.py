@@ -26,6 +26,7 @@ from .fused_body import add_adapter, gpu_layers, run_body
 
 _MOST_WORK = 1.2e13
 """Parameters times tokens; above, the GPU is busy anyway."""
+# Rounded up to these, rows of different data share a shape: the fewer shapes, the more often one is captured already.
 _TOKENS = 512
 _SEGMENTS = 32
 _LENGTH = 1024
@@ -127,6 +128,7 @@ class PassGraph:
             torch.autograd.grad(self._run(base, adapter), parameters, self._slope)
         torch.cuda.current_stream(base.device).wait_stream(side)
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # Other threads, those that sample above all, may use the device while this one captures.
         with torch.cuda.graph(self._forward, pool=pool, capture_error_mode="thread_local"):
             hidden = self._run(base, adapter)
         with torch.cuda.graph(self._backward, pool=pool, capture_error_mode="thread_local"):
@@ -146,6 +148,7 @@ class PassGraph:
         self._slope.zero_()
         self._slope[places] = slope
         self._backward.replay()
+        # The next row is replayed into the same place.
         pieces = self._gradient.clone().split([parameter.numel() for parameter in self._parameters])
         return [piece.view_as(parameter) for piece, parameter in zip(pieces, self._parameters, strict=True)]
 
@@ -153,6 +156,7 @@ class PassGraph:
         tokens, positions, queries, *others = self._inputs
         layers = gpu_layers(base)
         assert layers is not None
+        # Without a shared prefix the keys are those of the row itself.
         keys, gather, order, ends = others or (queries, None, None, None)
         index = VarlenIndex(queries, keys, self._shape.longest, self._shape.longest, gather, order, ends)
 
@@ -169,6 +173,7 @@ def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
     tokens[:count], positions[:count] = batch.tokens, batch.positions
     positions[count:] = np.arange(shape.tokens - count)
     segments = [*batch.segments, Segment(count, shape.tokens - count)]
+    # The filling is a sequence of its own: no other one sees it, and its gradient is zero.
     index = VarlenIndex.of(segments, shape.tokens)
     found = [tokens, positions, _fill(index.queries, shape.segments + 1)]
     if shape.keys:

@@ -138,6 +138,7 @@ class Batch:
             prompt, text = lane.request.prompt, lane.request.text
             longest = max(longest, lane.longest)
             count = len(self.running) + len(joining) + 1
+            # One that is too long for the limit runs all the same, by itself.
             if count > 1 and count * longest > self._limits.cached_tokens:
                 break
             if prompt not in known and prompt not in self._after_prompt:
@@ -169,9 +170,11 @@ class Batch:
         first = len(self.running)
         lanes = [*self.running, *joining]
         prompts = [lane.request.prompt for lane in lanes]
+        # Reversed, so that of several slots with one prompt the first one stays.
         slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts)))}
         if known:
             self._look_at_memory()
+        # What is about to be copied must not be forgotten before it is; once it lies in the slots, its room is needed.
         self.remember_at_most(max(self._room_beside(lanes), sum(one.remembered.length for one in known.values())))
         decoder.reserve(lanes)
         for prompt, beginning in known.items():
@@ -203,6 +206,7 @@ class Batch:
         self._running_prompts = None
         self._token_bytes = self._token_bytes or decoder.cache.token_bytes
         room = self._room_beside([lane for lane in self.running if not lane.done])
+        # From the last slot to the first: whoever is moved into a free slot has been looked at already.
         for slot in reversed(range(len(self.running))):
             lane = self.running[slot]
             if not lane.done:
@@ -265,6 +269,7 @@ class Batch:
 
     def _shrink(self, joining: Sequence[Lane], error: Exception) -> None:
         """Start again without remembering, or with half as many at once."""
+        # A lane may be in both lists when memory ran out between the two.
         active = list(dict.fromkeys([*self.running, *joining]))
         remembered = self.remembered_tokens
         held = bool(self._base.spaces) or (self._decoder is not None and self._decoder.holds_more_than(active))

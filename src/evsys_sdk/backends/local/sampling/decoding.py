@@ -112,6 +112,7 @@ class Decoder:
 
     def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
         self.base, self._changes = base, changes
+        # A decoder may be given another cache, which outlives it; only its own is cleared when it rests.
         self.cache = self._own_cache = KeyValueCache()
         self.tokens_read = 0
         """Of prompts, so far."""

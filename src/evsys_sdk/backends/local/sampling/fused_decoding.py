@@ -27,7 +27,7 @@ from ..gpu.graph_decoding import graph_decoder
 from .decoding import Decoder, StepLayout
 from .snapshot import Snapshot
 
-_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}
+_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}  # what rounding does, with room; a wrong step is further off
 
 
 def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:

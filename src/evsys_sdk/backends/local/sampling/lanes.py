@@ -181,6 +181,7 @@ def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
 
     A running sum in float64 over a whole vocabulary would take longer than all the rest.
     """
+    # Blocks of a fixed size, filled up with tokens of no mass.
     padded = torch.nn.functional.pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(mass), -1, _BLOCK)
     blocks = padded.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
     wanted = uniform[:, None] * blocks[:, -1:]
@@ -210,10 +211,12 @@ def _truncate(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         if not is_truncated(p):
             continue
         kept = min(p.top_k, scaled.shape[1]) if p.top_k != -1 else scaled.shape[1]
+        # Stable: among equal ones the same are left out each time.
         values, order = scaled[row].sort(descending=True, stable=True)
         probability = values.double().exp()
         before = probability.cumsum(0) - probability
         keep = before < p.top_p * probability.sum()
+        # Rounding must not leave nothing to choose from.
         keep[0] = True
         keep[kept:] = False
         scaled[row, order[~keep]] = float("-inf")

@@ -74,7 +74,7 @@ class PrefixCache:
         """How many positions are kept."""
         self._after: OrderedDict[bytes, Tensor] = OrderedDict()
         """Logits after prompts: one that is asked for again need not even read its last token."""
-        memory.forget_when_short(self)
+        memory.evict_when_short(self)
 
     def find(self, text: Ints) -> Found:
         """The longest beginning of a text that is known."""

@@ -59,6 +59,8 @@ class Reading:
     def of(cls, prompts: Sequence[Sequence[int]], slots: Sequence[int], known: Sequence[int]) -> Reading:
         families: dict[tuple[int, ...], list[int]] = {}
         for number, prompt in enumerate(prompts):
+            # Only behind the same known tokens can rests share what they begin with: attention saw other things
+            # elsewhere.
             families.setdefault(tuple(prompt[: known[number]]), []).append(number)
         rows: list[packing.MicroBatch] = []
         segments: list[Segment] = []
@@ -73,6 +75,7 @@ class Reading:
             for member, places in zip(row.members, row.places, strict=True):
                 number = numbers[member]
                 stores[number] = _Store(slots[number], before, places + start)
+                # Of a shared beginning any member's slot will do, for all of them hold it.
                 slot_of[places] = slots[number]
             for s in row.segments:
                 segments.append(Segment(s.start + start, s.length, s.prefix_start + start, s.prefix_length))

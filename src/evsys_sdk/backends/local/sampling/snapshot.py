@@ -39,7 +39,7 @@ class Snapshot:
             return {}
         if self._merge and self._merged is None:
             try:
-                self._merged = self._adapter.merged(self._base.switch)
+                self._merged = self._adapter.merge(self._base.switch)
             except Exception as error:
                 if not memory.is_out_of_memory(error):
                     raise

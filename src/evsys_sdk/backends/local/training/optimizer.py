@@ -23,7 +23,7 @@ class AdapterOptimizer:
     """Accumulated gradient, both moments, and the number of steps taken."""
 
     def __init__(self, adapter: Adapter) -> None:
-        self.parameters = adapter.trained().tensors()
+        self.parameters = adapter.make_trainable().tensors()
         self._gradient = [torch.zeros_like(parameter) for parameter in self.parameters]
         self._adam = torch.optim.AdamW(self.parameters, fused=True)
         self.steps = 0
@@ -36,6 +36,7 @@ class AdapterOptimizer:
     @torch.no_grad()
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it; one that is not finite is only forgotten."""
+        # Before the norm, so that running out of memory here has changed nothing.
         self._make_moments()
         norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm())
         if not math.isfinite(norm):

@@ -238,8 +238,9 @@ class TrainingState:
         """Random numbers for one row of the pass that is under way."""
         if not self.settings.dropout:
             return None
+        # A million rows to a pass, so that no two passes share a row's numbers.
         seed = stream_of(self._seed, (self.passes << 20) + row)
-        return torch.Generator(self.base.device).manual_seed(seed >> 1)
+        return torch.Generator(self.base.device).manual_seed(seed >> 1)  # generators of all devices take 63 bits
 
 
 class _ReadTwice(Exception):
@@ -277,6 +278,7 @@ class _Run:
                 row += 1
                 self._has_released = False
                 continue
+            # Outside of the handler: while an error is handled, its frames hold on to the tensors that did not fit.
             self.batches[row : row + 1] = self._with_less(self.batches[row], failure, train=slopes is not None)
 
     def commit(self) -> None:
@@ -318,6 +320,7 @@ class _Run:
                 live = hidden_of(base, parts, tokens, positions, batch.layout(), recompute=recompute)[places]
             else:
                 live = graph.forward(batch)[places]
+            # Detached: the gradient of the head has a closed form, and autograd begins below it.
             scored = base.head.score(live.detach(), targets, with_gradient=train)
         logprobs = self._by_member(batch, entries, scored.logprobs.cpu().numpy())
         if slopes is not None:

@@ -43,6 +43,7 @@ def run_again(function: Callable[..., Any], *args: Any, again: Again = contextli
 def recompute_layers(base: Base, changes: Mapping[str, Change]) -> Generator[None]:
     """Run the layers of a base in this way for the length of a block. The backward pass may come after it."""
     layers = find_layers(base.body)
+    # Some models have a forward of their own set on the layer, which has to come back.
     own = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
         layer.forward = functools.partial(_recompute, base.switch, changes, layer.forward)

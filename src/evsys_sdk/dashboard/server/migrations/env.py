@@ -1,10 +1,10 @@
-"""Runs the migrations on the connection that `database.py` hands over."""
+"""Runs the migrations on the connection that `storage/database.py` hands over."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from evsys_sdk.dashboard.server.schema import metadata
+from evsys_sdk.dashboard.server.storage.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

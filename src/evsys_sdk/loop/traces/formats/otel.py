@@ -64,6 +64,8 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
         (str(as_object(event).get("name") or ""), _attributes(as_object(event).get("attributes")))
         for event in as_list(span.get("events"))
     ]
+    # The newest conventions first: code that is instrumented twice speaks two dialects in one span, and what is found
+    # first counts, so that nothing is said twice.
     messages = (
         _current(attributes)
         or _from_details(events)
@@ -118,6 +120,7 @@ def group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
                 span = found.setdefault(key, {**about, "attributes": {}, "events": []})
                 name = record.get("eventName") or attributes.get("event.name") or ""
                 body = {"body": _value(record["body"])} if "body" in record else {}
+                # What was thought of an answer stays with its event: as attributes of the span it would count twice.
                 span["attributes"] |= {key: value for key, value in attributes.items() if _JUDGED not in key}
                 span["events"].append({"name": name, "attributes": {**attributes, **body}})
     return list(found.values())

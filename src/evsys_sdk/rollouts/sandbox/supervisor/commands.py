@@ -26,7 +26,7 @@ KILLED = 128 + _SIGKILL
 _TIMED_OUT = 124
 _CANNOT_RUN = 126
 _CHUNK = 1 << 18
-_LONGEST_ARGUMENT = 128 * 1024 - 1
+_LONGEST_ARGUMENT = 128 * 1024 - 1  # the kernel takes none that is longer
 _SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -100,7 +100,7 @@ def _run_child(body: Callable[[], NoReturn], output: int, errors: int, problems:
         body()
     except BaseException as error:  # a failure of ours, which must not pass for one of the command
         os.write(problems, f"a process could not be set up: {error}".encode("utf-8", "replace"))
-    finally:
+    finally:  # whatever happens, this fork must not go on as a second supervisor
         os._exit(_CANNOT_RUN)
 
 
@@ -117,6 +117,8 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
             _write_all(script, command)
             fcntl.fcntl(script, fcntl.F_ADD_SEALS, _SEALED)  # or the command could keep there what nobody counts
             arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
+        # The order matters: the host's /proc is out of reach once inside, and the filter refuses most of what the steps
+        # before it need.
         give_way_first()
         sandbox.namespaces.enter()
         os.umask(0o022)
@@ -167,6 +169,8 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         os.umask(0o022)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
+            # Emptied only once it is known to be a file: O_TRUNC would already do something to whatever else lies
+            # there.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)

@@ -27,7 +27,7 @@ _LONGEST_REQUEST = 1 << 32
 _WATCH_EVERY_S = 0.05
 _LONGEST_WAIT_S = 3600.0
 _NEVER = float("inf")
-_READS_OF_A_FULL_PIPE = 4
+_READS_OF_A_FULL_PIPE = 4  # a pipe of an ordinary user holds at most 1 MB, four times _CHUNK
 _ENDED = 0
 _PF_EXITING = 4
 
@@ -142,7 +142,7 @@ class Supervisor:
         self._commands[command.pid] = command
         self._on(command.pidfd, lambda: self._finish(command))
         for stream in command.streams:
-            self._on(stream, lambda stream=stream: self._read(command, stream))
+            self._on(stream, lambda stream=stream: self._off(stream) if command.receive(stream) else None)
         self._next_look = min(self._next_look, time.monotonic() + _WATCH_EVERY_S)
 
     def _body(self, request: Message) -> Callable[[], NoReturn]:
@@ -153,10 +153,6 @@ class Supervisor:
                 return file_reader(self._sandbox, request)
             case _:
                 return file_writer(self._sandbox, request)
-
-    def _read(self, command: Command, stream: int) -> None:
-        if command.receive(stream):
-            self._off(stream)
 
     def _finish(self, command: Command) -> None:
         result = self._bury(command)
@@ -196,6 +192,7 @@ class Supervisor:
             result = self._bury(command)
             if not command.cancelled:
                 _send(self._control, result)
+        # Its own children have to be buried first: until then the kernel keeps the first process.
         generation.bury()
         try:
             self._sandbox.begin_generation()

@@ -34,22 +34,27 @@ class MemoryWatch:
     def enforce(self) -> str:
         """Kill the largest process if all together use too much; says so, and says nothing while all is well."""
         segments = _list_shared_segments()
-        common = sum(segments.values()) + _sockets() * self._socket_buffer
+        sockets = _number(b"\n" + _read("/proc/1/net/sockstat"), b"\nsockets: used")
+        common = sum(segments.values()) + sockets * self._socket_buffer
         # What processes share is counted for each of them here, which is quick and never too low ...
         found = {pid: held for pid in processes() if (held := _Held(pid)).resident}
         if common + sum(held.resident + held.by_kernel for held in found.values()) <= self._limit:
             return ""
         # ... and once here, which is slow and exact.
-        shares = {pid: _proportional(pid) + held.by_kernel for pid, held in found.items()}
+        exact = {pid: _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB for pid in found}
+        shares = {pid: exact[pid] + held.by_kernel for pid, held in found.items()}
         used = common + sum(shares.values())
         if used <= self._limit:
             return ""
         for segment in segments:
-            _remove(segment)
+            try:
+                remove_shared_memory(segment)
+            except OSError:  # it has just been removed
+                pass
         largest = max((pid for pid in shares if pid != 1), key=lambda pid: shares[pid], default=None)
         if largest is None:
             return ""
-        name = _name(largest)
+        name = _read(f"/proc/{largest}/comm").decode("utf-8", "replace").strip() or "a process"
         _kill(largest)
         return (
             f"the processes of this sandbox used {used // _MB} MB together and may use {self._limit // _MB} MB "
@@ -88,24 +93,9 @@ def _kill(pid: int) -> None:
         os.close(process)
 
 
-def _remove(segment: int) -> None:
-    try:
-        remove_shared_memory(segment)
-    except OSError:  # it has just been removed
-        pass
-
-
 def processes() -> list[int]:
     """The processes of the sandbox, by their numbers inside."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _sockets() -> int:
-    return _number(b"\n" + _read("/proc/1/net/sockstat"), b"\nsockets: used")
-
-
-def _proportional(pid: int) -> int:
-    return _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB
 
 
 def _list_shared_segments() -> dict[int, int]:
@@ -117,10 +107,6 @@ def _list_shared_segments() -> dict[int, int]:
     identifier, attached, resident = (columns.index(name) for name in (b"shmid", b"nattch", b"rss"))
     rows = [line.split() for line in lines[1:]]
     return {int(row[identifier]): int(row[resident]) for row in rows if row[attached] == b"0"}
-
-
-def _name(pid: int) -> str:
-    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip() or "a process"
 
 
 def _number(text: bytes, label: bytes) -> int:

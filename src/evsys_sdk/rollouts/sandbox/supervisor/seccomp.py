@@ -146,6 +146,7 @@ def program(machine: str) -> bytes:
     ]
     for table, error in ((_REFUSED, _EPERM), (_NOT_THERE, _ENOSYS)):
         for number in numbers(table, machine).values():
+            # Jumps count from the next instruction: equal falls through to the refusal, anything else steps over it.
             code += [_instruction(_EQUAL, number, 0, 1), _refuse(error)]
     for name, number in numbers(_BY_ARGUMENT, machine).items():
         decision = _decide_by_argument(name)

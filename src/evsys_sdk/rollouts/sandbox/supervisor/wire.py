@@ -43,6 +43,7 @@ def _value(value: Value) -> tuple[bytes, bytes]:
             return b"b", value
         case str():
             return b"s", value.encode(*_TEXT)
+        # Before int, because True is one.
         case bool():
             return b"t", b"1" if value else b"0"
         case int() | float():

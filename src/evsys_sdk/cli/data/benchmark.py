@@ -1,0 +1,247 @@
+"""`evsys benchmark`: what runs are scored on.
+
+Its verb `run` scores any inference client, and goes on where that was broken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, import_option, json_option, table
+from .workspace import upload_verb, workspace_group
+
+if TYPE_CHECKING:
+    from ...config.specs import EnvironmentSpec
+    from ...eval.benchmark import Benchmark, ScoreSettings
+    from ...eval.scores import EvalResult
+    from ...rollouts.harness import Harness
+
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_REPORTS = 20
+"""How often progress is told where it cannot be shown in place."""
+
+
+@click.command("run")
+@click.argument("ref", metavar="NAME_OR_PATH")
+@click.option("--inference", "kind", required=True, metavar="KIND", help="Registered inference client to score.")
+@click.option("--params", default="{}", metavar="JSON", help='Its params, e.g. \'{"model": "gpt-4.1"}\'.')
+@click.option("--samples", default=1, show_default=True, type=click.IntRange(min=1), help="Attempts at each task.")
+@click.option("--metrics", default="pass@1", show_default=True, help="Metrics to report, separated by commas.")
+@click.option("--breakdown", default="", metavar="KEYS", help="Metadata keys to report separate scores for.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="By default 0 for one attempt, 1 for several.")
+@click.option("--max-tokens", default=1024, show_default=True, type=click.IntRange(min=1), help="Longest answer.")
+@click.option("--n-tasks", type=click.IntRange(min=1), help="Score only the first this many tasks.")
+@click.option("--concurrency", default=32, show_default=True, type=click.IntRange(min=1), help="Attempts at once.")
+@click.option(
+    "--timeout", "timeout_s", default=600.0, show_default=True, type=_POSITIVE, help="Seconds one attempt may take."
+)
+@click.option(
+    "--agent",
+    metavar="KIND_OR_IMPORT_PATH",
+    help="Agent that drives the model: a registered one, or package.module:Class; by default one question and answer.",
+)
+@click.option("--agent-param", "agent_params", multiple=True, metavar="KEY=VALUE", help="A param of the agent.")
+@click.option("--environment", help="Registered environment that the agent's commands run in.")
+@click.option("--engine", default="inline", show_default=True, help="Rollout engine.")
+@click.option("--seed", default=0, show_default=True, help="Decides the samples, as far as the client goes along.")
+@click.option(
+    "-o",
+    "--output-dir",
+    "--output",
+    "output",
+    type=click.Path(file_okay=False),
+    help="Folder of predictions.jsonl and result.json; by default one below outputs/benchmarks.",
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@json_option
+@import_option
+def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Score an inference client on a benchmark.
+
+    NAME_OR_PATH is a JSONL file or folder of tasks, or a name or id in the workspace. The same command again takes up
+    what was finished; attempts that failed are made again.
+    """
+    from ...config import InferenceSpec
+    from ...data.workspace.reference import slug
+    from ...eval.scored_model import as_scored_model, open_client
+    from ...record.project_files.scorings import write_scoring
+
+    spec = InferenceSpec(kind=kind, params=_params(params))
+    settings = _settings(**options)
+    benchmark = _load(ref)
+    _check_metrics(settings, benchmark)
+    client = open_client(spec.kind, spec.params)
+    model = as_scored_model(client, ref=_identity(spec.kind, spec.params))
+    folder = Path(output) if output else Path("outputs", "benchmarks", slug(benchmark.name), slug(model.ref))
+    progress = None if quiet else _progress(benchmark.name)
+    try:
+        result = benchmark.score(model, settings, journal=folder / "predictions.jsonl", progress=progress)
+    finally:
+        if callable(close := getattr(client, "close", None)):
+            close()
+    settled = {"samples": settings.samples, **settings.identity}
+    answer = write_scoring(folder, "benchmark run", {**result.to_dict(), "settings": settled, "output": str(folder)})
+    emit(answer, as_json, lambda: _render(result, folder))
+    return 2 if result.problem else 0
+
+
+def _params(text: str) -> dict[str, Any]:
+    import json
+
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"this is not JSON: {error}.", param_hint="--params") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter('write an object, e.g. \'{"model": "gpt-4.1"}\'.', param_hint="--params")
+    return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def _settings(
+    *,
+    samples: int,
+    metrics: str,
+    breakdown: str,
+    temperature: float | None,
+    max_tokens: int,
+    n_tasks: int | None,
+    concurrency: int,
+    timeout_s: float,
+    agent: str | None,
+    agent_params: tuple[str, ...],
+    environment: str | None,
+    engine: str,
+    seed: int,
+) -> ScoreSettings:
+    from ...config.specs import EnvironmentSpec
+    from ...eval.benchmark import ScoreSettings, check_engine
+    from ...eval.metric import build_metric
+    from ...eval.scored_model import Sampling
+    from ...rollouts.engine import EngineLimits
+
+    names = [name for name in metrics.split(",") if name]
+    for name in names:
+        build_metric(name)  # a mistake is said before anything is spent
+    check_engine(engine)
+    return ScoreSettings(
+        samples=samples,
+        sampling=Sampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
+        harness=_harness(agent, agent_params, EnvironmentSpec(kind=environment) if environment else None),
+        engine=engine,
+        limits=EngineLimits(concurrency=concurrency, timeout_s=timeout_s),
+        metrics=names,
+        breakdown_keys=[key for key in breakdown.split(",") if key],
+        n_tasks=n_tasks,
+    )
+
+
+def _harness(agent: str | None, given: tuple[str, ...], environment: EnvironmentSpec | None) -> Harness:
+    """The agent by its registered kind or by its import path, with its params."""
+    from ...config.specs import AgentSpec
+    from ...registry import list_agents
+    from ...rollouts.harness import build_harness
+
+    params = _key_values(given)
+    if agent is not None and agent not in list_agents() and ("." in agent or ":" in agent):
+        return build_harness(None, environment, agent_import_path=agent, import_params=params)
+    if agent is None and params:
+        raise click.BadParameter("there is no agent to give them to. Add --agent.", param_hint="--agent-param")
+    return build_harness(AgentSpec(kind=agent, params=params) if agent else None, environment)
+
+
+def _key_values(given: tuple[str, ...]) -> dict[str, Any]:
+    """`max_turns=3`: values are JSON where they can be read as such, else text."""
+    import json
+
+    found: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"'{one}' is not KEY=VALUE, e.g. max_turns=3.", param_hint="--agent-param")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _check_metrics(settings: ScoreSettings, benchmark: Benchmark) -> None:
+    from ...errors import ConfigError, Problem
+
+    problems = settings.metric_problems(benchmark.tasks[: settings.n_tasks])
+    if problems:
+        options = [(reason, remedy.replace("Set samples: ", "Add --samples ")) for _, reason, remedy in problems]
+        raise ConfigError([Problem(reason, path="--metrics", hint=remedy) for reason, remedy in options])
+
+
+def _load(ref: str) -> Benchmark:
+    from ...errors import WorkspaceError
+    from ...eval.benchmark import Benchmark
+
+    if Path(ref).exists():
+        return Benchmark.load(path=ref)
+    try:
+        return Benchmark.load(name=ref)
+    except WorkspaceError as unknown:
+        try:
+            return Benchmark.load(id=ref)
+        except WorkspaceError:
+            raise unknown from None
+
+
+def _identity(kind: str, params: dict[str, Any]) -> str:
+    """Which model this is: predictions of another one, or of this one asked otherwise, are not to be mixed with its."""
+    from ...data.digest import digest
+
+    named = [key for key in ("model", "checkpoint", "adapter_path", "checkpoint_path") if params.get(key)]
+    others = {key: value for key, value in params.items() if key not in named and "key" not in key.lower()}
+    suffix = f"@{digest(others).hex()[:8]}" if others else ""
+    return ":".join([kind, *(str(params[key]) for key in named)]) + suffix
+
+
+def _progress(name: str) -> Callable[[int, int], None]:
+    """Tells on stderr how far it is: in place on a terminal, else in a few lines."""
+    import sys
+
+    in_place = sys.stderr.isatty()
+    told = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        part = done * _REPORTS // max(total, 1)
+        if in_place:
+            click.echo(f"\r{name}: {done}/{total}", nl=done == total, err=True)
+        elif part != told:
+            told = part
+            click.echo(f"{name}: {done}/{total}", err=True)
+
+    return tell
+
+
+def _render(result: EvalResult, folder: Path) -> None:
+    rows = [
+        (name, f"{score.value:.4g}", "-" if score.stderr is None else f"{score.stderr:.2g}", score.n_tasks)
+        for name, score in result.metrics.items()
+    ]
+    for key, groups in result.breakdown.items():
+        for value, scores in groups.items():
+            for name, score in scores.items():
+                error = "-" if score.stderr is None else f"{score.stderr:.2g}"
+                rows.append((f"{name} {key}={value}", f"{score.value:.4g}", error, score.n_tasks))
+    click.echo(table(("metric", "value", "stderr", "tasks"), rows))
+    cost = "unknown" if result.cost_usd is None else f"{result.cost_usd:.4g} USD"
+    click.echo(
+        f"model: {result.model}\ntokens: {result.tokens}\ncost: {cost}\nfailed: {result.n_failed}\noutput: {folder}"
+    )
+    if result.problem:
+        click.echo(f"{result.problem}. Run the same command again to repeat what failed.", err=True)
+
+
+benchmark = workspace_group("benchmark", "List, inspect, add, verify, upload and run benchmarks.")
+benchmark.add_command(upload_verb("benchmark"))
+benchmark.add_command(run)

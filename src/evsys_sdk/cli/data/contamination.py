@@ -1,0 +1,107 @@
+"""`evsys contamination`: whether training rows hold the tasks that judge them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ...experiment.contamination import Scan
+
+_SHOWN = 20
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option(
+    "--benchmark",
+    "-b",
+    multiple=True,
+    help="With a data file: a benchmark's path, id or name; all of them if not given.",
+)
+@json_option
+@import_option
+def contamination(path: str, benchmark: tuple[str, ...], as_json: bool) -> None:
+    """Look in the training rows of PATH, a config or a JSONL file, for tasks of benchmarks.
+
+    Tasks are found word for word, re-cased, re-spaced, inside longer rows, with words replaced, and with other numbers.
+    Exits with 2 if there are any.
+    """
+    scans = _scan_file(path, benchmark) if path.endswith((".jsonl", ".jsonl.gz")) else _scan_config(path, benchmark)
+    answer = {
+        "path": path,
+        "clean": not any(scan.report.findings for scan in scans),
+        "sources": [
+            {
+                "source": scan.source,
+                "rows": scan.report.n_rows,
+                "tasks": scan.report.n_tasks,
+                "tasks_found": len(scan.report.tasks),
+                "findings": [finding.to_dict() for finding in scan.report.findings],
+            }
+            for scan in scans
+        ],
+    }
+    emit(answer, as_json, lambda: _render(scans))
+    if not answer["clean"]:
+        click.get_current_context().exit(2)
+
+
+def _scan_config(path: str, benchmarks: tuple[str, ...]) -> list[Scan]:
+    from ...config import validate_yaml
+    from ...experiment.contamination import scan_config
+
+    if benchmarks:
+        raise click.UsageError("--benchmark goes with a data file; a config names its own benchmarks.")
+    return scan_config(validate_yaml(path, deep=True))
+
+
+def _scan_file(path: str, named: tuple[str, ...]) -> list[Scan]:
+    from pathlib import Path
+
+    from ...data.jsonl import read_jsonl
+    from ...eval.benchmark import Benchmark
+    from ...experiment.contamination import project_benchmarks, scan_rows
+
+    benchmarks = [
+        Benchmark.load(path=name) if Path(name).exists() else Benchmark.load(name=name) for name in named
+    ] or list(project_benchmarks())
+    if not benchmarks:
+        raise click.UsageError(
+            "there is no benchmark to look for. Name one with --benchmark, or add one to the project."
+        )
+    return [scan_rows(read_jsonl(path), benchmarks, source=path)]
+
+
+def _render(scans: list[Scan]) -> None:
+    if not scans:
+        click.echo("There is nothing to compare: no benchmark, or no training rows.")
+    for scan in scans:
+        report = scan.report
+        head = f"{scan.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks"
+        if not report.findings:
+            click.echo(f"{head}: none of the tasks stands in the rows.")
+            continue
+        leaked = len({(one.benchmark, one.task_id) for one in report.leaks})
+        click.secho(f"{head}: {len(report.tasks)} tasks stand in the rows, {leaked} with their answer.", bold=True)
+        rows = [
+            (
+                f"{one.row + 1}",
+                f"{one.benchmark}/{one.task_id}",
+                one.match,
+                f"{one.share:.0%}",
+                _yes(one.answer),
+                one.text[:60],
+            )
+            for one in report.findings[:_SHOWN]
+        ]
+        click.echo(table(("row", "task", "match", "share", "answer", "in common"), rows))
+        if len(report.findings) > _SHOWN:
+            click.echo(f"… {len(report.findings) - _SHOWN} more; --json has them all.")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,204 @@
+"""`evsys traces`: conversations of systems in use become data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, json_option, table
+
+if TYPE_CHECKING:
+    from ...loop.traces.store import ImportReport
+    from ...loop.traces.trace import RewardRule
+
+
+@click.group()
+def traces() -> None:
+    """Import traces of systems in use, and make data of them."""
+
+
+@traces.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="Store to add them to.")
+@click.option("--format", default="auto", show_default=True, help="How the files are written, where it is not obvious.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option("--most-bad", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="Share of bad records.")
+@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@json_option
+def import_(
+    files: tuple[Path, ...],
+    name: str,
+    format: str,
+    feedback: tuple[str, ...],
+    most_bad: float,
+    keep_personal: bool,
+    as_json: bool,
+) -> None:
+    """Add the traces in FILES to a store, each once, without secrets and personal things."""
+    from ...loop.traces.store import import_traces
+
+    report = import_traces(
+        name, files, format=format, rules=read_rules(feedback), most_bad=most_bad, keep_personal=keep_personal
+    )
+    emit(report.to_dict(), as_json, lambda: _render(report))
+
+
+@traces.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="Store of the traces that it is about.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@json_option
+def feedback(files: tuple[Path, ...], name: str, feedback: tuple[str, ...], keep_personal: bool, as_json: bool) -> int:
+    """Join the feedback in FILES to the traces of a store, by the ids of the answers; exits 2 if some fits none."""
+    from ...loop.traces.feedback_log import import_feedback, show_unknown
+
+    report = import_feedback(name, files, rules=read_rules(feedback), keep_personal=keep_personal)
+
+    def render() -> None:
+        click.echo(
+            f"{name}: {report.added} pieces of feedback added ({report.changed} changed, {report.late} about traces "
+            f"that a round has taken), {report.known} were there already"
+        )
+        if report.unknown:
+            click.echo(f"  unknown    {len(report.unknown)} name no answer: {show_unknown(report)}")
+        if report.crowded:
+            click.echo(f"  left out   {report.crowded} about answers of which much was said already")
+        for reason, where in report.reasons.items():
+            click.echo(f"  bad        {where}: {reason}")
+
+    emit(report.to_dict(), as_json, render)
+    return 2 if report.unknown or report.bad or report.crowded else 0
+
+
+@traces.command()
+@click.option("--name", required=True, help="Store to add them to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=4318, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File with the key that senders must have.")
+@click.option("--allow-anyone", is_flag=True, help="Listen to other machines although there is no key.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@json_option
+def listen(
+    name: str,
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    allow_anyone: bool,
+    feedback: tuple[str, ...],
+    keep_personal: bool,
+    as_json: bool,
+) -> None:
+    """Receive spans over OTLP/HTTP and add their traces to a store, until it is stopped."""
+    from ...loop.traces.receiver import PATH, Receiver, ReceiverSettings
+    from ...loop.traces.store import LiveStore
+
+    key = _read_key(api_key_file) if api_key_file else None
+    settings = ReceiverSettings(host, port, key, allow_anyone)
+    with Receiver(settings, LiveStore(name, rules=read_rules(feedback), keep_personal=keep_personal)) as receiver:
+        told = f"{name} receives traces at {receiver.url}{PATH}. Ctrl-C stops it."
+        emit({"url": receiver.url, "path": PATH, "name": name}, as_json, lambda: click.echo(told))
+        _wait_for_signal()
+
+
+@traces.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the stores of traces."""
+    from ...loop.traces.rounds import read_rounds
+    from ...loop.traces.store import TraceStore
+    from ...paths import workspace_dir
+
+    names = sorted(path.parent.name for path in (workspace_dir() / "traces").glob("*/traces.jsonl"))
+    found: list[dict[str, Any]] = []
+    for name in names:
+        rounds = read_rounds(name)
+        taken = sum(one["taken"] for one in rounds)
+        found.append({"name": name, "traces": len(TraceStore(name).ids()), "rounds": len(rounds), "taken": taken})
+    rows = [(one["name"], one["traces"], one["rounds"], one["traces"] - one["taken"]) for one in found]
+    nothing = "There are no traces yet. Add some with: evsys traces import FILE --name NAME"
+    emit(found, as_json, lambda: click.echo(table(("store", "traces", "rounds", "new"), rows) if rows else nothing))
+
+
+@traces.command()
+@click.argument("name")
+@click.option("--share", default=0.2, show_default=True, type=float, help="Share of the newest traces to hold out.")
+@click.option("--min-reward", type=float, help="Learn from, and expect, only answers with at least this reward.")
+@click.option("--verifier", default="exact_match", show_default=True, help="How answers to held-out tasks are judged.")
+@json_option
+def seal(name: str, share: float, min_reward: float | None, verifier: str, as_json: bool) -> None:
+    """Cut the new traces of NAME by time into a dataset to train on and a benchmark that is never trained on."""
+    from ...loop.traces.rounds import seal_round
+    from ...registry import get_verifier
+
+    get_verifier(verifier)
+    made = seal_round(name, share=share, min_reward=min_reward, verifier=verifier)
+
+    def render() -> None:
+        click.echo(f"round {made.number} of {name}: {made.taken} new traces")
+        click.echo(f"  dataset    {made.dataset}  {made.rows} rows")
+        click.echo(f"  benchmark  {made.benchmark}  {made.tasks} tasks")
+        for reason, count in made.left_out.items():
+            click.echo(f"  left out   {count}: {reason}")
+
+    emit(made.to_dict(), as_json, render)
+
+
+def _read_key(path: Path) -> str:
+    from ...errors import ConfigError
+
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--api-key-file {path} cannot be read ({error}).") from None
+    if not key:
+        raise ConfigError(f"--api-key-file {path} is empty. Write the key into it.")
+    return key
+
+
+def _wait_for_signal() -> None:
+    import signal
+    import threading
+
+    stop = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    stop.wait()
+
+
+def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:
+    """How feedback becomes a reward, as the command line says it."""
+    from ...errors import ConfigError
+    from ...loop.traces.trace import BadRecord, RewardRule
+
+    try:
+        return [RewardRule.parse(one) for one in feedback]
+    except BadRecord as error:
+        raise ConfigError(str(error)) from None
+
+
+def _render(report: ImportReport) -> None:
+    counts = report.counts
+    click.echo(
+        f"{report.name}: {report.added} traces added, {report.duplicates} were there already, {report.rewarded} with a "
+        f"reward ({', '.join(sorted(set(counts.formats.values())))})"
+    )
+    if report.redacted:
+        click.echo("  taken out  " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.redacted.items())))
+    for kind, count in counts.unknown.items():
+        click.echo(f"  unknown    {count} lines of type {kind}")
+    for reason, where in counts.reasons.items():
+        click.echo(f"  bad        {where}: {reason}")

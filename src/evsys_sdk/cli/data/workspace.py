@@ -1,0 +1,239 @@
+"""`evsys dataset`, and the verbs it shares with `evsys benchmark`: `list`, `show`, `add`, `verify` and `upload`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ..output import emit, json_option, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...data.workspace.inventory import Listing, Shown, Verdict
+    from ...data.workspace.reference import Kind
+
+
+def workspace_group(kind: Kind, summary: str) -> click.Group:
+    """The click group of one kind, with all four verbs."""
+    group = click.Group(kind, help=summary)
+    for verb in (_list_verb(kind), _show_verb(kind), _add_verb(kind), _verify_verb(kind)):
+        group.add_command(verb)
+    return group
+
+
+def _list_verb(kind: Kind) -> click.Command:
+    @click.command("list", help=f"List the {kind}s in the workspace and in the project's data folder.")
+    @click.option("--all", "derived", is_flag=True, help="Also list what transforms made of them.")
+    @json_option
+    def list_(derived: bool, as_json: bool) -> None:
+        from ...data.workspace.inventory import as_json as to_json
+        from ...data.workspace.workspace import Workspace
+
+        found = Workspace().list(kind, derived=derived)
+        emit([to_json(one) for one in found], as_json, lambda: _print_list(kind, found))
+
+    return list_
+
+
+def _show_verb(kind: Kind) -> click.Command:
+    @click.command("show", help=f"Show where a {kind} comes from, and its first rows. REF is an id, NAME or NAME@v2.")
+    @click.argument("ref")
+    @click.option("--rows", default=3, show_default=True, type=click.IntRange(min=0), help="How many rows to show.")
+    @json_option
+    def show(ref: str, rows: int, as_json: bool) -> None:
+        from ...data.workspace.inventory import as_json as to_json
+        from ...data.workspace.workspace import Workspace
+
+        found = Workspace().show(kind, ref, rows=rows)
+        emit(to_json(found), as_json, lambda: _print_shown(found))
+
+    return show
+
+
+def _add_verb(kind: Kind) -> click.Command:
+    splits = "Role of the tasks: test or val." if kind == "benchmark" else "Split of the dataset: train, test, ..."
+
+    also = "a folder that has one, or of Harbor tasks" if kind == "benchmark" else "a folder that has one"
+
+    @click.command("add", help=f"Copy a JSONL file (or {also}) into the workspace as a {kind}.")
+    @click.argument("path", type=click.Path())
+    @click.option("--name", required=True, help="What to call it.")
+    @click.option("--version", type=click.IntRange(min=1), help="Its version; by default the next free one.")
+    @click.option("--split", help=splits)
+    @json_option
+    def add(path: str, name: str, version: int | None, split: str | None, as_json: bool) -> None:
+        from ...data.workspace.workspace import Workspace
+
+        with _as_rows(kind, path) as file:
+            added = Workspace().add(kind, file, name, version=version, split=split)
+        manifest = added.rows.manifest
+        counts = ", ".join(f"{count} {format}" for format, count in manifest.formats.items())
+        verb = "added" if added.is_new else "already there:"
+
+        def render() -> None:
+            click.echo(f"{verb} {kind} {name}@v{manifest.version}:{manifest.split}, {manifest.rows} rows ({counts})")
+            click.echo(f"id: {manifest.id}")
+
+        emit({"added": added.is_new, **manifest.model_dump(mode="json")}, as_json, render)
+
+    return add
+
+
+@contextmanager
+def _as_rows(kind: Kind, path: str) -> Generator[str | Path]:
+    """The path itself, or a file of the tasks in its folders, which go on to name those folders."""
+    from pathlib import Path
+
+    from ...data.rows import to_dict
+    from ...record.jsonable import dump_line
+    from ...rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
+
+    if kind != "benchmark" or not holds_task_folders(Path(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tasks.jsonl"
+        file.write_bytes(b"".join(dump_line(to_dict(task), path) for task in load_harbor_tasks(path)))
+        yield file
+
+
+def _verify_verb(kind: Kind) -> click.Command:
+    @click.command(
+        "verify", help=f"Hash every cached {kind}, or only REF, and say what is wrong. Exits 1 if anything is."
+    )
+    @click.argument("ref", required=False)
+    @json_option
+    @click.pass_context
+    def verify(ctx: click.Context, ref: str | None, as_json: bool) -> None:
+        from ...data.workspace.inventory import as_json as to_json
+        from ...data.workspace.workspace import Workspace
+
+        verdicts = Workspace().verify(kind, ref)
+        emit([to_json(verdict) for verdict in verdicts], as_json, lambda: _print_verdicts(kind, verdicts))
+        if not all(verdict.is_intact for verdict in verdicts):
+            ctx.exit(1)
+
+    return verify
+
+
+def _print_list(kind: Kind, found: Sequence[Listing]) -> None:
+    if not found:
+        click.echo(f"No {kind}s yet. Add one with: evsys {kind} add PATH --name NAME")
+        return
+    headers = ("name", "version", "split", "id", "rows", "format", "size", "where")
+    click.echo(table(headers, [_cells(one) for one in found]))
+    for one in found:
+        if one.problem:
+            click.echo(f"\n{one.name}@v{one.version}:{one.split}: {one.problem}")
+
+
+def _cells(one: Listing) -> tuple[object, ...]:
+    rows, size = ("-" if one.rows is None else one.rows), ("-" if one.bytes is None else _size(one.bytes))
+    where = f"{one.where} (damaged)" if one.problem else one.where
+    return (one.name, f"v{one.version}", one.split, one.id or "-", rows, one.format or "-", size, where)
+
+
+def _print_shown(found: Shown) -> None:
+    import json
+
+    one, manifest = found.listing, found.manifest
+    facts: dict[str, object] = {
+        "name": one.name,
+        "version": f"v{one.version}",
+        "split": one.split,
+        "id": one.id,
+        "rows": one.rows,
+        "format": one.format,
+        "size": None if one.bytes is None else _size(one.bytes),
+        "where": one.where,
+        "file": found.location,
+        "problem": one.problem,
+    }
+    if manifest is not None:
+        lineage = manifest.lineage
+        facts |= {"sha256": manifest.sha256, "cached": f"{manifest.created:%Y-%m-%d %H:%M:%S %Z}"}
+        facts |= {"origin": lineage.origin, "source": lineage.source, "parent": lineage.parent}
+        facts |= {
+            f"transform {i}": f"{t.kind} {json.dumps(t.params)} code {t.code}"
+            for i, t in enumerate(lineage.transforms, 1)
+        }
+        facts |= {f"metadata.{key}": json.dumps(value, ensure_ascii=False) for key, value in manifest.metadata.items()}
+    for key, value in facts.items():
+        if value not in (None, ""):
+            click.echo(f"{key}: {value}")
+    for number, row in enumerate(found.preview, 1):
+        click.echo(f"\nrow {number}:\n{json.dumps(row, ensure_ascii=False, indent=2)}")
+
+
+def _print_verdicts(kind: Kind, verdicts: Sequence[Verdict]) -> None:
+    for verdict in verdicts:
+        click.echo(f"{'ok     ' if verdict.is_intact else 'DAMAGED'}  {verdict.id}" + _because(verdict))
+    damaged = sum(not verdict.is_intact for verdict in verdicts)
+    if not verdicts:
+        click.echo(f"No {kind} is cached, so there is nothing to verify.")
+    elif damaged:
+        click.echo(f"{damaged} of {len(verdicts)} damaged. The next run pulls them again if their source is unchanged.")
+    else:
+        click.echo(f"{len(verdicts)} intact.")
+
+
+def _because(verdict: Verdict) -> str:
+    return "" if verdict.is_intact else f": {verdict.problem}"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+# `evsys dataset upload` and `evsys benchmark upload`: rows for everybody who uses the same dashboard.
+
+
+def upload_verb(kind: Kind) -> click.Command:
+    """The verb for one kind."""
+
+    @click.command("upload", help=f"Send a {kind} to the dashboard. REF is an id, NAME, NAME@v2, or a path.")
+    @click.argument("ref")
+    @click.option("--name", help="What to call it there, when REF is a path.")
+    @click.option("--split", help="Its split, when REF is a path.")
+    @json_option
+    def upload(ref: str, name: str | None, split: str | None, as_json: bool) -> None:
+        from pathlib import Path
+
+        from ...dashboard.client.connection import Connection
+        from ...dashboard.client.remote_data import upload_rows
+        from ...data.workspace.reference import content_id
+        from ...data.workspace.workspace import Workspace
+
+        connection = Connection.from_environment(offline=False)
+        workspace = Workspace()
+        if Path(ref).exists():
+            rows = workspace.add(kind, ref, name or Path(ref).stem, split=split).rows
+        else:
+            manifest = workspace.show(kind, ref, rows=0).listing
+            pull = workspace.pull_dataset if kind == "dataset" else workspace.pull_benchmark
+            rows = pull(id=manifest.id)
+        found = upload_rows(connection, kind, rows)
+        own = content_id(kind, name=rows.name, version=rows.version, split=rows.split, sha256=rows.manifest.sha256)
+
+        def render() -> None:
+            verb = "uploaded" if found["uploaded"] else "already there:"
+            click.echo(f"{verb} {kind} {found['name']}@v{found['version']}:{found['split']}, {found['rows']} rows")
+            click.echo(f"id: {found['id']}" + ("" if found["id"] == own else f" (here it is {own})"))
+
+        emit(found, as_json, render)
+
+    return upload
+
+
+dataset = workspace_group("dataset", "List, inspect, add, verify and upload datasets.")
+dataset.add_command(upload_verb("dataset"))

@@ -1,0 +1,220 @@
+"""`evsys status`, `attach`, `approve`, `cancel` and `logs`: experiments that run elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, fit_table, json_option
+from ..record_options import root_option
+
+if TYPE_CHECKING:
+    from ...experiment.jobs.live_status import ArmStatus, LiveStatus
+
+
+_EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
+
+
+@click.command()
+@click.argument("experiment", required=False)
+@root_option
+@json_option
+def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int:
+    """Show how EXPERIMENT is getting on, arm by arm; without it, everything that is running."""
+    from ...experiment.jobs.live_status import experiment_status
+
+    if experiment is not None:
+        found = experiment_status(_find(experiment, roots))
+        emit(found.to_dict(), as_json, lambda: _render(found))
+        return 0
+    running = [experiment_status(path) for path in _find_running(roots)]
+    emit([one.to_dict() for one in running], as_json, lambda: _render_all(running))
+    return 0
+
+
+@click.command()
+@click.argument("experiment")
+@root_option
+@json_option
+def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
+    """Follow what EXPERIMENT prints until it has ended. Ctrl-C lets go of it; it runs on."""
+    from ...experiment.jobs.background import follow, wait_for_end
+    from ...experiment.jobs.live_status import experiment_status
+    from ...record.layout import ExperimentFiles
+
+    path = _find(experiment, roots)
+    if ExperimentFiles(path).console.exists():
+        for line in follow(path):
+            click.echo(line, err=True)
+    else:
+        click.echo("It was started on another terminal, which has its output. Waiting for its end.", err=True)
+        wait_for_end(path)
+    found = experiment_status(path)
+    emit(found.to_dict(), as_json, lambda: _render(found))
+    return _EXIT_CODES.get(found.state, 2)
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--reject", is_flag=True, help="Say no; nothing is run.")
+@click.option("--reason", default="", help="Why; it is kept in the record.")
+@click.option("--author", default="", help="Who says so.")
+@root_option
+@json_option
+def approve(experiment: str, reject: bool, reason: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
+    """Let EXPERIMENT start, which waits for it because of `budget: {needs_approval: true}`."""
+    from ...experiment.jobs.approval import decide
+
+    path = _find(experiment, roots)
+    event = decide(path, approve=not reject, reason=reason, author=author)
+    told = {"path": str(path), "approved": not reject, "event": event}
+    emit(told, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {path}"))
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
+@click.option("--kill", is_flag=True, help="End it if it has not stopped by then; it can still be resumed.")
+@root_option
+@json_option
+def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...], as_json: bool) -> int:
+    """Stop EXPERIMENT after its current steps, with checkpoints to go on from."""
+    from ...experiment.jobs.background import cancel as cancel_experiment
+
+    path = _find(experiment, roots)
+    outcome = cancel_experiment(path, patience_s=patience_s, kill=kill)
+    emit({"path": str(path), **outcome}, as_json, lambda: click.echo(_describe_outcome(path, outcome)))
+    return 0 if outcome["stopped"] else 2
+
+
+def _find(reference: str, roots: tuple[str, ...]) -> Path:
+    """The folder of an experiment; of several attempts of that name, the one that is running."""
+    from ...history.find import find_experiment
+
+    attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")
+    running = [path for path in _find_running(roots) if attempts.fullmatch(path.name)]
+    return running[0] if len(running) == 1 else find_experiment(reference, [Path(root) for root in roots] or None)
+
+
+def _find_running(roots: tuple[str, ...]) -> list[Path]:
+    """Every experiment that someone is running."""
+    from ...history.find import experiment_roots
+    from ...record.lock import find_owned
+
+    folders = [Path(root) for root in roots] or experiment_roots()
+    return [path for folder in folders for path in find_owned(folder)]
+
+
+def _render(found: LiveStatus) -> None:
+    where = f" by process {found.pid} on {found.host}" if found.state == "running" else ""
+    left = f", about {_duration(found.seconds_left)} left" if found.seconds_left is not None else ""
+    done = f", {found.done} of {len(found.arms)} arms done" if len(found.arms) > 1 else ""
+    click.echo(f"{found.path}: {found.state}{where}{done}{left}")
+    metrics = list(dict.fromkeys(name for arm in found.arms for name in (arm.measure, *arm.scores)))
+    rows = [_row(arm, metrics) for arm in found.arms]
+    click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
+    reasons = dict[str, list[str]]()
+    for arm in found.arms:
+        for said in (*([arm.error] if arm.error else []), *arm.findings):
+            reasons.setdefault(said, []).append(arm.arm)
+    for reason, arms in reasons.items():
+        click.echo(f"{', '.join(arms)}: {reason}")
+    if found.state in ("killed", "interrupted", "budget"):
+        click.echo("Run the same command again to go on.", err=True)
+
+
+def _render_all(running: list[LiveStatus]) -> None:
+    if not running:
+        click.echo("Nothing is running. See what there is with: evsys history")
+        return
+    rows = [(str(one.path), _count(one.counts), _duration(one.seconds_left), str(one.pid)) for one in running]
+    click.echo(fit_table(("experiment", "arms", "left", "process"), rows))
+
+
+def _row(arm: ArmStatus, metrics: list[str]) -> tuple[str, ...]:
+    steps = "" if arm.step is None else f"{arm.step}/{arm.total_steps}" if arm.total_steps else str(arm.step)
+    values = arm.scores | ({} if arm.value is None else {arm.measure: arm.value})
+    numbers = (f"{values[name]:.4g}" if name in values else "" for name in metrics)
+    return arm.arm, arm.state, steps, _duration(arm.seconds_left), *numbers
+
+
+def _duration(seconds: float | None) -> str:
+    from ...observers.progress.text import duration
+
+    return "" if seconds is None else duration(seconds)
+
+
+def _count(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in counts.items())
+
+
+def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
+    if not outcome["was_running"]:
+        return f"{path} is not running."
+    if not outcome["stopped"]:
+        return f"{path} has not stopped yet. It finishes its steps; --kill ends it."
+    how = "was ended" if outcome["killed"] else "has stopped, with checkpoints"
+    return f"{path} {how}. Run the same command again to go on."
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--arm", default="", help="Which arm; by default the first that has begun.")
+@click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of what it printed.")
+@click.option("--rollouts", "split", metavar="SPLIT", help="The last answers: of val, test or training.")
+@click.option("--last", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many lines.")
+@root_option
+@json_option
+def logs(
+    experiment: str,
+    arm: str,
+    wanted: str | None,
+    split: str | None,
+    last: int,
+    roots: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show the last lines that EXPERIMENT (a path, an id, its beginning, or a name) left behind."""
+    from pathlib import Path
+
+    from ...history.find import find_experiment
+    from ...record.reader import ExperimentRecord
+    from ...record.run_files.logs import last_console, last_metrics, last_rollouts
+
+    record = ExperimentRecord(find_experiment(experiment, [Path(root) for root in roots] or None))
+    answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}
+    if wanted is None and split is None:
+        answer |= {"what": "console", "lines": last_console(record.files, last)}
+    else:
+        run = _choose_arm(record.runs, arm)
+        lines = last_rollouts(run.files, split, last) if split is not None else last_metrics(run.files, last)
+        answer |= {"arm": run.name, "what": f"rollouts of {split}" if split is not None else "metrics", "lines": lines}
+    emit(answer, as_json, lambda: _render_logs(answer))
+
+
+def _choose_arm(runs: list[Any], name: str) -> Any:
+    from ...errors import DataError, closest, show
+
+    if not name:
+        found = next((run for run in runs if run.starts), None) or next(iter(runs), None)
+        if found is None:
+            raise DataError("this experiment has no arm yet. See how it gets on with: evsys status")
+        return found
+    names = {run.name: run for run in runs}
+    if name not in names:
+        guess = closest(name, names)
+        hint = f"Did you mean '{guess}'?" if guess else f"Choose one of: {', '.join(list(names)[:5])}."
+        raise DataError(f"there is no arm {show(name)}. {hint}")
+    return names[name]
+
+
+def _render_logs(answer: dict[str, Any]) -> None:
+    import json
+
+    for line in answer["lines"]:
+        click.echo(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False))
+    if not answer["lines"]:
+        click.echo(f"{answer['path']} ({answer['state']}) has no {answer['what']}.", err=True)

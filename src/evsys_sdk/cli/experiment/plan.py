@@ -1,0 +1,156 @@
+"""`evsys plan`: what an experiment would take, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from ..output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ...experiment.plan.fit import Fit
+    from ...experiment.plan.plan import LimitPlan, Needs, Plan
+    from ...experiment.plan.sensitivity import Sensitivity
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option(
+    "--fit-minutes", type=click.FloatRange(min=0, min_open=True), help="Say which steps, arms and scorings fit into it."
+)
+@json_option
+@import_option
+def plan(path: str, fit_minutes: float | None, as_json: bool) -> None:
+    """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
+    from ...experiment.plan.plan import plan_experiment
+    from ...experiment.plan.plan_hash import hash_plan
+    from ...experiment.preflight import check_file
+
+    config = check_file(path).config
+    found = plan_experiment(config, checked=True, fit_minutes=fit_minutes)
+    emit({**found.to_dict(), "hash": hash_plan(config)}, as_json, lambda: _render(found))
+
+
+def _render(plan: Plan) -> None:
+    places = sorted({f"{run.model} on {run.backend}" for run in plan.runs})
+    click.secho(
+        f"{plan.name}: {_count(plan.n_arms, 'arm')}, {', '.join(places[:3])}{' …' * (len(places) > 3)}", bold=True
+    )
+    shown = plan.runs[:20]
+    rows: list[tuple[str, ...]] = [(run.run, f"x{len(run.arms)}", run.algorithm, *_cells(run.each)) for run in shown]
+    if len(plan.runs) > len(shown):
+        rows.append((f"… {len(plan.runs) - len(shown)} more", *[""] * 7))
+    if plan.n_arms > 1:
+        rows.append(("all arms", f"{plan.n_arms}", "", *_cells(plan.total)))
+    click.echo(table(("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time"), rows))
+    for name, limit in plan.budget.items():
+        click.echo(_verdict(name, limit))
+    if plan.sensitivity is not None:
+        for line in _sensitivity(plan):
+            click.echo(line)
+    if plan.fit is not None:
+        for line in _fit(plan, plan.fit):
+            click.echo(line)
+    notes = {note: None for run in plan.runs for note in run.notes}
+    for sentence in (*plan.assumptions, *notes):
+        click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
+
+
+def _cells(needs: Needs) -> tuple[str, str, str, str, str]:
+    steps = "?" if needs.steps is None else f"{needs.steps:,}"
+    usd = "?" if needs.usd is None else f"{needs.usd:,.2f}" if needs.usd else "0"
+    sampled = f"{needs.tokens_sampled:,}"
+    if needs.most_sampled > needs.tokens_sampled:
+        sampled += f" (at most {needs.most_sampled:,})"
+    return steps, f"{needs.tokens_trained:,}", sampled, usd, _time(needs.wall_s)
+
+
+def _verdict(name: str, limit: LimitPlan) -> str:
+    from ...spend.ledger import amount
+
+    unit = name.rpartition(".")[2]
+    whose = "each arm's own budget" if name.startswith("per_arm.") else "budget"
+    head = f"{whose} of {amount(unit, limit.limit)} {unit}"
+    if limit.needed is None:
+        return f"{head}: not known whether it lasts"
+    needed = f"at most {amount(unit, limit.needed)}"
+    if limit.lasts:
+        return f"{head}: lasts ({needed})"
+    where = f" and would then end in arm '{limit.ends_at}'" if limit.ends_at else ""
+    return f"{head}: may not last ({needed}){where}"
+
+
+def _sensitivity(plan: Plan) -> Iterator[str]:
+    """What the experiment could show, and what it would take to show what is claimed."""
+    found = plan.sensitivity
+    if found is None:
+        return
+    yield found.rule
+    if found.detectable is None:
+        return
+    seeds = _count(found.seeds, "seed")
+    for effect, expected in found.expected_seeds.items():
+        share = expected / found.seeds
+        usd = f", {plan.total.usd * share:,.2f} usd" if plan.total.usd else ""
+        what = f"With an effect of {effect}" if float(effect) else "Without any effect"
+        yield (
+            f"{what}, it takes {expected:.1f} of {seeds} a run on average: "
+            f"about {_count(round(plan.n_arms * share), 'arm')}, {plan.total.tokens * share:,.0f} tokens{usd}."
+        )
+    yield f"With {seeds} a run, an effect of {found.detectable:.3f} is seen in 80 % of experiments like this one."
+    if found.claimed is not None and found.claimed < found.detectable:
+        yield _seeds_needed(plan, found, found.claimed)
+    if found.split is not None and found.split_detectable is not None:
+        base, each = found.split
+        yield (
+            f"The same {_count(base + each * found.candidates, 'arm')} see {found.split_detectable:.3f} "
+            f"with baseline_repeats: {base} and n_repeats: {each}."
+        )
+
+
+def _seeds_needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
+    if found.seeds_needed is None:
+        return f"No number of seeds would show the claimed {claimed:g}: add tasks, or samples of each task."
+    times = found.seeds_needed / found.seeds
+    usd = f", {plan.total.usd * times:,.2f} usd" if plan.total.usd else ""
+    arms = _count(len(plan.runs) * found.seeds_needed, "arm")
+    return (
+        f"To see the claimed {claimed:g}: n_repeats: {found.seeds_needed} "
+        f"({arms}, at most {plan.total.tokens * times:,.0f} tokens{usd})."
+    )
+
+
+def _fit(plan: Plan, fit: Fit) -> Iterator[str]:
+    """What of the experiment fits into the time that there is."""
+    given = f"{fit.minutes:g} min"
+    if fit.needed_minutes is None:
+        yield f"What fits into {given} is not known: run a few steps with `evsys run --steps 8`, and plan again."
+        return
+    needed = _time(fit.needed_minutes * 60)
+    often = "" if fit.run_every is None else f", scored every {_count(fit.run_every, 'step')}"
+    if fit.fits:
+        yield f"Everything fits into {given}: it takes about {needed}."
+    else:
+        steps = max(run.each.steps or 0 for run in plan.runs)
+        each = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each{often}"
+        full = _count(fit.arms or 0, "arm")
+        yield f"Into {given} fit {each}, or {full} with all {steps:,} steps; everything takes about {needed}:"
+        if fit.steps is not None:
+            yield f"  evsys run CONFIG --steps {fit.steps}"
+    if fit.run_every is not None:
+        now = f"Scoring takes {100 * fit.scoring_share:.0f} % of the time as it is"
+        yield f"{now}; set run_every: {fit.run_every} in metadata.benchmark."
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

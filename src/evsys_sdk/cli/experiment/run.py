@@ -1,0 +1,232 @@
+"""`evsys run`: train and score every arm of an experiment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, fit_table, import_option, json_option
+
+if TYPE_CHECKING:
+    from ...config import ExperimentConfig
+    from ...experiment import Experiment, ExperimentResult
+    from ...protocols import RunResult
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option("--dry", is_flag=True, help="Rehearse on the mock backend for a few steps; nothing is spent.")
+@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of what the config says.")
+@click.option("--resume", is_flag=True, help="Go on with the latest attempt, also with what failed in it.")
+@click.option("--fresh", is_flag=True, help="Start a new attempt, although the latest is not finished.")
+@click.option("--detach", is_flag=True, help="Run in the background; see evsys status, attach and cancel.")
+@click.option("--plan", "plan_hash", metavar="HASH", help="Run it only if it is still what evsys plan --json planned.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Also write the JSON summary to this file.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@json_option
+@import_option
+def run(
+    path: str,
+    dry: bool,
+    steps: int | None,
+    resume: bool,
+    fresh: bool,
+    detach: bool,
+    plan_hash: str | None,
+    output: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Run the experiment in PATH: validate, expand, train, score, record, conclude.
+
+    An attempt that was interrupted or killed is taken up again where it stopped.
+    """
+    from pathlib import Path
+
+    from ...experiment import Experiment
+    from ...experiment.preflight import check_file
+    from ...files import write_json
+    from ...loop.campaigns.campaign import campaign_of
+
+    if resume and fresh:
+        raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
+    checked = check_file(path, rehearsed=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
+    config = checked.config
+    for warning in checked.warnings:
+        click.echo(f"warning: {warning}.", err=True)
+    if plan_hash is not None:
+        from ...experiment.plan.plan_hash import refuse_other_plan
+
+        refuse_other_plan(config, plan_hash)
+    if not dry and campaign_of(config) is not None:
+        from ...loop.campaigns.admission import admit
+
+        admit(config)
+    if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+    experiment = Experiment(config, checked=True) if quiet else _build_watched(config)
+    if detach:
+        return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
+        result = experiment.run(resume=resume, fresh=fresh)
+    emit(result.to_dict(), as_json, lambda: _render(result, told=not quiet))
+    if not (quiet or as_json):
+        _say_what_next(result)
+    if output is not None:
+        write_json(Path(output), result.to_dict())
+    return result.exit_code
+
+
+def _detach(experiment: Experiment, *, resume: bool, fresh: bool, as_json: bool) -> int:
+    """Start the same command in the background, on the folder that is made or found here."""
+    from ...experiment.jobs.background import start_in_background
+    from ...record.reader import experiment_id
+
+    folder = experiment.open(resume=resume, fresh=fresh)
+    # The folder is there now and not finished, so that the same command takes it up.
+    arguments = [one for one in sys.argv[1:] if one not in ("--detach", "--fresh")]
+    pid = start_in_background(arguments, folder.path)
+    answer = {"path": str(folder.path), "experiment_id": experiment_id(folder.path), "pid": pid}
+    emit(answer, as_json, lambda: _render_detached(answer))
+    return 0
+
+
+def _render_detached(answer: dict[str, Any]) -> None:
+    from shlex import quote
+
+    click.echo(f"{answer['experiment_id']} runs in the background as process {answer['pid']}.")
+    for verb in ("status", "attach", "cancel"):
+        click.echo(f"  evsys {verb} {quote(answer['path'])}")
+
+
+def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
+    """The config with what the command line overrides."""
+    from ...experiment.arms.overrides import rehearsal, with_steps
+
+    if dry:
+        return rehearsal(config, steps=steps)
+    return with_steps(config, steps) if steps else config
+
+
+def _build_watched(config: ExperimentConfig) -> Experiment:
+    """The experiment with a view of it: one arm as a bar, several as a board; lines where nothing can be redrawn."""
+    from ...experiment import Experiment
+    from ...observers.progress.state import is_live_terminal
+    from ...registry import get_callback
+
+    own = any(spec.kind == "print_progress" for spec in config.callbacks)
+    by_arm = [] if own else [get_callback("print_progress")]
+    if len(Experiment(config).arms) < 2:
+        return Experiment(config, callbacks=by_arm, checked=True)
+    from ...observers.progress.board import watch_live, watch_plain
+
+    if is_live_terminal() and not own:
+        return Experiment(config, watch=watch_live, checked=True)
+    return Experiment(config, callbacks=by_arm, watch=watch_plain, checked=True)
+
+
+def _render(result: ExperimentResult, *, told: bool) -> None:
+    """The result for people; `told` says that each reason was shown when it came up."""
+    from .score_plot import draw_scores
+
+    click.echo(_table(result.runs))
+    click.echo(f"record: {result.path}")
+    if not told or len(result.runs) > 1:  # in a long log it may be far above
+        for reason, names in _reasons(result.runs).items():
+            click.echo(f"{', '.join(names)}: {reason}", err=True)
+    for finding, names in _findings(result.runs).items() if not told else ():
+        click.echo(f"{', '.join(names)}: {finding}", err=True)
+    if result.conclusion is not None:
+        if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
+            click.echo(f"\n{plot}\n")
+        click.echo(result.conclusion["summary"])
+        if steps := result.conclusion.get("next"):
+            click.echo(f"To do: {steps[0]}")
+    if result.interrupted:
+        click.echo("Interrupted. Run the same command again to go on.", err=True)
+    if result.status == "budget":
+        click.echo("Stopped by the budget. Raise it in the config and run the same command again to go on.", err=True)
+
+
+def _table(runs: Sequence[RunResult]) -> str:
+    """One row a run; what is the same for all of several runs is said once, below."""
+    metrics = [_headline(run) for run in runs]
+    names = list(dict.fromkeys(name for shown in metrics for name in shown))
+    same = {name: metrics[0][name] for name in names if len({shown.get(name) for shown in metrics}) == 1}
+    shared = same if len(runs) > 1 else {}
+    columns = [name for name in names if name not in shared]
+    rows = [
+        (run.run_id, _status(run), *(shown.get(name, "") for name in columns))
+        for run, shown in zip(runs, metrics, strict=True)
+    ]
+    below = "  ".join(f"{name} {value}" for name, value in shared.items())
+    return fit_table(("run", "status", *columns), rows) + (f"\nthe same for all: {below}" if below else "")
+
+
+def _reasons(runs: Sequence[RunResult]) -> dict[str, list[str]]:
+    """What went wrong -> with which runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if problem := run.error or run.notes.unscored:
+            found.setdefault(problem, []).append(run.run_id)
+    return found
+
+
+def _findings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
+    """What was noticed -> about which runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for finding in run.notes.findings or ():
+            found.setdefault(finding, []).append(run.run_id)
+    return found
+
+
+def _say_what_next(result: ExperimentResult) -> None:
+    """The commands that show more, for whoever does not know them yet."""
+    from shlex import quote
+
+    from ...record.layout import ExperimentFiles
+
+    if result.conclusion is None or result.exit_code:
+        return
+    page = ExperimentFiles(result.path).conclusion_page
+    commands = {
+        f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to go on",
+        f"cat {quote(str(page))}": "the whole conclusion",
+        "evsys context": "what is known so far, for the next experiment",
+    }
+    if any(name in run.metrics for run in result.runs for name in _OWN_ATTEMPTS):
+        commands = {f"evsys rollouts {quote(result.path.name)}": "the attempts it learned from", **commands}
+    longest = max(map(len, commands))
+    for command, what in commands.items():
+        click.echo(f"next: {command:{longest}}  {what}", err=True)
+
+
+def _status(run: RunResult) -> str:
+    if run.notes.stopped_by_search is not None:
+        return "stopped by search"
+    return f"{run.status}, unscored" if run.notes.unscored is not None else run.status
+
+
+_SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")
+"""How the names of scores begin."""
+_OWN_ATTEMPTS = ("reward/mean", "teacher/reverse_kl")
+"""What recipes get on by that learn from their own attempts ..."""
+_MEASURES = (*_OWN_ATTEMPTS, "final_loss")
+"""... and what others do: the first of these that a run has is shown."""
+
+
+def _headline(run: RunResult) -> dict[str, str]:
+    """The few numbers a person looks for first."""
+    chosen = run.notes.selection_metric or ""
+    measure = next((name for name in (chosen, *_MEASURES) if name in run.metrics and not name.startswith(_SCORES)), "")
+    scores = sorted(
+        name for name in run.metrics if name.startswith(_SCORES) and not name.endswith(("/stderr", "/tasks"))
+    )
+    wanted = ["steps", measure, *(name for name in scores if "=" not in name)]  # else a part of a breakdown
+    return {name: f"{run.metrics[name]:.4g}" for name in wanted if name in run.metrics}

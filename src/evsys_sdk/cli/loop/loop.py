@@ -1,0 +1,168 @@
+"""`evsys loop` and `trigger`: the closed loop of a system in use, and whether it is time to learn."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, import_option, json_option
+
+if TYPE_CHECKING:
+    from ...loop.loop import Loop
+
+
+@click.command()
+@click.argument("system", type=click.Path())
+@click.option("--follow", is_flag=True, help="Go on when there is nothing to do: look again every --every seconds.")
+@click.option("--every", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between looks.")
+@click.option("--status", is_flag=True, help="Show what became of every round, and do nothing.")
+@click.option("--approve", is_flag=True, help="Let the step that waits for a person go on, and do nothing else.")
+@json_option
+@import_option
+def loop(system: str, follow: bool, every: float, status: bool, approve: bool, as_json: bool) -> None:
+    """Learn from what happens to SYSTEM, a YAML file: traces, decision, experiment, gate, deployment, watching.
+
+    Does what there is to do and ends when it waits for something; every step is done once, also after a crash. Exits
+    with 3 if a budget ended it.
+    """
+    from ...loop.loop import Loop
+    from ...loop.system import load_system
+
+    running = Loop(load_system(system))
+    if approve:
+        approved = running.approve()
+        emit({"approved": approved}, as_json, lambda: click.echo(f"approved: {approved}"))
+        return
+    if status:
+        _show(running, as_json)
+        return
+    with _reporting(running) as report:
+        report()
+        while True:
+            over = False
+            for step in running.steps():
+                report()
+                over = over or step.over_budget
+                if as_json:
+                    import json
+
+                    click.echo(json.dumps(step.to_dict(), ensure_ascii=False))
+                else:
+                    click.echo(f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}")
+            if over:
+                click.get_current_context().exit(3)
+            if not follow or running.stop_file.exists():
+                return
+            time.sleep(every)
+
+
+@contextmanager
+def _reporting(running: Loop) -> Generator[Callable[[], None]]:
+    """What reports the loop to the dashboard that the environment names, if it names one and anything has changed.
+
+    The loop goes on whatever becomes of that.
+    """
+    if not (os.environ.get("EVSYS_API_KEY") and os.environ.get("EVSYS_PROJECT_ID")):
+        yield lambda: None
+        return
+    from ...dashboard.client.client import DashboardClient
+    from ...errors import EvsysError
+    from ...log import get_logger
+    from ...loop.page import describe_loop
+
+    told: dict[str, Any] = {}
+
+    def report() -> None:
+        nonlocal told
+        try:
+            page = describe_loop(running)
+            if page != told:
+                client.log_loop(running.system.name, page)
+                told = page
+        except EvsysError as error:
+            get_logger(__name__).warning("%s: it could not be reported: %s", running.system.name, error)
+
+    with DashboardClient(raise_refusals=False) as client:
+        yield report
+
+
+def _show(running: Loop, as_json: bool) -> None:
+    from ...loop.page import describe_loop
+
+    page = describe_loop(running)
+
+    def render() -> None:
+        click.echo(f"{page['system']}: {page['live'] + ' is live' if page['live'] else 'nothing is live'}")
+        click.echo(f"  now        {page['state']}")
+        if page["limits"]:
+            limits = ", ".join(f"{name} {value:g}" for name, value in page["limits"].items())
+            click.echo(f"  limits     {limits}; {page['usd']:.2f} USD spent")
+        for one in page["rollbacks"]:
+            click.echo(f"  rollback   {one['replaced']} -> {one['instead'] or 'nothing'}: {one['reason']}")
+        for one in page["rounds"]:
+            _show_round(one)
+        if not page["rounds"]:
+            click.echo("No round yet.")
+
+    emit(page, as_json, render)
+
+
+def _show_round(one: dict[str, Any]) -> None:
+    click.echo(f"round {one['round']}: {one['outcome'] or 'next: ' + one['stage']}")
+    told = {
+        "traces": f"{one['traces']}; {one['rows']} rows to learn from, {one['tasks']} tasks held out",
+        "decision": one["decision"],
+        "experiment": one["experiment_id"] or one["experiment"],
+        "gate": one["verdict"],
+        "deployment": one["deployment"],
+        "approved": ", ".join(one["approvals"]),
+        "reason": one["reason"],
+    }
+    for name, value in told.items():
+        if value:
+            click.echo(f"  {name:<10} {value}")
+    for check in one["checks"]:
+        mark = "+" if check["state"] == "ok" else "-"
+        click.echo(f"    {mark} {check['name']:<14} {check['reason']}")
+
+
+@click.group()
+def trigger() -> None:
+    """Decide whether it is time to learn."""
+
+
+@trigger.command("run")
+@click.argument("system", type=click.Path())
+@click.option("--scaffold", is_flag=True, help="If it is, seal the traces and write the experiment of the round.")
+@json_option
+@import_option
+def run_trigger(system: str, scaffold: bool, as_json: bool) -> None:
+    """Judge the new traces of SYSTEM by its rules: how many, how many failed, how new, how rewards moved."""
+    from ...loop.decider import decide
+    from ...loop.loop import Loop, find_refused_rounds
+    from ...loop.system import load_system
+
+    settings = load_system(system)
+    running = Loop(settings)
+    rounds = running.rounds()
+    decision = decide(settings, without=find_refused_rounds(rounds))
+    answer: dict[str, Any] = {**decision.to_dict(), "dataset": None, "experiment": None}
+    if scaffold and decision.learn:
+        number, path = running.scaffold_round()
+        made = running.rounds()[number - 1].made
+        answer |= {"dataset": made["dataset"], "experiment": str(path)}
+
+    def render() -> None:
+        click.secho("Learn." if decision.learn else "Do not learn.", bold=True)
+        for one in decision.why:
+            mark = {True: "+", False: "-", None: "·"}[one.votes]
+            click.echo(f"  {mark} {one.rule:<14} {one.text}")
+        if answer["experiment"]:
+            click.echo(f"  dataset {answer['dataset']}\n  evsys run {answer['experiment']}")
+
+    emit(answer, as_json, render)

@@ -1,0 +1,193 @@
+"""`evsys doctor`: find out what a backend really does, once, and remember it; or what sandboxes promise here."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ...backends.probes.facts import Facts, Server
+
+
+@click.command()
+@click.option(
+    "--backend", default="tinker", show_default=True, help="Backend to ask; evsys list --kind backend shows all."
+)
+@click.option("--base-url", help="Address of the server, for backends that have one.")
+@click.option("--model", help="Model to ask it for; by default the only one it has.")
+@click.option(
+    "--param", "params", multiple=True, metavar="KEY=VALUE", help="A further param of the backend. May be repeated."
+)
+@click.option("--sandbox", is_flag=True, help="Check instead what sandboxes can promise on this machine.")
+@click.option("--refresh", is_flag=True, help="Ask again although the answer is known.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@json_option
+@import_option
+def doctor(
+    backend: str,
+    base_url: str | None,
+    model: str | None,
+    params: tuple[str, ...],
+    sandbox: bool,
+    refresh: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Ask a backend what it does: how losses are summed, whether samplers keep their weights, what resumes exactly.
+
+    The answer is kept in .evsys/doctor and used by every later run on the same server: recipes that it would corrupt
+    without an error are refused, and what can be corrected on our side is corrected.
+
+    With --sandbox it asks this machine instead: which of the walls around the environment `bwrap` stand here.
+    """
+    if sandbox:
+        return _check_sandbox(as_json)
+    from ...backends.probes.facts import Server, read_answer
+
+    built = _build_backend(backend, base_url, params)
+    server = Server(backend, _address(built), model or _only_model(built))
+    answer = None if refresh else read_answer(server)
+    cached = answer is not None
+    if answer is None:
+        answer = _ask(built, server, quiet)
+    _report(answer, server, cached, as_json)
+    return 0
+
+
+def _check_sandbox(as_json: bool) -> int:
+    import asyncio
+    from dataclasses import asdict
+
+    from ...rollouts.sandbox.promises import check_promises
+
+    promises = asyncio.run(check_promises())
+    missing = [promise.name for promise in promises if promise.held is False]
+    told = {"promises": [asdict(promise) for promise in promises], "missing": missing}
+
+    def render() -> None:
+        words = {True: "yes", False: "NO", None: "not here"}
+        click.echo(
+            table(
+                ("promise", "held", "found", "meaning"),
+                [(promise.name, words[promise.held], promise.found, promise.meaning) for promise in promises],
+            )
+        )
+        if missing:
+            click.echo(f"Missing: {', '.join(missing)}. Run no model's code in environment 'bwrap' here.", err=True)
+
+    emit(told, as_json, render)
+    return 1 if missing else 0
+
+
+def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> Any:
+    from pydantic import ValidationError
+
+    from ...config.checks.problems import problems_in
+    from ...errors import ConfigError
+    from ...registry import config_model, get_backend
+
+    extension = get_backend(kind)
+    given = _params(params) | ({} if base_url is None else {"base_url": base_url})
+    try:
+        return extension(**given)
+    except ValidationError as error:
+        model = config_model(extension)
+        assert model is not None  # what has no params cannot refuse them in this way
+        raise ConfigError(problems_in(error, model=model, data=given)) from None
+
+
+def _params(params: tuple[str, ...]) -> dict[str, Any]:
+    import yaml
+
+    from ...errors import ConfigError, Problem
+
+    found: dict[str, Any] = {}
+    for param in params:
+        key, separator, value = param.partition("=")
+        if not separator or not key:
+            raise ConfigError(Problem("a param is written KEY=VALUE", path="--param", value=param))
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(Problem("this value is not YAML", path="--param", value=param)) from None
+    return found
+
+
+def _address(backend: Any) -> str:
+    """The server's address; empty for backends in this process."""
+    from ...backends.tinker.backend import TinkerBackend
+    from ...backends.tinker.session import resolve_url
+
+    return resolve_url(backend.config) if isinstance(backend, TinkerBackend) else ""
+
+
+def _only_model(backend: Any) -> str:
+    from ...errors import ConfigError, Problem
+
+    names: list[str] = backend.model_names() if hasattr(backend, "model_names") else []
+    if len(names) == 1:
+        return names[0]
+    known = f"The server has {', '.join(names[:20])}." if names else "Name any that the backend has."
+    raise ConfigError(Problem("say which model to ask for", path="--model", hint=known))
+
+
+def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
+    import tempfile
+    from pathlib import Path
+
+    from ...backends.client import ModelSpec
+    from ...backends.probes.facts import write_answer
+    from ...backends.probes.probe import probe
+
+    asked = backend.for_probing(server.model) if hasattr(backend, "for_probing") else backend
+
+    def progress(name: str) -> None:
+        if not quiet:
+            click.echo(f"asking for {name}", err=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        def prepare(model: str) -> dict[str, Any]:
+            return asked.prepare(model=ModelSpec(model, lora_rank=8), run_dir=Path(folder))
+
+        facts, problems = probe(prepare, server.model, asked.teardown, progress)
+    return write_answer(server, facts, problems)
+
+
+def _report(answer: dict[str, Any], server: Server, cached: bool, as_json: bool) -> None:
+    from ...backends.probes.facts import Facts, consequences
+
+    facts = Facts.from_dict(answer["facts"])
+    told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
+    emit(told, as_json, lambda: _render(told, facts))
+
+
+def _render(told: dict[str, Any], facts: Facts) -> None:
+    from ...backends.probes.facts import MEANING
+
+    problems: dict[str, str] = told["problems"]
+    rows = [(name, _show(name, getattr(facts, name), problems), meaning) for name, meaning in MEANING.items()]
+    where = told["base_url"] or "this process"
+    click.echo(f"{told['backend']} at {where}, model {told['model']}, asked {told['asked_at']}")
+    click.echo(table(("fact", "found", "meaning"), rows))
+    for sentence in told["consequences"]:
+        click.echo(sentence)
+    for name, problem in problems.items():
+        click.echo(f"{name}: {problem}", err=True)
+    if told["cached"]:
+        click.echo("Known from before; ask again with --refresh.", err=True)
+    sys.stdout.flush()
+
+
+def _show(name: str, value: Any, problems: dict[str, str]) -> str:
+    if value is None:
+        return "failed" if name in problems else "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(str(one) for one in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,152 @@
+"""`evsys init-project`, `new-experiment`: a research project that works as it is, and its next experiment;
+`skills`, `completion`: what its coding agents read, and what its shell completes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from ..output import emit, import_option, json_option, table
+
+if TYPE_CHECKING:
+    from ...scaffold.experiment import NewExperiment
+
+
+@click.command()
+@click.argument("name")
+@json_option
+def init_project(name: str, as_json: bool) -> None:
+    """Write the tree of a research project into the folder NAME ('.' for this one)."""
+    from ...scaffold.project import init_project as write_project
+
+    made = write_project(name)
+    files = [path.relative_to(made.root).as_posix() for path in made.files]
+    emit({"path": str(made.root), "files": files}, as_json, lambda: _render_project(name, made.root, files))
+
+
+def _render_project(name: str, root: Path, files: list[str]) -> None:
+    click.echo(f"{root}: a project with {len(files)} files. Next:")
+    if root != Path.cwd():
+        click.echo(f"  cd {name}")
+    click.echo("  evsys new-experiment first")
+
+
+@click.command()
+@click.argument("slug")
+@click.option("--from", "parent", metavar="EXPERIMENT", help="Go on from this one: path, id or name.")
+@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="With --from: try this in its best run.")
+@click.option("--claim", default="", help="The hypothesis, in a sentence that can turn out wrong.")
+@click.option("--dataset", default="", help="Without --from: train on this dataset of the project.")
+@click.option("--backend", default="mock", show_default=True, help="Without --from: where it is trained.")
+@click.option("--model", default="", help="Without --from: the model that is trained.")
+@click.option("--campaign", default="", help="The campaign that it belongs to.")
+@json_option
+@import_option
+def new_experiment(
+    slug: str,
+    parent: str | None,
+    changes: tuple[str, ...],
+    claim: str,
+    dataset: str,
+    backend: str,
+    model: str,
+    campaign: str,
+    as_json: bool,
+) -> None:
+    """Write experiments/<date>_SLUG/{config.yaml,run.py} in the project one is in."""
+    if parent is None and changes:
+        raise click.UsageError("--set changes an earlier experiment. Name it with --from.")
+    if parent is not None and (dataset or model or backend != "mock"):
+        raise click.UsageError("--dataset, --backend and --model are for a start without --from. Use --set instead.")
+    if parent is not None:
+        from ...scaffold.experiment import derive_experiment
+
+        made = derive_experiment(slug, parent, changes=changes, claim=claim, campaign=campaign)
+    else:
+        from ...scaffold.experiment import new_experiment as write_experiment
+
+        made = write_experiment(slug, dataset=dataset, claim=claim, backend=backend, model=model, campaign=campaign)
+    answer = {"name": made.name, "config": str(made.config), "script": str(made.script)}
+    if made.parent is not None:
+        answer |= {"parent": made.parent, "open_question": made.open_question}
+    emit(answer, as_json, lambda: _render_experiment(made))
+
+
+def _render_experiment(made: NewExperiment) -> None:
+    from ...history.find import shortest
+
+    config = quote(str(shortest(Path(made.config))))
+    click.echo(f"{config}: experiment '{made.name}'" + (f", from {made.parent}" if made.parent else ""))
+    if made.open_question:
+        click.echo(f"Left open: {made.open_question}")
+    click.echo("Next, after you have read it:")
+    for command in (f"validate {config} --deep", f"plan {config}", f"run {config}", "history", "context"):
+        click.echo(f"  evsys {command}")
+
+
+@click.group()
+def skills() -> None:
+    """List the skills for coding agents, or install them into a project."""
+
+
+@skills.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the skills that come with this version."""
+    from ...scaffold.plugin import list_skills
+
+    found = list_skills()
+    answer = [{"name": one.name, "description": one.description, "path": str(one.path)} for one in found]
+    emit(answer, as_json, lambda: click.echo(table(("skill", "for"), [(one.name, one.description) for one in found])))
+
+
+@skills.command()
+@click.option(
+    "--agent",
+    type=click.Choice(["claude", "codex", "cursor", "any"]),
+    default="claude",
+    show_default=True,
+    help="Which coding agent reads them; any: a plugin folder of the cross-vendor format.",
+)
+@click.option("--target", type=click.Path(file_okay=False), default=".", show_default=True, help="Root of the project.")
+@click.option("--force", is_flag=True, help="Replace files that were changed.")
+@json_option
+def install(agent: str, target: str, force: bool, as_json: bool) -> None:
+    """Copy skills, and for agents that have them also subagents, hooks and the MCP server, into a project."""
+    from ...scaffold.plugin import install_skills
+
+    root = Path(target).resolve()
+    written = [path.relative_to(root).as_posix() for path in install_skills(agent, root, force=force)]
+    emit({"agent": agent, "root": str(root), "files": written}, as_json, lambda: _render_files(root, written))
+
+
+def _render_files(root: Path, written: list[str]) -> None:
+    for name in written:
+        click.echo(f"  {name}")
+    click.echo(f"{root}: {len(written)} files. The agent finds them when it is started here.")
+
+
+_WHERE = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/config.fish"}
+_HOW = {
+    "bash": 'eval "$(evsys completion bash)"',
+    "zsh": 'eval "$(evsys completion zsh)"',
+    "fish": "evsys completion fish | source",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_WHERE)))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL; its first line says how to keep it."""
+    from click.shell_completion import get_completion_class
+
+    from ..main import evsys
+
+    found = get_completion_class(shell)
+    assert found is not None  # click ships these three
+    click.echo(f"# To keep it, add this to {_WHERE[shell]}:  {_HOW[shell]}")
+    click.echo(found(evsys, {}, "evsys", "_EVSYS_COMPLETE").source())

@@ -1,0 +1,195 @@
+"""`evsys show`, `compare`, `errors`, `export`: what came of experiments; `note`, `invalidate`: what is added to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..output import emit, import_option, json_option
+from ..record_options import answer, format_options, plot_option, root_option
+
+
+@click.command()
+@click.argument("experiment")
+@plot_option
+@root_option
+@format_options
+def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
+    """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
+    from ...history.detail import read_detail
+    from ...history.find import experiment_roots, find_experiment
+    from ...history.views.show import find_gain, show_data, show_page
+
+    searched = experiment_roots(roots)
+    detail = read_detail(find_experiment(experiment, searched))
+    gain = find_gain(detail, searched)
+    if plot is not None:
+        from ...history.views.plots import plot_experiment
+
+        plot_experiment(detail, plot)
+    answer(
+        lambda: {**show_data(detail, gain), **({"plot": plot} if plot else {})},
+        as_json=as_json,
+        as_markdown=as_markdown,
+        text=lambda: show_page(detail, gain) + (f"\n- plot: {plot}" if plot else ""),
+        markdown=lambda: (
+            show_page(detail, gain, markdown=True) + (f"\n\n![{detail.summary.id}]({plot})" if plot else "")
+        ),
+    )
+
+
+_MOST = 6
+"""More would not fit a table, and curves of more could not be told apart."""
+
+
+@click.command()
+@click.argument("experiments", nargs=-1, required=True, metavar="EXPERIMENT EXPERIMENT...")
+@plot_option
+@root_option
+@format_options
+def compare(
+    experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool
+) -> None:
+    """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
+    from ...history.detail import read_detail
+    from ...history.find import experiment_roots, find_experiment
+    from ...history.views.compare import compare_experiments, compare_page
+
+    if not 2 <= len(experiments) <= _MOST:
+        raise click.UsageError(f"Give 2 to {_MOST} experiments to compare (got {len(experiments)}).")
+    searched = experiment_roots(roots)
+    folders = [find_experiment(reference, searched) for reference in experiments]
+    if len(set(folders)) < len(folders):
+        raise click.UsageError("Two of these are the same experiment. Name different ones; an id names one attempt.")
+    comparison = compare_experiments([read_detail(folder) for folder in folders])
+    if plot is not None:
+        from ...history.views.plots import plot_comparison
+
+        plot_comparison(comparison, plot)
+    answer(
+        lambda: {**comparison.to_dict(), **({"plot": plot} if plot else {})},
+        as_json=as_json,
+        as_markdown=as_markdown,
+        text=lambda: compare_page(comparison) + (f"\nplot: {plot}" if plot else ""),
+        markdown=lambda: compare_page(comparison, markdown=True) + (f"\n\n![comparison]({plot})" if plot else ""),
+    )
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--arm", metavar="NAME", help="Of this run or arm; by default of the best one.")
+@click.option("--step", type=click.IntRange(min=0), help="After this step; by default after the latest scoring.")
+@click.option("--benchmark", metavar="NAME", help="On this benchmark; by default on those that choose among runs.")
+@click.option("--search", metavar="TEXT", default="", help="Only where this occurs in prompt, expected or answer.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many to show at most.")
+@root_option
+@format_options
+@import_option
+def errors(
+    experiment: str,
+    arm: str | None,
+    step: int | None,
+    benchmark: str | None,
+    search: str,
+    limit: int,
+    roots: tuple[str, ...],
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
+    """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
+    from ...history.detail import read_detail
+    from ...history.find import experiment_roots, find_experiment
+    from ...history.views.answers import errors_page, find_errors
+
+    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
+    answer(
+        lambda: found.to_dict(limit),
+        as_json=as_json,
+        as_markdown=as_markdown,
+        text=lambda: errors_page(found, limit),
+        markdown=lambda: errors_page(found, limit, markdown=True),
+    )
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Folder to write; it must not be there yet.")
+@click.option("--arm", metavar="NAME", help="Of this run or arm; by default of the best one.")
+@click.option("--checkpoint", default="best", show_default=True, metavar="NAME", help="best, last, or a step.")
+@root_option
+@json_option
+def export(
+    experiment: str, output: str, arm: str | None, checkpoint: str, roots: tuple[str, ...], as_json: bool
+) -> None:
+    """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
+    from ...history.detail import read_detail
+    from ...history.find import experiment_roots, find_experiment
+    from ...history.views.export import export_weights
+
+    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint)
+
+    def render() -> None:
+        click.echo(f"{found.folder}: {found.arm} of {found.experiment} after step {found.step}")
+        click.echo(f"files: {', '.join(found.files)}")
+        for warning in found.warnings:
+            click.echo(warning, err=True)
+
+    emit(found.to_dict(), as_json, render)
+
+
+@click.command()
+@click.argument("experiment")
+@click.argument("text")
+@click.option("--author", default="", help="Who says so.")
+@root_option
+@format_options
+def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
+    """Add TEXT to the record of EXPERIMENT (a path, an id, its beginning, or a name)."""
+    from ...history.notes import add_note
+    from ...record.events import Kind
+
+    folder = _folder(experiment, roots)
+    event = add_note(folder, text, author=author)
+    _tell(folder, Kind.NOTE, event, f"noted in the journal of {_name(folder)}", as_json, as_markdown)
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--reason", default="", help="Why its result must not be believed.")
+@click.option("--undo", is_flag=True, help="Take the mark back; --reason may say why.")
+@root_option
+@format_options
+def invalidate(
+    experiment: str, reason: str, undo: bool, roots: tuple[str, ...], as_json: bool, as_markdown: bool
+) -> None:
+    """Mark EXPERIMENT as not to be believed: it stays in the record and never counts as the best."""
+    from ...history import notes
+    from ...record.events import Kind
+
+    folder = _folder(experiment, roots)
+    if undo:
+        event = notes.reinstate(folder, reason)
+        _tell(folder, Kind.REINSTATED, event, f"{_name(folder)} counts again", as_json, as_markdown)
+    else:
+        event = notes.invalidate(folder, reason)
+        told = f"{_name(folder)} no longer counts; --undo takes that back"
+        _tell(folder, Kind.INVALIDATED, event, told, as_json, as_markdown)
+
+
+def _folder(experiment: str, roots: tuple[str, ...]) -> Path:
+    from ...history.find import experiment_roots, find_experiment
+
+    return find_experiment(experiment, experiment_roots(roots))
+
+
+def _name(folder: Path) -> str:
+    return folder.name
+
+
+def _tell(folder: Path, kind: str, event: str, told: str, as_json: bool, as_markdown: bool) -> None:
+    value: dict[str, Any] = {"path": str(folder), "event": kind, "event_id": event}
+    answer(value, as_json=as_json, as_markdown=as_markdown, text=lambda: told, markdown=lambda: told)

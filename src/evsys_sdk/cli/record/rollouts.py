@@ -1,0 +1,265 @@
+"""`evsys rollouts`: the attempts a run learned from, as a list, one of them whole, or two beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import emit, fit_table, json_option
+from ..record_options import root_option
+
+if TYPE_CHECKING:
+    from ...record.runs import RunRecord
+
+type Line = dict[str, Any]
+
+
+@click.command()
+@click.argument("experiment")
+@click.option("--arm", metavar="NAME", help="Only of this arm.")
+@click.option("--step", type=int, help="Only those that this step learned from.")
+@click.option("--task", metavar="ID", help="Only attempts at this task.")
+@click.option("--failed", is_flag=True, help="Only those that failed, and so have no reward.")
+@click.option("--min-reward", type=float, help="Only those with at least this reward.")
+@click.option("--max-reward", type=float, help="Only those with at most this reward.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="List at most this many.")
+@click.option("--show", "shown", metavar="ID", help="Show this one whole: STEP/TASK/SAMPLE, as in the list.")
+@click.option("--diff", nargs=2, metavar="ID ID", help="Show how two of them differ.")
+@root_option
+@json_option
+def rollouts(
+    experiment: str,
+    arm: str | None,
+    shown: str | None,
+    diff: tuple[str, str] | None,
+    limit: int,
+    roots: tuple[str, ...],
+    as_json: bool,
+    **wanted: Any,
+) -> None:
+    """List the attempts that EXPERIMENT (a path, an id, a name, or the folder of an arm) learned from.
+
+    The latest step comes first. The first column is the ID that --show and --diff take.
+    """
+    runs = _find_runs(experiment, arm, roots)
+    if shown is not None or diff is not None:
+        [run] = runs if len(runs) == 1 else [_refuse_several(runs)]
+        if diff is not None:
+            pair = [_find(run, one) for one in diff]
+            emit({"rollouts": pair, "diff": _diff(*pair)}, as_json, lambda: _print(_render_diff(*pair)))
+        else:
+            one = _find(run, str(shown))
+            emit(one, as_json, lambda: _print(_render_whole(one)))
+        return
+    survey = Survey(limit)
+    for line in (line for run in runs for line in _read(run)):
+        survey.add(line, wanted=_is_wanted(line, **wanted))
+    summary, listed = survey.sum_up(), survey.latest
+    emit({**summary, "rollouts": listed}, as_json, lambda: _print(_render_list(summary, listed, several=len(runs) > 1)))
+
+
+def _find_runs(reference: str, arm: str | None, roots: tuple[str, ...]) -> list[RunRecord]:
+    """The arms of an experiment that have recorded rollouts; the folder of an arm names that one."""
+    from ...errors import DataError, closest
+    from ...history.find import experiment_roots, find_experiment
+    from ...record.layout import RunFiles
+    from ...record.reader import ExperimentRecord
+
+    if RunFiles(given := Path(reference)).starts.exists():
+        reference, arm = str(given.resolve().parent), given.resolve().name
+    path = find_experiment(reference, experiment_roots(roots) if roots else None)
+    runs = ExperimentRecord(path).runs_on_disk
+    names = [run.name for run in runs]
+    if arm is not None and arm not in names:
+        guess = closest(arm, names)
+        hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(names) or 'none'}."
+        raise DataError(f"{path}: there is no arm '{arm}'. {hint}")
+    chosen = [run for run in runs if arm in (None, run.name)]
+    recorded = [run for run in chosen if run.has_rollouts]
+    if not recorded:
+        raise DataError(
+            f"{path}: no rollouts are recorded. Recipes that learn from their own attempts (rl, sdft, opd) record "
+            "them; answers to benchmarks are in the folder benchmarks/ of each arm."
+        )
+    return recorded
+
+
+def _read(run: RunRecord) -> Iterator[Line]:
+    for line in run.read_rollouts():
+        if isinstance(line.get("step"), int):
+            yield {"id": f"{line['step']}/{line.get('task_id')}/{line.get('sample')}", "arm": run.name, **line}
+
+
+def _find(run: RunRecord, id: str) -> Line:
+    from ...errors import DataError, closest
+
+    known: list[str] = []
+    for line in _read(run):
+        if line["id"] == id:
+            return line
+        known.append(line["id"])
+    guess = closest(id, known)
+    hint = f"Did you mean '{guess}'?" if guess else f"The last one is '{known[-1]}'." if known else ""
+    raise DataError(f"{run.folder}: there is no rollout '{id}'. {hint}".rstrip())
+
+
+def _refuse_several(runs: Sequence[RunRecord]) -> RunRecord:
+    names = ", ".join(run.name for run in runs)
+    raise click.UsageError(f"several arms have rollouts ({names}). Name one with --arm.")
+
+
+def _is_wanted(
+    line: Line,
+    *,
+    step: int | None,
+    task: str | None,
+    failed: bool,
+    min_reward: float | None,
+    max_reward: float | None,
+) -> bool:
+    reward = line.get("reward")
+    return (
+        (step is None or line["step"] == step)
+        and (task is None or line.get("task_id") == task)
+        and (not failed or reward is None)
+        and (min_reward is None or (reward is not None and reward >= min_reward))
+        and (max_reward is None or (reward is not None and reward <= max_reward))
+    )
+
+
+@dataclass(slots=True)
+class Survey:
+    """Sums up a file that may be larger than memory, and keeps the latest lines that are wanted."""
+
+    limit: int
+    recorded: int = 0
+    found: int = 0
+    _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    """Of each step, in the order of the file."""
+    _kept: dict[int, list[Line]] = field(default_factory=dict[int, list[Line]])
+
+    def add(self, line: Line, *, wanted: bool) -> None:
+        self.recorded += 1
+        rewards = self._rewards.setdefault(line["step"], [])
+        if line.get("reward") is not None:
+            rewards.append(line["reward"])
+        if not wanted:
+            return
+        self.found += 1
+        self._kept.setdefault(line["step"], []).append(line)
+        oldest = min(self._kept)
+        if sum(map(len, self._kept.values())) - len(self._kept[oldest]) >= self.limit:
+            del self._kept[oldest]
+
+    @property
+    def latest(self) -> list[Line]:
+        """The wanted lines, those of the last step first."""
+        return [line for step in sorted(self._kept, reverse=True) for line in self._kept[step]][: self.limit]
+
+    def sum_up(self) -> dict[str, Any]:
+        from ...record.run_files.rollouts import mean_reward
+
+        steps = sorted(self._rewards)
+        means = [mean_reward([{"reward": one} for one in self._rewards[step]]) for step in (*steps[:1], *steps[-1:])]
+        return {
+            "recorded": self.recorded,
+            "found": self.found,
+            "failed": self.recorded - sum(map(len, self._rewards.values())),
+            "first_step": steps[0] if steps else None,
+            "last_step": steps[-1] if steps else None,
+            "first_reward": means[0] if means else None,
+            "last_reward": means[-1] if means else None,
+        }
+
+
+def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: bool) -> str:
+    failed = f", {summary['failed']} of them failed" if summary["failed"] else ""
+    told = [f"{summary['recorded']} rollouts of steps {summary['first_step']} to {summary['last_step']}{failed}"]
+    if summary["last_reward"] is not None and summary["first_reward"] is not None:
+        told.append(f"mean reward {summary['first_reward']:.4g} at first, {summary['last_reward']:.4g} at last")
+    if summary["found"] != summary["recorded"]:
+        told.append(f"{summary['found']} match")
+    head = "; ".join(told) + "."
+    if not lines:
+        return head
+    rows = [(line["id"], line["arm"], _reward(line), line.get("tokens", ""), _outcome(line)) for line in lines]
+    headers = ("id", "arm", "reward", "tokens", "answer")
+    if not several:
+        headers, rows = (headers[0], *headers[2:]), [(row[0], *row[2:]) for row in rows]
+    left = f"\n{summary['found'] - len(lines)} more; see them with --limit." if summary["found"] > len(lines) else ""
+    return f"{head}\n\n{fit_table(headers, rows)}{left}"
+
+
+def _render_whole(line: Line) -> str:
+    facts = [f"reward {_reward(line)}", str(line.get("status")), f"{line.get('tokens')} tokens"]
+    if "seconds" in line:
+        facts.append(f"{line['seconds']:.3g} s")
+    parts = [f"{line['id']}  ({line['arm']}, group {line.get('group')}): {', '.join(facts)}"]
+    if line.get("error"):
+        at = f" (at {line['error_at']})" if line.get("error_at") else ""
+        parts.append(f"{line['error']}{at}")
+    parts += [f"--- {message.get('role', '?')}\n{_text(message)}" for message in line.get("messages", ())]
+    if "dropped" in line:
+        parts.append(_why_dropped(line))
+    if line.get("info"):
+        parts.append("--- info\n" + "\n".join(f"{name}: {value}" for name, value in line["info"].items()))
+    return "\n\n".join(parts)
+
+
+def _render_diff(one: Line, other: Line) -> str:
+    head = f"- {one['id']}: reward {_reward(one)}\n+ {other['id']}: reward {_reward(other)}"
+    for line in (one, other):
+        if "dropped" in line:
+            return f"{head}\n\n{line['id']}: {_why_dropped(line)}"
+    return f"{head}\n\n" + ("\n".join(_diff(one, other)) or "They say the same.")
+
+
+def _diff(one: Line, other: Line) -> list[str]:
+    """The lines in which two conversations differ; what they share around them is shown, the rest is not."""
+    import difflib
+
+    before, after = (
+        "\n".join(f"[{message.get('role', '?')}]\n{_text(message)}" for message in line.get("messages", ()))
+        for line in (one, other)
+    )
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
+
+
+def _text(message: Line) -> str:
+    from ...record.jsonable import dump_json
+    from ...rollouts.rollout import text_of
+
+    calls = message.get("tool_calls")
+    called = f"\n{dump_json(calls, 'tool_calls', indent=2).decode()}" if calls else ""
+    return f"{text_of(message)}{called}".strip()
+
+
+def _outcome(line: Line) -> str:
+    """What the list shows: why it failed, else the last answer."""
+    if line.get("reward") is None and line.get("error"):
+        return f"failed: {line['error']}"
+    messages = line.get("messages")
+    return " ".join(_text(messages[-1]).split()) if messages else f"({_why_dropped(line)})"
+
+
+def _why_dropped(line: Line) -> str:
+    reasons = {
+        "share": "not kept: rollouts.share of the run is below 1",
+        "size": "not kept: rollouts.max_mb of the run was reached",
+    }
+    return reasons.get(str(line.get("dropped")), "nothing was said")
+
+
+def _reward(line: Line) -> str:
+    reward = line.get("reward")
+    return "none" if reward is None else f"{reward:.4g}"
+
+
+def _print(text: str) -> None:
+    from ...history.text import printable
+
+    click.echo(printable(text))

@@ -1,0 +1,288 @@
+"""`evsys dashboard`: the record of this project in a browser, and the server that keeps what many clients send;
+`evsys sync`: what a dashboard has not received yet, from this project or from a folder that was copied here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import ConfigError
+from ...redact import hand_over
+from ..output import emit, json_option, table
+from ..record_options import root_option
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+_DEFAULT_DATABASE = ".evsys/dashboard.sqlite3"
+_port = click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+)
+_host = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+_database = click.option(
+    "--database",
+    default=_DEFAULT_DATABASE,
+    show_default=True,
+    envvar="EVSYS_DASHBOARD_DATABASE",
+    help="A file, or postgresql://user@host/name.",
+)
+
+
+@click.group(invoke_without_command=True)
+@_host
+@_port
+@root_option
+@json_option
+@click.pass_context
+def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], as_json: bool) -> None:
+    """Show the experiments recorded on this machine, live, in a browser.
+
+    Prints an address with a token: open it on this machine. Runs until Ctrl-C. Nothing is uploaded or changed.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from ...dashboard.local.records import LocalRecords
+    from ...history.find import experiment_roots
+    from ...loop.page import read_loops
+    from ...paths import project_root
+
+    _need_server()
+    from ...dashboard.server.app import local_app
+    from ...dashboard.server.auth import LocalGate
+    from ...dashboard.server.run import is_loopback, list_hosts, listen, serve
+
+    if not is_loopback(host):
+        hint = "Only this machine may see the record of a project. For others, run: evsys dashboard serve"
+        raise ConfigError(f"--host {host} is not this machine. {hint}")
+    project = project_root()
+    source = LocalRecords(experiment_roots(roots), project)
+    gate = LocalGate()
+    sock = listen(host, port)
+    port = sock.getsockname()[1]
+    app = local_app(source, gate, list_hosts(host, port), name=project.name, loops=read_loops)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def announce() -> None:
+        about = {"url": url, "open": f"{url}/#token={gate.token}", "token": gate.token, "project": str(project)}
+        hand_over(json.dumps(about) if as_json else f"Open {about['open']}\nCtrl-C stops it.")
+
+    serve(app, sock, announce)
+
+
+@dashboard.command("serve")
+@_database
+@_host
+@_port
+@click.option("--allow-host", "hosts", multiple=True, help="A name by which browsers reach it. May be repeated.")
+@json_option
+def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], as_json: bool) -> None:
+    """Keep what clients send, and show it to whoever has a key (`evsys dashboard key`)."""
+    _need_server()
+    from ...dashboard.server.app import server_app
+    from ...dashboard.server.run import list_hosts, listen, serve
+    from ...dashboard.server.storage.database import hide_password, open_database
+
+    engine = open_database(database)
+    sock = listen(host, port)
+    port = sock.getsockname()[1]
+    app = server_app(engine, list_hosts(host, port, hosts))
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        text = f"The dashboard of {hide_password(database)} is at {url}. Ctrl-C stops it."
+        serve(app, sock, lambda: _announce({"url": url, "database": hide_password(database)}, as_json, text))
+    finally:
+        engine.dispose()
+
+
+@dashboard.command("key")
+@click.argument("project")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["read", "write", "admin"]),
+    default=("read", "write"),
+    show_default=True,
+    help="What it may be used for. May be repeated.",
+)
+@click.option("--name", default="", help="Who it is for.")
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), help="After how many days it ends; by default never."
+)
+@click.option("--list", "listing", is_flag=True, help="List the keys of the project instead.")
+@click.option("--revoke", metavar="ID", help="End a key instead.")
+@_database
+@json_option
+def key_command(
+    project: str,
+    scopes: tuple[str, ...],
+    name: str,
+    days: float | None,
+    listing: bool,
+    revoke: str | None,
+    database: str,
+    as_json: bool,
+) -> None:
+    """Make an API key of PROJECT, which is made with it if it is new. The key is shown only now."""
+    import time
+
+    engine = _open(database)
+    from ...dashboard.server.auth import list_keys, make_key, make_project, revoke_key
+
+    with engine.execution_options(writes=True).begin() as connection:
+        if revoke is not None:
+            if not revoke_key(connection, project, revoke):
+                raise ConfigError(f"project '{project}' has no key '{revoke}'. See them with --list.")
+            emit({"revoked": revoke}, as_json, lambda: click.echo(f"{revoke} is no longer valid."))
+        elif listing:
+            keys = list_keys(connection, project)
+            emit(keys, as_json, lambda: _print_keys(keys))
+        else:
+            make_project(connection, project)
+            expires = None if days is None else time.time() + days * 86_400
+            id, key = make_key(connection, project, scopes, name=name, expires=expires)
+            about = {"project": project, "id": id, "key": key, "scopes": list(scopes)}
+            text = f"export EVSYS_PROJECT_ID={project}\nexport EVSYS_API_KEY={key}"
+            hand_over(json.dumps(about) if as_json else text)
+    engine.dispose()
+
+
+@dashboard.command("upgrade")
+@_database
+@json_option
+def upgrade_command(database: str, as_json: bool) -> None:
+    """Bring a database up to the schema of this version; a SQLite file is copied first."""
+    _need_server()
+    from ...dashboard.server.storage.database import hide_password, open_database
+
+    open_database(database, upgrade=True).dispose()
+    about = {"database": hide_password(database), "upgraded": True}
+    emit(about, as_json, lambda: click.echo(f"{hide_password(database)} is up to date."))
+
+
+@dashboard.command("backup")
+@click.argument("target", type=click.Path())
+@_database
+@json_option
+def backup_command(target: str, database: str, as_json: bool) -> None:
+    """Copy the database to TARGET, also while a server uses it."""
+    engine = _open(database)
+    from ...dashboard.server.storage.database import back_up
+
+    back_up(engine, Path(target))
+    engine.dispose()
+    emit({"backup": target}, as_json, lambda: click.echo(f"{target} is a copy of {database}."))
+
+
+@dashboard.command("restore")
+@click.argument("backup", type=click.Path())
+@_database
+@json_option
+def restore_command(backup: str, database: str, as_json: bool) -> None:
+    """Put BACKUP in place of the database; no server may be using it."""
+    _need_server()
+    from ...dashboard.server.storage.database import restore
+
+    if "://" in database:
+        raise ConfigError("Restore a PostgreSQL database with pg_restore.")
+    restore(Path(backup), Path(database))
+    emit({"restored": database}, as_json, lambda: click.echo(f"{database} is what {backup} was."))
+
+
+@dashboard.command("export")
+@click.argument("experiment")
+@click.option("--output", "-o", type=click.Path(), help="Folder to write to.  [default: EXPERIMENT-export]")
+@root_option
+@json_option
+def export_command(experiment: str, output: str | None, roots: tuple[str, ...], as_json: bool) -> None:
+    """Write EXPERIMENT as a folder whose index.html shows it in a browser, without a server."""
+    from ...dashboard.export import export_experiment
+    from ...history.find import experiment_roots, find_experiment
+
+    folder = find_experiment(experiment, experiment_roots(roots))
+    target = Path(output or f"{folder.name}-export")
+    files = export_experiment(folder, target)
+    emit({"path": str(target), "files": files}, as_json, lambda: click.echo(str(target / "index.html")))
+
+
+def _open(database: str) -> Engine:
+    _need_server()
+    from ...dashboard.server.storage.database import open_database
+
+    return open_database(database)
+
+
+def _need_server() -> None:
+    from ...lazy import import_extra
+
+    for module in ("fastapi", "sqlalchemy", "alembic", "msgspec", "uvicorn"):
+        import_extra(module, extra="dashboard", needed_by="evsys dashboard")
+
+
+def _announce(about: dict[str, Any], as_json: bool, text: str) -> None:
+    click.echo(json.dumps(about) if as_json else text)
+
+
+def _print_keys(keys: list[dict[str, Any]]) -> None:
+    rows = [(key["id"], key["name"], " ".join(key["scopes"]), "revoked" if key["revoked"] else "valid") for key in keys]
+    click.echo(table(("id", "name", "scopes", "state"), rows) if rows else "This project has no keys.")
+
+
+@click.command()
+@click.argument("path", required=False, type=click.Path())
+@click.option("--again", is_flag=True, help="Ask about every stream, also those that are known to have arrived.")
+@json_option
+def sync(path: str | None, again: bool, as_json: bool) -> int:
+    """Send everything that the dashboard does not have yet; sending twice does no harm.
+
+    PATH is a folder with a mirror (by default EVSYS_LOG_DIR or .evsys), or the folder of a recorded experiment,
+    which is then reported whole.
+    """
+    from ...dashboard.client.connection import Connection
+    from ...dashboard.client.sender import find_mirror, send_mirror
+    from ...record.layout import ExperimentFiles
+
+    connection = Connection.from_environment(offline=False)
+    given = Path(path) if path else connection.mirror_dir
+    if path and ExperimentFiles(given).config.is_file() and ExperimentFiles(given).journal.is_file():
+        return _sync_experiment(given, as_json)
+    if not path and not given.is_dir():
+        emit({"streams": []}, as_json, lambda: click.echo("Nothing was logged for a dashboard here."))
+        return 0
+    found = list(send_mirror(connection, find_mirror(given), again=again))
+
+    def render() -> None:
+        if not found:
+            click.echo("Everything has arrived.")
+        for one in found:
+            click.echo(
+                f"{one.stream}: {one.new} new records, {one.records} in all" + (one.problem and f"; {one.problem}")
+            )
+            for reason in one.rejected:
+                click.echo(f"  put aside: {reason}", err=True)
+
+    emit({"streams": [asdict(one) for one in found]}, as_json, render)
+    return 1 if any(one.problem or one.rejected for one in found) else 0
+
+
+def _sync_experiment(folder: Path, as_json: bool) -> int:
+    from ...dashboard.client.client import DashboardClient
+    from ...dashboard.client.upload import report_experiment
+    from ...errors import DashboardClientError
+
+    client = DashboardClient(offline=False)
+    try:
+        id = report_experiment(client, folder, whole=True)
+    finally:
+        arrived = client.close(timeout_s=600.0)
+    if not arrived:
+        raise DashboardClientError(f"{folder}: not everything has arrived. It is in the mirror; run: evsys sync")
+    answer: dict[str, Any] = {"experiment": id, "path": str(folder)}
+    emit(answer, as_json, lambda: click.echo(f"{folder} is on the dashboard as {id}."))
+    return 0

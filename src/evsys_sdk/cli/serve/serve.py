@@ -1,0 +1,166 @@
+"""`evsys serve`: let clients train and sample over the network, by the Tinker protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...errors import ConfigError
+from ..output import import_option, json_option
+
+KEY_VARIABLE = "EVSYS_SERVE_API_KEY"
+FEEDBACK_KEY_VARIABLE = "EVSYS_SERVE_FEEDBACK_KEY"
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.command()
+@click.option("--backend", default="mock", show_default=True, help="Who trains; evsys list --kind backend shows all.")
+@click.option(
+    "--model", "models", multiple=True, help="Base model to offer. May be repeated.  [default for mock: tiny]"
+)
+@click.option(
+    "--backend-param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the backend. May be repeated."
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; only this machine by default."
+)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option(
+    "--api-key-file", type=click.Path(), help=f"File with the key that clients must send; or set {KEY_VARIABLE}."
+)
+@click.option("--allow-anyone", is_flag=True, help="Listen to other machines although there is no key.")
+@click.option("--state-dir", type=click.Path(), help="Where saved weights are kept.  [default: .evsys/serve]")
+@click.option(
+    "--tokenizer", help="Tokenizer that clients load, a name or a folder on their machine.  [default: the model]"
+)
+@click.option(
+    "--max-models", default=16, show_default=True, type=click.IntRange(min=1), help="Models in training at once."
+)
+@click.option(
+    "--max-queue", default=256, show_default=True, type=click.IntRange(min=1), help="Waiting requests of one model."
+)
+@click.option(
+    "--max-samples", default=2000, show_default=True, type=click.IntRange(min=1), help="Waiting sampling requests."
+)
+@click.option(
+    "--samples-at-once", default=40, show_default=True, type=click.IntRange(min=1), help="Samples drawn together."
+)
+@click.option(
+    "--max-tokens",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Length of samples for which a client sets no max_tokens.",
+)
+@click.option("--max-request-mb", default=64.0, show_default=True, type=_POSITIVE, help="Longest request.")
+@click.option(
+    "--idle-s", default=300.0, show_default=True, type=_POSITIVE, help="A client silent for so long is forgotten."
+)
+@click.option(
+    "--grace-s", default=60.0, show_default=True, type=_POSITIVE, help="Longest wait for running work when stopped."
+)
+@click.option(
+    "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial time per operation, for benchmarks."
+)
+@click.option("--traces", metavar="NAME", help="Keep chats as traces in this store: see evsys traces.")
+@click.option(
+    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
+)
+@click.option(
+    "--feedback-key-file",
+    type=click.Path(),
+    help=f"File with a key that sends feedback and does nothing else; or set {FEEDBACK_KEY_VARIABLE}.",
+)
+@json_option
+@import_option
+def serve(
+    as_json: bool,
+    params: tuple[str, ...],
+    api_key_file: str | None,
+    state_dir: str | None,
+    traces: str | None,
+    feedback: tuple[str, ...],
+    feedback_key_file: str | None,
+    **options: Any,
+) -> int:
+    """Serve models to any client of the Tinker protocol, for instance the `tinker` package, and of OpenAI's API.
+
+    What evsys deploy --to openai_server made live is offered under its name. Prints the URL and runs until it is
+    stopped (Ctrl-C or SIGTERM): then it finishes what it has and exits.
+    """
+    from ...config.building import check_params
+    from ...deploy.catalog import DeployedModels
+    from ...paths import workspace_dir
+    from ...registry import get_backend
+    from ...server.run import serve as run
+    from ...server.settings import ServeSettings
+    from ..data.traces import read_rules
+    from ..output import read_params
+
+    folder = Path(state_dir) if state_dir else workspace_dir() / "serve"
+    catalog = DeployedModels()
+    wanted = catalog.base_models(options["backend"])  # what is deployed needs its base
+    options["models"] = tuple(dict.fromkeys([*options["models"], *wanted]))
+    given = read_params(params, "--backend-param")
+    keys = {"api_key": _key(api_key_file), "feedback_key": _feedback_key(feedback_key_file)}
+    settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, **keys, **options)
+    check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
+    if traces is None:
+        if feedback or settings.feedback_key:
+            raise ConfigError("feedback is kept with the traces that it is about. Name a store for them with --traces.")
+        run(settings, lambda url: _announce(url, settings, as_json), catalog)
+        return 0
+    from ...loop.traces.request_log import RequestLog
+    from ...loop.traces.store import LiveStore
+
+    log = RequestLog(LiveStore(traces), read_rules(feedback))
+    try:
+        run(settings, lambda url: _announce(url, settings, as_json), catalog, log)
+    finally:
+        log.close()
+    return 0
+
+
+def _announce(url: str, settings: Any, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        about = {
+            "url": url,
+            "backend": settings.backend,
+            "models": settings.models,
+            "state_dir": str(settings.state_dir),
+        }
+        click.echo(json.dumps(about))
+        return
+    key = "with the API key of this server" if settings.api_key else "with any API key that starts with 'tml-'"
+    click.echo(f"{settings.backend} serves {', '.join(settings.models)} at {url} {key}. Ctrl-C stops it.")
+
+
+def _key(file: str | None) -> str | None:
+    key = _read_key(file, "--api-key-file", KEY_VARIABLE)
+    if key and not key.startswith(("tml-", "eyJ")):
+        from ...log import get_logger
+
+        get_logger(__name__).warning("the tinker package takes only keys that start with 'tml-'; this one does not.")
+    return key or None
+
+
+def _feedback_key(file: str | None) -> str | None:
+    return _read_key(file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None
+
+
+def _read_key(file: str | None, option: str, variable: str) -> str:
+    import os
+
+    if not file:
+        return os.environ.get(variable, "").strip()
+    try:
+        key = Path(file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"{option} {file} cannot be read ({error.strerror}).") from None
+    if not key:
+        raise ConfigError(f"{option} {file} is empty. Write the key into it.")
+    return key

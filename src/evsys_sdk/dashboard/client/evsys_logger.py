@@ -1,0 +1,148 @@
+"""Sends the record of a run to the dashboard while it is trained.
+
+    callbacks:
+      - { kind: evsys_logger }
+
+Where and as whom is in the environment (`connection.py`). Everything is written to the local mirror first; a server
+that cannot be reached costs the run nothing but a warning, and `evsys sync` sends the rest later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...config.base import Strict
+from ...protocols import RunResult
+from ...record.events import read_events
+from ...record.jsonable import jsonable
+from ...record.layout import RunFiles
+from ...redact import redact, redact_text
+from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
+from ..local.records import read_list
+from .client import DashboardClient
+from .remote_record import read_requests
+from .upload import experiment_id_of, report_experiment, report_scores, run_id_of
+
+
+class EvsysLoggerConfig(Strict):
+    """Params of the `evsys_logger` callback."""
+
+    predictions: bool = True
+    """Whether to send the single predictions behind each score."""
+    obey_stop: bool = True
+    """Whether the run ends when somebody asks for it on the dashboard."""
+
+
+class EvsysLogger(Callback):
+    """Sends metrics, scores, predictions, hypothesis and conclusion to the dashboard."""
+
+    name = "evsys_logger"
+    Config = EvsysLoggerConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = EvsysLoggerConfig(**params)
+        self._client: DashboardClient | None = None
+        self._control = RunControl()
+        self._run_id = ""
+        self._run_dir = Path()
+        self._checkpoints: list[dict[str, Any]] = []
+
+    def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        """Report the run; without a key it does not start."""
+        self._control, self._run_dir = control, info.run_dir
+        self._client = client = DashboardClient(raise_refusals=False, on_request=self._take_request)
+        experiment_id = experiment_id_of(info.run_dir.parent)
+        self._run_id = run_id_of(experiment_id, info.run_id)
+        client.update_experiment(
+            experiment_id, name=info.experiment, hypothesis=info.hypothesis or "", status="running"
+        )
+        seed = info.config.get("seed")
+        client.create_run(
+            experiment_id,
+            name=info.run_id,
+            run=str(info.config.get("name") or info.run_id),
+            run_config=redact(jsonable(info.config)),
+            seed=seed if isinstance(seed, int) else None,
+            run_id=self._run_id,
+        )
+        if info.total_steps is not None:
+            client.update_run(self._run_id, total_steps=info.total_steps)
+        if info.next_step:  # a resumed run does some steps again, and they must not count twice
+            client.rewind_run(self._run_id, info.next_step)
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._client is not None:
+            self._client.log_step_metric(self._run_id, step, metrics)
+
+    def on_eval(self, record: EvalRecord) -> None:
+        if self._client is None:
+            return
+        where: dict[str, Any] = {"name": record.name, "split": record.split, "step": record.step}
+        self._client.log_eval_run(self._run_id, metrics=record.metrics, **where)
+        if self.cfg.predictions and record.predictions:
+            self._client.log_predictions(self._run_id, record.predictions, **where)
+
+    def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        kept = {"step": checkpoint.get("next_step"), "path": checkpoint.get("sampler") or checkpoint.get("state")}
+        self._checkpoints.append({**kept, "final": checkpoint.get("final") is True})
+        if self._client is not None:
+            self._client.update_run(self._run_id, checkpoints=self._checkpoints)
+
+    def on_run_end(self, result: RunResult) -> None:
+        """Report how it ended, and every scoring with the value of each task."""
+        if self._client is None:
+            return
+        report_scores(self._client, self._run_id, self._run_dir)
+        self._client.update_run(
+            self._run_id,
+            status=result.status,
+            error=redact_text(result.error or ""),
+            unscored=result.notes.unscored or "",
+            metrics=result.metrics,
+            artifacts=result.artifacts,
+            spend=result.notes.spend or {},
+            datasets=read_list(RunFiles(self._run_dir).datasets),
+            benchmarks=read_list(RunFiles(self._run_dir).benchmarks),
+            ended=time.time(),
+        )
+
+    def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
+        """Tell the dashboard that the experiment waits, and ask it what people said."""
+        id = experiment_id_of(folder)
+        with DashboardClient(raise_refusals=False) as client:
+            # Nobody can approve what the dashboard has not heard of: the events first, and then the question.
+            client.update_experiment(id, name=folder.name, status="running")
+            for event in read_events(folder):
+                client.log_event(id, event.to_dict())
+            client.flush()
+            for request in read_requests(id):
+                if request["kind"] in ("approve", "reject") and request["state"] == "open":
+                    client.answer_request(str(request["id"]), "taken", "it was heard")
+                    return request["kind"] == "approve", str(request["reason"]), str(request["author"])
+        return None
+
+    def on_experiment_end(self, folder: Path) -> None:
+        """Report the conclusion, the journal and the bill; called once, where the experiment was started."""
+        client = DashboardClient(raise_refusals=False)
+        try:
+            report_experiment(client, folder)
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _take_request(self, request: Mapping[str, Any]) -> None:
+        """Somebody asks for something, on the sender's thread."""
+        if request.get("kind") != "stop" or self._client is None:
+            return
+        if self.cfg.obey_stop:
+            reason = redact_text(str(request.get("reason") or "no reason was given"))
+            self._control.stop(f"stopped on the dashboard: {reason}", interrupted=True)
+        state, answer = ("taken", "it stops after this step") if self.cfg.obey_stop else ("refused", "obey_stop is off")
+        self._client.answer_request(str(request.get("id")), state, answer)

@@ -1,0 +1,158 @@
+"""One experiment with one run, reported from a training script of your own.
+
+    with ExperimentRun(client, experiment_name="sft_v9", recipe_kind="sft", run_config={"lr": 1e-5}) as run:
+        for step in range(1, 1001):
+            run.log_step(step, loss=...)
+        run.log_eval(metrics={"pass_at_1": 0.83}, benchmark_id="...")
+        run.set_best_score(0.83)
+        run.set_conclusion("rank-8 LoRA wins")
+
+Leaving the block reports how it ended: completed, or failed with the exception.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from ...errors import DataError
+from .client import DashboardClient
+
+
+class ExperimentRun:
+    """Reports one run; made by entering it."""
+
+    def __init__(
+        self,
+        client: DashboardClient,
+        *,
+        experiment_name: str,
+        recipe_kind: str = "",
+        run_config: Mapping[str, Any] | None = None,
+        run_name: str = "run",
+        seed: int | None = None,
+        hypothesis: str = "",
+        description: str = "",
+        tags: Sequence[str] = (),
+        experiment_id: str | None = None,
+    ) -> None:
+        """With `experiment_id` the run is added to an experiment that is there already."""
+        self.client = client
+        self._about: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "tags": tags}
+        self._name, self._run_name, self._seed = experiment_name, run_name, seed
+        self._recipe, self._config = recipe_kind, dict(run_config or {})
+        self._given_experiment = experiment_id
+        self._experiment_id = self._run_id = ""
+
+    @property
+    def experiment_id(self) -> str:
+        return self._enter(self._experiment_id)
+
+    @property
+    def run_id(self) -> str:
+        return self._enter(self._run_id)
+
+    @property
+    def generation_id(self) -> str:
+        """The older name of `run_id`."""
+        return self.run_id
+
+    def __enter__(self) -> Self:
+        if self._given_experiment is None:
+            self._experiment_id = self.client.create_experiment(self._name, recipe_kind=self._recipe, **self._about)
+        else:
+            self._experiment_id = self._given_experiment
+        self._run_id = self.client.create_run(
+            self._experiment_id,
+            name=self._run_name,
+            recipe_kind=self._recipe,
+            run_config=self._config,
+            seed=self._seed,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        status = "completed" if error is None else "cancelled" if stopped else "failed"
+        ended = time.time()
+        reason = "" if error is None else f"{type(error).__name__}: {error}"
+        self.client.update_run(self.run_id, status=status, error=reason, ended=ended)
+        if self._given_experiment is None:
+            status = "interrupted" if stopped else status
+            self.client.update_experiment(self.experiment_id, status=status, ended=ended)
+        self.client.flush()
+
+    def log_step(self, step: int, metrics: Mapping[str, float] | None = None, **more: float) -> None:
+        """Report the metrics of one step; never waits."""
+        self.client.log_step_metric(self.run_id, step, metrics, **more)
+
+    def log_eval(
+        self,
+        *,
+        metrics: Mapping[str, Any],
+        benchmark_id: str | None = None,
+        name: str = "",
+        split: str = "test",
+        step: int = 0,
+    ) -> str:
+        """Report a scoring; returns its id."""
+        return self.client.log_eval_run(
+            self.run_id, metrics=metrics, benchmark_id=benchmark_id, name=name, split=split, step=step
+        )
+
+    def log_predictions(self, predictions: Sequence[Mapping[str, Any]], **where: Any) -> None:
+        """Report single predictions; `name`, `split` and `step` say of which scoring."""
+        self.client.log_predictions(self.run_id, predictions, **where)
+
+    def update_run(self, **fields: Any) -> None:
+        """Change what is known of the run."""
+        self.client.update_run(self.run_id, **fields)
+
+    update_generation = update_run
+    """The older name."""
+
+    def update_experiment(self, **fields: Any) -> None:
+        """Change what is known of the experiment."""
+        self.client.update_experiment(self.experiment_id, **fields)
+
+    def set_best_score(self, score: float) -> None:
+        """Report the best score of the experiment."""
+        self.update_experiment(best_score=score, best_run=self._run_name)
+
+    def set_conclusion(self, text: str) -> None:
+        """Report what follows from it."""
+        self.update_experiment(conclusion_text=text)
+
+    @contextmanager
+    def benchmark(self, name: str, **metadata: Any) -> Generator[BenchmarkRun]:
+        """Report scores of one benchmark: `with run.benchmark("routing") as scored: scored.log(pass_at_1=0.8)`."""
+        id = self.client.record_benchmark(name, **metadata)
+        yield BenchmarkRun(self, name, id)
+
+    def _enter(self, id: str) -> str:
+        if not id:
+            raise DataError("this ExperimentRun was not entered. Write: with ExperimentRun(client, ...) as run: ...")
+        return id
+
+
+class BenchmarkRun:
+    """The scorings of one benchmark in a run."""
+
+    def __init__(self, run: ExperimentRun, name: str, id: str) -> None:
+        self.run, self.name, self.id = run, name, id
+
+    def log(
+        self, metrics: Mapping[str, float] | None = None, *, split: str = "test", step: int = 0, **more: float
+    ) -> str:
+        """Report a scoring of it."""
+        both = {**(metrics or {}), **more}
+        return self.run.log_eval(metrics=both, benchmark_id=self.id, name=self.name, split=split, step=step)
+
+    def log_predictions(self, predictions: Sequence[Mapping[str, Any]], *, split: str = "test", step: int = 0) -> None:
+        """Report the single predictions behind a scoring."""
+        self.run.log_predictions(predictions, name=self.name, split=split, step=step)

@@ -1,0 +1,221 @@
+"""The mirror: everything a process reports, in one append-only file, before any of it is sent.
+
+    <mirror>/<stream>.jsonl     the records; the first line says what the stream is
+    <mirror>/<stream>.sent      how far a server has acknowledged them; only saves asking
+
+A record's identity is its stream and its line number, so sending it again never makes a second one. A process writes
+its own stream and never one that is already there, so a copied folder can be sent from anywhere, in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ..._version import __version__
+from ...errors import DataError, show
+from ...files import write_json
+from ...record.jsonable import encode_line
+from ...record.jsonl_file import JsonlFile, cannot_write
+from ...record.run_files.metrics import metrics_record
+from .connection import new_id
+
+FORMAT = 1
+LARGEST_RECORD = 4 << 20
+"""Bytes of one record; servers take batches of at least this size."""
+BATCH_BYTES = 1 << 20
+_SUFFIX = ".jsonl"
+
+
+class Mirror:
+    """The stream of this process."""
+
+    def __init__(self, folder: Path, project: str) -> None:
+        self.stream = new_id()
+        self.path = folder / f"{self.stream}{_SUFFIX}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # for nobody else's eyes
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self._file = JsonlFile(self.path)
+        header = {"kind": "stream", "format": FORMAT, "stream": self.stream, "project": project, "sdk": __version__}
+        self.append(encode_line({**header, "at": time.time()}, str(self.path)))
+
+    def append(self, line: bytes) -> int:
+        """Add a record as a line; it is on disk when this returns. Returns how many the stream has with it."""
+        return self._file.append_line(line)
+
+    @property
+    def length(self) -> int:
+        """How many records the stream has."""
+        return self._file.appended
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def encode_record(record: dict[str, Any], what: str) -> bytes:
+    """A record as a line; refuses one that no server would take."""
+    line = encode_line(record, what)
+    if len(line) > LARGEST_RECORD:
+        size = f"{len(line)} bytes, and one record of the dashboard has at most {LARGEST_RECORD}"
+        raise DataError(f"{what} has {size}. Log less at once.")
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some consecutive records, as they are in the file."""
+
+    first: int
+    data: bytes
+    """Whole lines."""
+    next: int
+    """The number of the record after them."""
+    is_full: bool
+    """Whether there was no room for more."""
+
+
+class StreamReader:
+    """Reads a stream from where it was left, while it may still be growing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset, self._number = 0, 0
+        self._file: IO[bytes] | None = None
+
+    @property
+    def stream(self) -> str:
+        return self.path.name.removesuffix(_SUFFIX)
+
+    def read(self, most: int = BATCH_BYTES) -> Batch | None:
+        """The next whole records, about `most` bytes of them; None when there are none yet."""
+        if self._file is None:
+            self._file = self.path.open("rb")
+        self._file.seek(self.offset)  # anew each time, because a batch that was not acknowledged is read again
+        data = self._file.read(most)
+        if b"\n" not in data:
+            data += self._file.readline()  # one record longer than a batch
+        cut = data.rfind(b"\n") + 1  # what follows is being written
+        if not cut:
+            return None
+        return Batch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
+
+    def advance(self, batch: Batch) -> None:
+        """Go on after a batch."""
+        self.offset, self._number = self.offset + len(batch.data), batch.next
+
+    def go_to(self, number: int) -> bool:
+        """Go to a record; False when the stream has not so many."""
+        self.offset = self._number = 0
+        while self._number < number and (batch := self.read()) is not None:
+            wanted = batch.data.split(b"\n", number - batch.first)[:-1]
+            self.offset += sum(len(line) + 1 for line in wanted)
+            self._number += len(wanted)
+        return self._number == number
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def streams(folder: Path) -> Iterator[Path]:
+    """The files of all streams in a mirror, oldest first."""
+    yield from sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What the first line of a stream says of it."""
+    with path.open("rb") as file:
+        line = file.readline(LARGEST_RECORD)
+    try:
+        header: Any = json.loads(line)
+        if header["kind"] != "stream" or header["stream"] != path.name.removesuffix(_SUFFIX):
+            raise KeyError("kind")
+        if header["format"] != FORMAT:
+            raise DataError(f"{path}: it is of format {show(header['format'])}, which a newer version wrote. Upgrade.")
+    except (ValueError, KeyError, TypeError):
+        raise DataError(
+            f"{path}: this is no stream of the dashboard's mirror (it begins with {show(line[:60])}). Move it away."
+        ) from None
+    return header
+
+
+def note_sent(path: Path, target: str, number: int, size: int) -> None:
+    """Remember that a server has everything before record `number`, which begins at byte `size`."""
+    write_json(path.with_suffix(".sent"), {"target": target, "next": number, "bytes": size})
+
+
+def is_all_sent(path: Path, target: str) -> bool:
+    """Whether a server is known to have the whole stream."""
+    try:
+        noted: Any = json.loads(path.with_suffix(".sent").read_text(encoding="utf-8"))
+        return noted["target"] == target and noted["bytes"] == path.stat().st_size
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+# Steps as lines of the mirror, quickly: training waits for this at every step.
+#
+# Steps of one run differ in their numbers only. So what stands around the numbers is encoded, and looked through for
+# secrets, the first time; from then on numbers are put in. What is unusual is encoded as every other record is.
+
+_PROBE = 1_000_000
+"""A number that is hidden where a name says that it is a password."""
+_MOST_FORMS = 1000
+_PLAIN = {float, int}
+_LARGEST_SUM = 1e300
+
+
+class StepLines:
+    """Encodes the steps of a process; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[str, ...], str] = {}
+
+    def encode(self, run_id: str, step: int, metrics: Mapping[str, Any]) -> bytes:
+        """One step as a line, the same that the encoder of all records gives."""
+        names, values = (run_id, *metrics), (*metrics.values(),)
+        form = self._forms.get(names)
+        if form and _are_plain((step, *values)):
+            return (form % (time.time(), step, *values)).encode()
+        line = _encode(run_id, time.time(), step, metrics)
+        if form is None:
+            self._keep_form(run_id, tuple(metrics))
+        return line
+
+    def _keep_form(self, run_id: str, names: tuple[str, ...]) -> None:
+        """Remember what stands around the numbers; "" where a number is not all that may stand between."""
+        given = "".join(f", {_quote(name)}: %r" for name in names)
+        form = f'{{"kind": "step", "run": {_quote(run_id)}, "at": %r, "line": {{"step": %r{given}}}}}\n'
+        numbers = (float(_PROBE), *[_PROBE] * (1 + len(names)))
+        # Where the encoder gives anything else for the same numbers (a metric is called like the step, or its value is
+        # hidden), the form is not used.
+        same = _encode(run_id, float(_PROBE), _PROBE, dict.fromkeys(names, _PROBE)) == (form % numbers).encode()
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+        self._forms[run_id, *names] = form if same else ""
+
+
+def _encode(run_id: str, at: float, step: int, metrics: Mapping[str, Any]) -> bytes:
+    return encode_line({"kind": "step", "run": run_id, "at": at, "line": metrics_record(step, metrics)}, "a step")
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("%", "%%")
+
+
+def _are_plain(values: tuple[Any, ...]) -> bool:
+    """Whether all are numbers that Python and JSON write alike: not NaN, infinite, NumPy's or a truth value."""
+    try:
+        # The sum is NaN or infinite if one of them is, and NaN is not smaller than anything.
+        return _PLAIN.issuperset(map(type, values)) and abs(sum(values)) < _LARGEST_SUM
+    except OverflowError:  # a whole number that no float holds
+        return False

@@ -1,0 +1,118 @@
+"""Datasets and benchmarks of a dashboard: a source that the workspace pulls from, and how rows get there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from ...data.workspace.dataset_source import Available, SourceEntry, UnknownDataError, choose, unknown_id
+from ...data.workspace.reference import FOLDERS, Kind, Reference
+from ...data.workspace.row_cache import CachedRows
+from ...errors import DashboardClientError
+from ...log import get_logger
+from ...protocols import Row
+from .connection import Connection, Unreachable
+
+_PAGE = 500
+_PIECE_BYTES = 4 << 20
+
+
+class DashboardSource:
+    """What a dashboard has; ids and names of configs are looked up here where the project itself has none."""
+
+    name = "dashboard"
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def from_environment(cls) -> DashboardSource | None:
+        """The dashboard that the environment names; None where it names none, or says to stay offline."""
+        if not os.environ.get("EVSYS_API_KEY", "").strip():
+            return None
+        connection = Connection.from_environment()
+        return None if connection.offline else cls(connection)
+
+    def list(self, kind: Kind) -> list[Available]:
+        """Every version of everything of a kind; nothing where it cannot be reached, so that what was pulled counts."""
+        try:
+            url = self._connection.url
+            return [Available(kind, one["name"], one["version"], one["split"], url) for one in self._entries(kind)]
+        except Unreachable as error:
+            get_logger(__name__).warning("%s Only what was pulled before can be used.", error)
+            return []
+
+    def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
+        """The entry with this id, or that a reference means."""
+        if id is not None:
+            try:
+                found = self._connection.request("GET", f"/sdk/{FOLDERS[kind]}/{quote(id, safe='')}")
+            except DashboardClientError as error:
+                if error.status in (404, 422):
+                    raise unknown_id(kind, id, []) from None
+                raise
+            return _source_entry(self._connection, kind, found)
+        wanted = Reference.parse(name or "")
+        entries = [_source_entry(self._connection, kind, one) for one in self._entries(kind, wanted.name)]
+        return choose(kind, wanted, entries)
+
+    def rows(self, entry: SourceEntry) -> Iterator[bytes | Row]:
+        """The rows as JSONL lines, piece by piece."""
+        if entry.rows is None:
+            raise UnknownDataError(
+                f"{entry.kind} '{entry.id}' is known to {entry.location} only by name: its rows were never uploaded. "
+                f"Upload them with: evsys {entry.kind} upload"
+            )
+        base, sent, piece = f"/sdk/{FOLDERS[entry.kind]}/{quote(entry.id, safe='')}/pieces", 0, 0
+        while sent < entry.rows:
+            lines = self._connection.request_bytes("GET", f"{base}/{piece}").splitlines(keepends=True)
+            yield from lines
+            sent, piece = sent + len(lines), piece + 1
+
+    def _entries(self, kind: Kind, name: str = "") -> Iterator[dict[str, Any]]:
+        cursor: str | None = ""
+        while cursor is not None:
+            query = {"name": name or None, "limit": _PAGE, "cursor": cursor or None}
+            page = self._connection.request("GET", f"/{FOLDERS[kind]}", query=query)
+            yield from page["items"]
+            cursor = page["next"]
+
+
+def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version: int | None = None) -> dict[str, Any]:
+    """Send cached rows; what is there already is not sent again. Returns what the dashboard calls them."""
+    manifest, base = rows.manifest, f"/sdk/{FOLDERS[kind]}"
+    about: dict[str, Any] = {"name": manifest.name, "split": manifest.split, "sha256": manifest.sha256}
+    about |= {"version": version, "format": ", ".join(manifest.formats), "metadata": manifest.metadata}
+    begun = connection.request("POST", f"{base}/", about)
+    if not begun["complete"]:
+        for number, piece in enumerate(_pieces(rows)):
+            if number >= begun["next_piece"]:  # an upload that was cut off goes on where it stopped
+                path = f"{base}/{begun['id']}/pieces/{number}"
+                connection.request("PUT", path, piece, content_type="application/x-ndjson")
+    found = connection.request("POST", f"{base}/{begun['id']}/finish", b"")
+    return {"uploaded": not begun["complete"], **found}
+
+
+def _pieces(rows: CachedRows) -> Iterator[bytes]:
+    """The file of the rows in pieces of whole lines."""
+    with rows.path.open("rb") as file:
+        while lines := file.readlines(_PIECE_BYTES):
+            yield b"".join(lines)
+
+
+def _source_entry(connection: Connection, kind: Kind, one: dict[str, Any]) -> SourceEntry:
+    return SourceEntry(
+        kind,
+        one["name"],
+        one["version"],
+        one["split"],
+        connection.url,
+        one["id"],
+        one["sha256"] or None,
+        one["rows"],
+        one["bytes"],
+        one["format"] or None,
+        one["metadata"],
+    )

@@ -1,0 +1,60 @@
+"""What a dashboard knows of an experiment: the anchors of its journal, which its writer cannot change, and requests."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ...errors import DashboardClientError
+from ...log import get_logger
+from .client import DashboardClient
+from .connection import Connection, Unreachable
+from .upload import anchor_journal, experiment_id_of
+
+_TIMEOUT_S = 5.0
+
+
+def is_named() -> bool:
+    """Whether the environment names a dashboard to ask."""
+    return bool(os.environ.get("EVSYS_API_KEY", "").strip()) and not Connection.from_environment().offline
+
+
+def read_anchors(folder: Path) -> list[dict[str, Any]]:
+    """What the dashboard witnessed about the journal in a folder; nothing, with a warning, where it cannot be asked."""
+    try:
+        return _read(experiment_id_of(folder), "anchors")
+    except DashboardClientError as error:
+        get_logger(__name__).warning("what the dashboard witnessed is not compared: %s", error)
+        return []
+
+
+def read_requests(experiment_id: str) -> list[dict[str, Any]]:
+    """What people asked of an experiment, oldest first; nothing where the dashboard cannot be asked now."""
+    try:
+        return _read(experiment_id, "requests")
+    except Unreachable:
+        return []
+
+
+def _read(experiment_id: str, what: str) -> list[dict[str, Any]]:
+    dashboard = Connection.from_environment()
+    try:
+        with closing(dashboard.open(_TIMEOUT_S)) as connection:
+            path = f"/experiments/{quote(experiment_id, safe='')}/{what}"
+            found = dashboard.request("GET", path, connection=connection)
+    except DashboardClientError as error:
+        if isinstance(error, Unreachable) or error.status != 404:
+            raise
+        return []  # it never heard of this experiment
+    return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+
+
+def note_anchor(folder: Path) -> None:
+    """Let the dashboard witness a journal as it is now."""
+    with DashboardClient() as client:
+        client.update_experiment(experiment_id_of(folder), name=folder.name)
+        anchor_journal(client, folder)
+        client.flush(timeout_s=_TIMEOUT_S)

@@ -1,0 +1,115 @@
+"""A recorded experiment -> the records that tell a dashboard about it.
+
+Everything has an id that follows from the record: reporting the same folder again changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ...history.detail import Detail, checkpoints, commands, read_detail
+from ...record.anchors import make_anchor
+from ...record.events import Kind
+from ...record.layout import ExperimentFiles, RunFiles
+from ...record.runs import RunRecord
+from ...record.values import read_lines, text
+from ..local.records import LocalRecords, read_list, read_text
+from ..views.source import NotFound, RolloutQuery
+from .client import DashboardClient
+
+_SAME = (
+    "name status verdict sentence metric mode best_run best_score best_low best_high n_runs n_arms n_done n_failures "
+    "spend tags models algorithms backends parent_id started ended invalidated flags varied config_sha256 hypothesis"
+)
+"""Fields that a summary and the dashboard share."""
+_PAGE = 500
+
+
+def experiment_id_of(folder: Path) -> str:
+    """The id an experiment was given when it started; for one without a journal, one that follows from its place."""
+    events = read_lines(ExperimentFiles(folder).journal)
+    started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
+    given = text(started.get("experiment_id"))
+    # the path tells apart folders of one name; without a journal there is nothing better
+    return given or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
+
+
+def run_id_of(experiment_id: str, arm: str) -> str:
+    """The id of an arm on every dashboard."""
+    return hashlib.sha256(f"{experiment_id}/{arm}".encode()).hexdigest()[:32]
+
+
+def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = False) -> str:
+    """Report what came of an experiment; with `whole` also every step and rollout. Returns its id."""
+    detail = read_detail(folder)
+    id = experiment_id_of(folder)
+    told: dict[str, Any] = {name: getattr(detail.summary, name) for name in _SAME.split()}
+    told |= {"config": detail.config, "conclusion": detail.conclusion, "commands": commands(detail)}
+    told |= {
+        "description": text(detail.config.get("description")),
+        "conclusion_text": read_text(ExperimentFiles(folder).conclusion_page),
+    }
+    client.update_experiment(id, **{name: value for name, value in told.items() if value is not None})
+    for event in read_lines(ExperimentFiles(folder).journal):
+        client.log_event(id, event)
+    for position, line in enumerate(read_lines(ExperimentFiles(folder).spend)):
+        client.log_spend(id, line, position)
+    anchor_journal(client, folder)
+    for arm in detail.arms:
+        report_arm(client, id, detail, arm)
+    if whole:
+        _report_course(client, id, folder, detail)
+    return id
+
+
+def anchor_journal(client: DashboardClient, folder: Path) -> None:
+    """Let the dashboard witness the journal as it is now; whoever edits it later is contradicted by the audit."""
+    anchor = make_anchor(folder)
+    client.anchor(anchor["head"], experiment_id=experiment_id_of(folder), events=anchor["events"])
+
+
+def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord) -> None:
+    """Report one arm and its scorings."""
+    folder, run_id = arm.folder, run_id_of(id, arm.name)
+    client.create_run(id, name=arm.name, run=arm.run, seed=arm.seed, run_id=run_id)
+    client.update_run(
+        run_id,
+        status=arm.status,
+        error=arm.error,
+        unscored=arm.unscored,
+        metrics=arm.metrics,
+        spend=arm.spend,
+        artifacts=arm.artifacts,
+        checkpoints=checkpoints(arm),
+        datasets=read_list(arm.files.datasets),
+        benchmarks=read_list(arm.files.benchmarks),
+    )
+    report_scores(client, run_id, folder)
+
+
+def report_scores(client: DashboardClient, run_id: str, run_dir: Path) -> None:
+    """Report every scoring of a run with the value of each task."""
+    for line in read_lines(RunFiles(run_dir).scores):
+        client.log_score_line(run_id, line)
+
+
+def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detail) -> None:
+    """Every step and every rollout."""
+    records = LocalRecords([folder.parent], folder.parent)
+    for arm in detail.arms:
+        run_id = run_id_of(id, arm.name)
+        for step, metrics in records.metrics.read_steps(folder / arm.name):
+            client.log_step_metric(run_id, step, metrics)
+        cursor: str | None = ""
+        while cursor is not None:
+            try:
+                page = records.rollouts(detail.summary.id, RolloutQuery(arm=arm.name, limit=_PAGE, cursor=cursor))
+            except NotFound:
+                break
+            for one in page.items:
+                raw = records.rollout(detail.summary.id, one.id).raw
+                row = {**raw, "task_id": one.task, "sample": one.sample}
+                client.log_predictions(run_id, [row], name=one.name, split=one.split, step=one.step)
+            cursor = page.next

@@ -1,0 +1,90 @@
+"""What the arms of experiments on this disk logged step by step; a file is read again when it has changed."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...history.summary import is_score
+from ...record.layout import LogFiles, RunFiles
+from ...record.values import number, read_lines
+
+_LOGS, _TRAINING = RunFiles(Path()).logs, RunFiles(Path()).logs.below(LogFiles.training.name)
+_METRICS = tuple(path.as_posix() for path in (_LOGS.metrics, LogFiles(Path()).metrics, _TRAINING.metrics))
+_TIMING = tuple(path.as_posix() for path in (_LOGS.timing, _TRAINING.timing))
+_MOST_POINTS = 2_000_000
+"""Points that are kept in memory; of the arms that were read first they are forgotten first."""
+
+type Metrics = dict[str, dict[float, float | None]]
+
+
+class LocalMetrics:
+    """Metrics by the folder of an arm; safe to ask from several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, ...], Metrics, int]] = {}
+        self._points = 0
+        self._lock = threading.Lock()
+
+    def read(self, folder: Path) -> Metrics:
+        """Every metric that was logged by step; of a step that was done twice, the later one counts."""
+        present = [found for names in (_METRICS, _TIMING) if (found := _first_file(folder, names)) is not None]
+        stamp = tuple(part for _, *parts in present for part in parts)
+        with self._lock:
+            known = self._known.get(folder)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        # Without the lock: a long file must not hold up who asks for others. Two may read the same one; both are right.
+        metrics = _read_metrics([file for file, *_ in present])
+        points = sum(map(len, metrics.values()))
+        with self._lock:
+            self._points += points - self._known.pop(folder, ((), {}, 0))[2]
+            self._known[folder] = (stamp, metrics, points)
+            while self._points > _MOST_POINTS and len(self._known) > 1:  # the one just read stays, however long
+                self._points -= self._known.pop(next(iter(self._known)))[2]
+        return metrics
+
+    def read_steps(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
+        """The same step by step, with NaN where it was no finite number."""
+        by_step: dict[int, dict[str, float]] = {}
+        for name, values in self.read(folder).items():
+            for step, value in values.items():
+                by_step.setdefault(int(step), {})[name] = math.nan if value is None else value
+        return sorted(by_step.items())
+
+    def last(self, folder: Path) -> dict[str, float]:
+        """The latest value of each metric that has one."""
+        latest = {name: values[max(values)] for name, values in self.read(folder).items() if values}
+        return {name: value for name, value in latest.items() if value is not None}
+
+    def furthest(self, folder: Path) -> int | None:
+        """The last step that was logged."""
+        steps = [max(values) for name, values in self.read(folder).items() if values and not is_score(name)]
+        return int(max(steps)) if steps else None
+
+
+def _read_metrics(files: Sequence[str]) -> Metrics:
+    found: Metrics = {}
+    for file in files:
+        for line in read_lines(Path(file)):
+            step = number(line.get("step"))
+            for name, raw in line.items() if step is not None else ():
+                if name not in ("step", "_nonfinite") and (raw is None or number(raw) is not None):
+                    found.setdefault(name, {})[step or 0.0] = number(raw)
+    return found
+
+
+def _first_file(folder: Path, names: Sequence[str]) -> tuple[str, int, int] | None:
+    """The first of some files that is there, with its time and size."""
+    from os import stat
+
+    for name in names:
+        path = f"{folder}/{name}"
+        try:
+            status = stat(path)
+        except OSError:
+            continue
+        return path, status.st_mtime_ns, status.st_size
+    return None

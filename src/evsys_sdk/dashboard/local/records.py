@@ -1,0 +1,380 @@
+"""The record of one project on this disk, as the read API asks for it: nothing is uploaded, everything is followed.
+
+All reading of files for the dashboard is here and in `rollouts.py`, through the readers of the history room.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import EvsysError
+from ...history.detail import Detail, checkpoints, commands, read_detail
+from ...history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
+from ...history.index import count as count_experiments
+from ...history.notes import add_note
+from ...history.summarize import without_secrets
+from ...history.summary import ExperimentSummary, is_score
+from ...record.events import Journal, Kind
+from ...record.layout import ExperimentFiles, RunFiles
+from ...record.runs import RunRecord
+from ...record.values import Object, items, mtime, number, part, read_lines, text
+from ...redact import redact, redact_text
+from ..shapes import (
+    Anchor,
+    ControlRequest,
+    DataEntries,
+    DataRows,
+    Events,
+    Experiment,
+    Experiments,
+    NewControlRequest,
+    NewNote,
+    Note,
+    Overview,
+    RolloutDetail,
+    Rollouts,
+)
+from ..views.source import (
+    ArmData,
+    ArmFiles,
+    BadQuery,
+    Change,
+    DataKind,
+    ExperimentData,
+    ExperimentQuery,
+    NotFound,
+    Points,
+    RolloutQuery,
+    read_cursor,
+    write_cursor,
+)
+from .index import LocalIndex
+from .metrics import LocalMetrics
+from .rollouts import LocalRollouts
+from .rows import (
+    checkpoint_of,
+    event_of,
+    experiment_of,
+    latest_of,
+    local_entries,
+    local_rows,
+    note_of,
+    request_of,
+    version_of,
+)
+
+_REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
+_SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
+"""Column of the index -> what it is called where it is spent."""
+_RECENT = 40
+_SETTLED = ("completed", "failed", "budget")
+_MOST_FINISHED = 8
+_MOST_FACETS = 200
+
+
+class LocalRecords:
+    """The experiments below some folders; safe to ask from several threads."""
+
+    def __init__(self, roots: Sequence[Path], project: Path) -> None:
+        self.roots, self.project = list(roots), project
+        self._index = LocalIndex(roots)
+        self._rollouts = LocalRollouts()
+        self.metrics = LocalMetrics()
+        self._finished: dict[Path, tuple[str, ExperimentData]] = {}
+        """Experiments that have ended, with what tells whether they still are what they were."""
+        self._arm_names: dict[Path, tuple[tuple[float | None, ...], list[str]]] = {}
+        self._lock = threading.Lock()
+
+    # -- lists ---------------------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        with self._index.open() as index:
+            columns = ("status", "verdict", "count(*)", *(f"sum({column})" for column in _SPEND))
+            groups = index.rows(columns, tail="GROUP BY status, verdict")
+            facets = [_facets(index.rows((f"DISTINCT {name}",))) for name in ("tags", "models", "algorithms")]
+            running = select(index, Filters(statuses=("running",)), limit=_RECENT)
+        total = sum(group[2] for group in groups)
+        spend: dict[str, float] = {}
+        for at, name in enumerate(_SPEND.values(), start=3):
+            if known := [group[at] for group in groups if group[at] is not None]:
+                spend[name] = sum(known)
+        return Overview(
+            total=total,
+            by_status=_counts((str(group[0]), group[2]) for group in groups),
+            by_verdict=_counts((str(group[1]) or NO_VERDICT, group[2]) for group in groups),
+            spend=spend,
+            tags=facets[0],
+            models=facets[1],
+            algorithms=facets[2],
+            running=[experiment_of(one) for one in running],
+            version=self.version(),
+            reading=self._index.progress(total),
+        )
+
+    def list_experiments(self, query: ExperimentQuery) -> Experiments:
+        if query.sort not in ORDERS:
+            raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
+        filters = Filters(
+            statuses=query.statuses,
+            verdicts=query.verdicts,
+            tags=query.tags,
+            algorithm=query.algorithm,
+            model=query.model,
+            search=query.search,
+        )
+        position, last = read_cursor(query.cursor, int, str) if query.cursor else (query.offset, "")
+        with self._index.open() as index:
+            if query.parent:
+                found = [one for one in select(index, filters, sort=query.sort) if one.parent_id == query.parent]
+                begin, total = max(position, 0), len(found)
+                page = found[begin : begin + query.limit]
+            else:
+                begin = _begin_after(index, filters, query.sort, max(position, 0), last)
+                page = select(index, filters, sort=query.sort, limit=query.limit, offset=begin)
+                is_all = not begin and len(page) < query.limit
+                total = len(page) if is_all else count_experiments(index, filters)
+        end = begin + len(page)
+        following = write_cursor(end, page[-1].id) if page and end < total else None
+        return Experiments(items=[experiment_of(one) for one in page], next=following, total=total)
+
+    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
+        with self._index.open() as index:
+            marks = ",".join("?" * len(ids))
+            return [experiment_of(one) for one in index.summaries(f"id IN ({marks})", list(ids))]
+
+    # -- one experiment ------------------------------------------------------------------------------------------------
+
+    def experiment(self, id: str) -> ExperimentData:
+        folder = self._folder(id)
+        state = fingerprint(str(folder))
+        with self._lock:
+            known = self._finished.get(folder)
+        if known is not None and known[0] == state:
+            return known[1]
+        # The index has summed it up already if it saw the files in this very state.
+        with self._index.open() as index:
+            same = index.summaries("id = ? AND fingerprint = ?", [id, state])
+            summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
+        data = self._read_experiment(folder, summary)
+        if data.experiment.status in _SETTLED:
+            with self._lock:
+                self._finished.pop(folder, None)  # so that it is the last, and forgotten last
+                self._finished[folder] = (state, data)
+                if len(self._finished) > _MOST_FINISHED:
+                    self._finished.pop(next(iter(self._finished)))
+        return data
+
+    def _read_experiment(self, folder: Path, summary: ExperimentSummary | None) -> ExperimentData:
+        detail = read_detail(folder, summary)
+        events = list(read_lines(ExperimentFiles(detail.folder).journal))
+        started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
+        return ExperimentData(
+            experiment=experiment_of(detail.summary),
+            description=text(detail.config.get("description")),
+            config=detail.config,
+            conclusion=without_secrets(detail.conclusion),
+            conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
+            arms=[self._arm(detail, arm) for arm in detail.arms],
+            notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
+            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
+            commands=commands(detail),
+            registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
+            looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
+        )
+
+    def arm_files(self, id: str, arm: str) -> ArmFiles:
+        folder = self._folder(id) / arm
+        return ArmFiles(
+            checkpoints=[checkpoint_of(line) for line in read_lines(RunFiles(folder).checkpoints)],
+            examples=read_text(RunFiles(folder).examples),
+            story=read_text(RunFiles(folder).logs.conclusion),
+        )
+
+    def metric_names(self, id: str) -> list[str]:
+        folder = self._folder(id)
+        names = {name for arm in self._arms(folder) for name in self.metrics.read(folder / arm)}
+        return sorted(names, key=lambda name: (is_score(name), name))
+
+    def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
+        folder = self._folder(id)
+        known = set(self._arms(folder))
+        found: dict[str, Points] = {}
+        for arm in arms:
+            values = self.metrics.read(folder / arm).get(metric) if arm in known else None
+            if values:
+                steps = sorted(values)
+                found[arm] = Points(steps, [values[step] for step in steps])
+        return found
+
+    def scores(self, id: str) -> dict[str, list[Object]]:
+        folder = self._folder(id)
+        found: dict[str, list[Object]] = {}
+        for arm in self._arms(folder):
+            latest: dict[tuple[float, str, str], Object] = {}
+            for line in read_lines(ExperimentFiles(folder).run(arm).scores):
+                latest[number(line.get("step")) or 0.0, text(line.get("split")), text(line.get("name"))] = line
+            found[arm] = [latest[key] for key in sorted(latest)]
+        return found
+
+    def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
+        folder = self._folder(id)
+        return self._rollouts.list(folder, self._arms(folder), query)
+
+    def rollout(self, id: str, rollout: str) -> RolloutDetail:
+        folder = self._folder(id)
+        return self._rollouts.read(folder, self._arms(folder), rollout)
+
+    def events(self, id: str, cursor: str, limit: int) -> Events:
+        begin = int(read_cursor(cursor, int)[0]) if cursor else 0
+        lines = list(read_lines(ExperimentFiles(self._folder(id)).journal))
+        page = lines[max(begin, 0) : max(begin, 0) + limit]
+        end = max(begin, 0) + len(page)
+        return Events(items=[event_of(line) for line in page], next=write_cursor(end) if end < len(lines) else None)
+
+    def spend_lines(self, id: str) -> list[Object]:
+        return list(read_lines(ExperimentFiles(self._folder(id)).spend))
+
+    def anchors(self, id: str) -> list[Anchor]:
+        self._folder(id)
+        return []  # a project cannot witness for itself
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def add_note(self, id: str, note: NewNote) -> Note:
+        folder = self._folder(id)
+        event_id = add_note(folder, note.text, author=note.author)
+        return next(
+            note_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+        )
+
+    def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
+        from ...experiment.jobs.approval import is_awaited
+        from ...experiment.jobs.background import cancel
+
+        folder = self._folder(id)
+        kind = _REQUESTS[request.kind]
+        answer = ""
+        if request.kind == "stop":
+            try:
+                outcome = cancel(folder, patience_s=0.0)  # the page does not wait; it sees the status change
+            except EvsysError as error:
+                raise BadQuery(str(error)) from None
+            answer = "it finishes its steps and stops" if outcome["was_running"] else "it was not running"
+        elif not is_awaited(folder):
+            raise BadQuery("this experiment does not wait for an approval.")
+        about = {"subject": request.subject, "reason": request.reason, "author": request.author}
+        with Journal.of(folder) as journal:
+            event_id = journal.append(kind, **redact(about), answer=answer)
+        return next(
+            request_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+        )
+
+    def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
+        return local_entries(self.project, kind, name, limit, cursor)
+
+    def data_rows(self, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
+        return local_rows(self.project, kind, id, limit, cursor)
+
+    def version(self) -> int:
+        return max((version for _, version in self._versions()), default=0)
+
+    def changes(self, since: int) -> list[Change]:
+        """Experiments whose files changed after a moment (in milliseconds)."""
+        found = [Change("experiment", id, version) for id, version in self._versions() if version > since]
+        return sorted(found, key=lambda one: one.version)
+
+    def _versions(self) -> Iterator[tuple[str, int]]:
+        """When each experiment last changed; where it has ended, that is told without a look at the disk."""
+        with self._index.open() as index:
+            rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
+        for root, several in rows:
+            for id, folder, state, unfinished in several:
+                latest = 0 if unfinished else latest_of(state)
+                yield id, latest or version_of(root / folder, unfinished=bool(unfinished))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _folder(self, id: str) -> Path:
+        """The folder of an experiment that the index knows; an id never becomes a path."""
+        with self._index.open() as index:
+            known = index.rows_by_root(("folder",), "id = ?", [id])
+        folders = [root / row[0] for root, rows in known for row in rows]
+        if not folders:
+            raise NotFound("experiment", id)
+        # A copied folder has the id of its original; the one that changed last is the one in use.
+        return max(folders, key=lambda folder: mtime(folder) or 0.0)
+
+    def _arms(self, folder: Path) -> list[str]:
+        """The arms of an experiment; what is started is told by its journal and makes a folder."""
+        stamp = tuple(mtime(path) for path in (folder, ExperimentFiles(folder).journal, ExperimentFiles(folder).config))
+        with self._lock:
+            known, read = self._arm_names.get(folder), self._finished.get(folder)
+        if known is None or known[0] != stamp:
+            if read is not None and read[0] == fingerprint(str(folder)):
+                known = (stamp, [arm.arm for arm in read[1].arms])
+            else:
+                known = (stamp, [arm.name for arm in read_detail(folder).arms])
+            with self._lock:
+                self._arm_names[folder] = known
+        return known[1]
+
+    def _arm(self, detail: Detail, arm: RunRecord) -> ArmData:
+        folder = arm.folder
+        return ArmData(
+            arm=arm.name,
+            run=arm.run,
+            seed=arm.seed,
+            status=arm.status,
+            problem=redact_text(arm.problem),
+            metrics=dict(arm.metrics) or self.metrics.last(folder),
+            spend=dict(arm.spend),
+            step=int(arm.metrics["steps"]) if "steps" in arm.metrics else self.metrics.furthest(folder),
+            total_steps=arm.total_steps,
+            checkpoints=checkpoints(arm),
+            datasets=read_list(arm.files.datasets),
+            benchmarks=read_list(arm.files.benchmarks),
+        )
+
+
+def _begin_after(index: HistoryIndex, filters: Filters, sort: str, position: int, last: str) -> int:
+    """Where the page after the experiment `last` begins: what came in since the page it ended moved everything."""
+    if not last or [one.id for one in select(index, filters, sort=sort, limit=1, offset=max(position - 1, 0))] == [
+        last
+    ]:
+        return position
+    found = select(index, filters, sort=sort)
+    return next((at + 1 for at, one in enumerate(found) if one.id == last), position)
+
+
+def _counts(words: Iterable[tuple[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for word, count in words:
+        found[word] = found.get(word, 0) + count
+    return found
+
+
+def _facets(rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The words of a column that holds lists between bars."""
+    return sorted({word for (column,) in rows for word in str(column or "").split("|") if word})[:_MOST_FACETS]
+
+
+def read_list(path: Path) -> list[Object]:
+    """The objects of a JSON file that holds a list; none where it cannot be read."""
+    from json import loads
+
+    try:
+        found: Any = loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [part({"it": one}, "it") for one in items(found)]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file without its secrets; none where it cannot be read."""
+    try:
+        return redact_text(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""

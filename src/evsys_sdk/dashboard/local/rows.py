@@ -1,0 +1,153 @@
+"""Summaries and journals on this disk as what the read API speaks of."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ...data.workspace.inventory import Listing
+from ...data.workspace.row_cache import CachedRows
+from ...data.workspace.workspace import Workspace
+from ...errors import WorkspaceError
+from ...history.summary import ExperimentSummary
+from ...record.events import Kind
+from ...record.layout import ExperimentFiles, RunFiles
+from ...record.reader import ExperimentRecord
+from ...record.values import Object, mtime, number, part, read_lines, text
+from ...redact import redact
+from ..shapes import ControlRequest, DataEntries, DataEntry, DataRows, Event, Experiment, Live, Note
+from ..views.curves import default_metric
+from ..views.source import DataKind, NotFound, read_cursor, write_cursor
+
+_METRICS = RunFiles(Path()).logs.metrics.as_posix()
+_RECENT = 40
+
+
+def experiment_of(one: ExperimentSummary) -> Experiment:
+    """A line of the list."""
+    values = {name: getattr(one, name) for name in Experiment.model_fields if hasattr(one, name)}
+    live = _live(one) if one.status == "running" else None
+    version = version_of(one.folder, unfinished=one.status == "running")
+    return Experiment(**values, n_notes=len(one.notes), version=version, live=live)
+
+
+def _live(one: ExperimentSummary) -> Live:
+    """How a running experiment is getting on, from the ends of its files."""
+    from ...experiment.jobs.approval import is_awaited
+    from ...experiment.jobs.live_status import experiment_status
+
+    try:
+        arms = experiment_status(one.folder).arms
+    except (OSError, ValueError, KeyError):
+        arms = []
+    running = [arm for arm in arms if arm.state == "running"]
+    steps = [(arm.step, arm.total_steps, arm.arm) for arm in running if arm.step is not None]
+    step, total, name = max(steps, key=lambda one: one[0]) if steps else (None, None, "")
+    lines = list(read_lines(one.folder / name / _METRICS))[-_RECENT:] if name else []
+    metric = default_metric([key for key in (lines[-1] if lines else {}) if key != "step"])
+    recent = [value for line in lines if (value := number(line.get(metric))) is not None]
+    awaits = is_awaited(one.folder)
+    named = metric if recent else ""
+    return Live(
+        arms_running=len(running), step=step, total_steps=total, metric=named, recent=recent, awaits_approval=awaits
+    )
+
+
+def version_of(folder: Path, *, unfinished: bool) -> int:
+    """When the record of an experiment last changed, in milliseconds."""
+    if unfinished:
+        return int(ExperimentRecord(folder).last_activity * 1000)
+    seen = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)]
+    return max([int(at * 1000) for at in seen if at is not None], default=0)
+
+
+@lru_cache(maxsize=1 << 16)
+def latest_of(fingerprint: str) -> int:
+    """The latest time that a fingerprint names; each is asked about again and again."""
+    # a fingerprint is times in nanoseconds and sizes, in turn
+    return max([int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()], default=0)
+
+
+def checkpoint_of(line: Object) -> Object:
+    """A checkpoint, without what only a resume needs."""
+    step = number(line.get("next_step")) or number(line.get("step"))
+    return {
+        "name": text(line.get("name")),
+        "step": None if step is None else int(step),
+        "path": text(line.get("sampler")) or text(line.get("state")),
+        "final": line.get("final") is True,
+        "metrics": part(line, "metrics"),
+    }
+
+
+def note_of(event: Object) -> Note:
+    """A note in a journal."""
+    author = text(event.get("author"))
+    return Note(id=text(event.get("id")), text=text(event.get("text")), author=author, time=number(event.get("time")))
+
+
+def request_of(event: Object) -> ControlRequest:
+    """A request in a journal; on this disk it is carried out as it is made."""
+    kinds: Any = {Kind.STOP_REQUESTED: "stop", Kind.APPROVED: "approve", Kind.REJECTED: "reject"}
+    return ControlRequest(
+        id=text(event.get("id")),
+        kind=kinds[event["kind"]],
+        subject=text(event.get("subject")),
+        reason=text(event.get("reason")),
+        author=text(event.get("author")),
+        time=number(event.get("time")) or 0.0,
+        state="done",
+        answer=text(event.get("answer")),
+    )
+
+
+def event_of(line: Object) -> Event:
+    """A line of a journal, without secrets."""
+    data = {key: value for key, value in line.items() if key not in ("id", "time", "kind")}
+    return Event(id=text(line.get("id")), time=number(line.get("time")), kind=text(line.get("kind")), data=redact(data))
+
+
+# Datasets and benchmarks of a project on this disk, as the read API shows them.
+
+
+def local_entries(project: Path, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
+    """What the workspace and the data folder of the project have."""
+    begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
+    found = [one for one in Workspace(project).list(kind) if one.id and (not name or one.name == name)]
+    page = found[begin : begin + limit]
+    following = write_cursor(begin + limit) if begin + limit < len(found) else None
+    return DataEntries(items=[_entry(kind, one) for one in page], next=following)
+
+
+def local_rows(project: Path, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
+    """Some rows of what is known by an id; an id never becomes a path before the workspace knows it."""
+    begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
+    workspace = Workspace(project)
+    entry = next((_entry(kind, one) for one in workspace.list(kind, derived=True) if one.id == id), None)
+    if entry is None:
+        raise NotFound(kind, id)
+    try:
+        rows: CachedRows = workspace.pull_dataset(id=id) if kind == "dataset" else workspace.pull_benchmark(id=id)
+    except WorkspaceError as error:
+        raise NotFound(kind, f"{id}: {error}") from None
+    page: list[dict[str, Any]] = [dict(row) for row in islice(rows.rows(), begin, begin + limit)]
+    more = begin + len(page) < rows.manifest.rows
+    return DataRows(entry=entry, rows=page, next=write_cursor(begin + len(page)) if more else None)
+
+
+def _entry(kind: DataKind, one: Listing) -> DataEntry:
+    return DataEntry(
+        id=one.id or "",
+        kind=kind,
+        name=one.name,
+        version=one.version,
+        split=one.split,
+        rows=one.rows,
+        bytes=one.bytes,
+        format=one.format or "",
+        sha256="",
+        created=None,
+        metadata={} if one.problem is None else {"problem": one.problem},
+    )

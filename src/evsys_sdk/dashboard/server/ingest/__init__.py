@@ -1,0 +1,1 @@
+"""Taking what clients send: decoded, checked, stored exactly once."""

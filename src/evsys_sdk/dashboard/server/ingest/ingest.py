@@ -1,0 +1,273 @@
+"""Taking a batch of a stream: each record is stored exactly once, and a bad one is put aside alone.
+
+How many records of a stream were stored is kept in the same transaction as the records. So whatever is sent again is
+known, and what the server acknowledged is there after any crash.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy.exc import DataError as DatabaseDataError
+from sqlalchemy.exc import IntegrityError
+
+from ....errors import DataError, EvsysError
+from ..storage import schema, store
+from ..storage.store import RunRef, UnknownRun
+from . import wire
+from .points import PointBuffer
+from .wire import Record
+
+_LONGEST_KEPT_LINE = 20_000
+
+# Made once, because every batch or every run needs them, and making a statement takes longer than running it.
+_SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
+_CURSOR = select(schema.stream.c.next_seq, schema.stream.c.experiment_id).where(*_SAME_STREAM)
+_MOVE_CURSOR = (
+    update(schema.stream)
+    .where(*_SAME_STREAM)
+    .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
+)
+_WAITS_FOR = (schema.quarantine.c.project_id == bindparam("of"), schema.quarantine.c.waits_for == bindparam("about"))
+_WAITING = select(schema.quarantine.c.line).where(*_WAITS_FOR).order_by(schema.quarantine.c.seq)
+_OPEN = (
+    select(*(column for column in schema.request.c if column.name not in ("project_id", "state", "answer")))
+    .where(schema.request.c.project_id == bindparam("of"), schema.request.c.experiment_id == bindparam("about"))
+    .where(schema.request.c.state == "open")
+    .order_by(schema.request.c.time)
+)
+
+type _Arrived = tuple[int, bytes, Record]
+"""Number in its stream, as it was sent, and what it says."""
+
+
+class GapError(EvsysError):
+    """A batch begins after the record that is expected next."""
+
+    def __init__(self, next_seq: int) -> None:
+        super().__init__(f"record {next_seq} of this stream is expected next.")
+        self.next_seq = next_seq
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came of a batch."""
+
+    next: int
+    rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+class Ingest:
+    """Stores records; remembers which run and metric has which number."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], RunRef] = {}
+        self._points = PointBuffer()
+
+    def forget(self) -> None:
+        """What is remembered may have been rolled back."""
+        self._runs.clear()
+        self._points.forget()
+
+    def take(self, connection: Connection, project: str, stream: str, seq: int, lines: Sequence[bytes]) -> Taken:
+        """Store the records of a batch that are new."""
+        known = self._cursor(connection, project, stream)
+        if seq > known.next_seq:
+            raise GapError(known.next_seq)
+        fresh = list(lines[known.next_seq - seq :])  # what was stored before is skipped, however the batches are cut
+        work = _Work(connection, project, known.experiment_id)
+        if fresh:
+            self._take_lines(work, stream, known.next_seq, fresh)
+            store.touch(connection, project, sorted(work.touched))
+            values = {"next_seq": known.next_seq + len(fresh), "experiment_id": work.experiment, "updated": time.time()}
+            connection.execute(_MOVE_CURSOR, {"of": project, "named": stream, **values})
+        return Taken(known.next_seq + len(fresh), work.rejected, open_requests(connection, project, work.experiment))
+
+    def apply(self, connection: Connection, project: str, record: Record) -> None:
+        """Store one record that came by itself."""
+        work = _Work(connection, project, None)
+        self._store(work, record)
+        self._points.flush(connection)
+        store.touch(connection, project, sorted(work.touched))
+
+    def _take_lines(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> None:
+        decoded = self._decode(work, stream, first, lines)
+        try:
+            with work.connection.begin_nested():
+                self._store_all(work, stream, decoded)
+        except (DatabaseDataError, IntegrityError):  # one of them cannot be stored: find out which
+            self.forget()  # the savepoint took back runs and metrics whose numbers are remembered
+            for seq, line, record in decoded:
+                try:
+                    with work.connection.begin_nested():
+                        self._store_all(work, stream, [(seq, line, record)])
+                except (DatabaseDataError, IntegrityError) as error:
+                    self.forget()
+                    self._put_aside(work, stream, seq, line, f"the database cannot store it: {error.orig}")
+
+    def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
+        try:
+            return list(zip(range(first, first + len(lines)), lines, wire.decode_all(lines), strict=True))
+        except DataError:  # one of them is none
+            decoded: list[_Arrived] = []
+        for seq, line in enumerate(lines, first):
+            try:
+                decoded.append((seq, line, wire.decode(line)))
+            except DataError as error:
+                self._put_aside(work, stream, seq, line, str(error))
+        return decoded
+
+    def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
+        for (run, _), alike in itertools.groupby(records, _likeness):
+            together = list(alike)
+            if run and self._store_steps(work, run, [cast("wire.Step", record) for _, _, record in together]):
+                continue
+            for seq, line, record in together:
+                try:
+                    self._store(work, record)
+                except UnknownRun as error:  # it may come by another stream
+                    self._put_aside(work, stream, seq, line, str(error), waits_for=error.run_id)
+                except DataError as error:
+                    self._put_aside(work, stream, seq, line, str(error))
+        self._points.flush(work.connection)
+
+    def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.Step]) -> bool:
+        """Store many steps of one run at once; False where they have to be looked at one by one."""
+        found = wire.columns_of([step.line for step in steps])
+        try:
+            run = self._run(work, run_id)
+        except DataError:
+            return False
+        if found is not None:
+            self._points.add_columns(work.connection, run.no, found[0], [step.at for step in steps], found[1])
+        return found is not None
+
+    def _store(self, work: _Work, record: Record) -> None:
+        connection, project = work.connection, work.project
+        match record:
+            case wire.Step():
+                run = self._run(work, record.run)
+                step, metrics = wire.metrics_of(record.line)
+                self._points.add(connection, run.no, step, record.at, metrics)
+            case wire.ExperimentSet():
+                store.put_experiment(connection, project, record.id, record.set)
+                work.touch(record.id)
+            case wire.RunSet():
+                self._put_run(work, record)
+            case wire.Score():
+                run = self._run(work, record.run)
+                scores = store.put_score(connection, run, record.id, record.line)
+                step = int(record.line.get("step", 0))
+                self._points.add(
+                    connection, run.no, step, None, [(name, value, None) for name, value in scores.items()]
+                )
+            case wire.RolloutRows():
+                run = self._run(work, record.run)
+                store.put_rollouts(connection, run, record.split, record.name, record.step, record.rows)
+            case wire.Rewind():
+                run = self._run(work, record.run)
+                self._points.flush(connection)  # what came before the rewind must be there to be forgotten
+                store.rewind(connection, run, record.next_step)
+            case wire.JournalEvent():
+                store.put_event(connection, project, record.experiment, record.event)
+                work.touch(record.experiment)
+            case wire.SpendLine():
+                store.put_spend(connection, project, record.experiment, record.number, record.line)
+                work.touch(record.experiment)
+            case wire.Anchor():
+                store.put_anchor(connection, project, record.experiment, record.events, record.head)
+                work.touch(record.experiment)
+            case wire.Answer():
+                work.touch(store.answer_request(connection, project, record.request, record.state, record.answer))
+            case wire.LoopSet():
+                store.put_loop(connection, project, record.system, record.at, record.page)
+            case wire.BenchmarkRecord():
+                store.put_benchmark(connection, project, record.id, record.name, record.metadata)
+            case wire.Stream():
+                pass  # it says nothing that the address does not
+
+    def _put_run(self, work: _Work, record: wire.RunSet) -> None:
+        connection, project = work.connection, work.project
+        was_known = (project, record.id) in self._runs
+        run = store.put_run(connection, project, record.id, record.experiment, record.set)
+        self._runs[project, record.id] = run
+        work.touch(run.experiment_id)
+        if not was_known:
+            self._take_up_waiting(work, record.id)
+
+    def _take_up_waiting(self, work: _Work, run_id: str) -> None:
+        """Store what arrived about a run before the run itself did."""
+        mine = {"of": work.project, "about": run_id}
+        waiting = work.connection.execute(_WAITING, mine).scalars().all()
+        if not waiting:
+            return
+        for line in waiting:  # in the order in which they were sent: a later value replaces an earlier one
+            self._store(work, wire.decode(str(line).encode()))
+        work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
+
+    def _run(self, work: _Work, id: str) -> RunRef:
+        known = self._runs.get((work.project, id))
+        if known is None:
+            wire.check_ids(id)
+            known = store.find_run(work.connection, work.project, id)
+        if known is None:
+            raise UnknownRun(id)
+        self._runs[work.project, id] = known
+        work.touch(known.experiment_id)
+        return known
+
+    def _put_aside(
+        self, work: _Work, stream: str, seq: int, line: bytes, reason: str, *, waits_for: str | None = None
+    ) -> None:
+        if waits_for is None:  # kept to be looked at; what waits for its run is kept to be stored, so whole
+            work.rejected.append({"seq": seq, "reason": reason})
+            line = line[:_LONGEST_KEPT_LINE]
+        text = line.decode(errors="replace").replace("\x00", "\ufffd")
+        values = {"project_id": work.project, "stream_id": stream, "seq": seq, "reason": reason.replace("\x00", "")}
+        values |= {"line": text, "at": time.time(), "waits_for": waits_for}
+        store.upsert(work.connection, schema.quarantine, [values], ("project_id", "stream_id", "seq"))
+
+    def _cursor(self, connection: Connection, project: str, stream: str) -> Any:
+        same = {"of": project, "named": stream}
+        row = connection.execute(_CURSOR, same).first()
+        if row is None:
+            values = {"project_id": project, "id": stream, "next_seq": 0, "updated": time.time()}
+            connection.execute(insert(schema.stream).values(**values))
+            return connection.execute(_CURSOR, same).one()
+        return row
+
+
+def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
+    """What consecutive steps must share to be stored together: a run, and the names of their metrics."""
+    record = arrived[2]
+    return (record.run, tuple(record.line)) if isinstance(record, wire.Step) else ("", ())
+
+
+@dataclass(slots=True)
+class _Work:
+    """One batch while it is stored."""
+
+    connection: Connection
+    project: str
+    experiment: str | None
+    """The last experiment that the stream was about: who sends it wants to know what is asked of that."""
+    touched: set[str] = field(default_factory=set[str])
+    rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def touch(self, experiment: str | None) -> None:
+        if experiment is not None:
+            self.touched.add(experiment)
+            self.experiment = experiment
+
+
+def open_requests(connection: Connection, project: str, experiment: str | None) -> list[dict[str, Any]]:
+    """What is asked of an experiment and was not taken up yet."""
+    if experiment is None:
+        return []
+    return [dict(row) for row in connection.execute(_OPEN, {"of": project, "about": experiment}).mappings()]

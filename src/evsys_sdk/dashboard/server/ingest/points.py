@@ -1,0 +1,142 @@
+"""Metrics of steps, many at a time: the one place where speed decides how it is written."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from ..storage import schema
+from .wire import Columns
+
+type Value = tuple[str, float | None, str | None]
+"""Name, number, and what it was where it is no finite number."""
+type Row = tuple[Any, ...]
+type Latest = tuple[int, float | None, float | None, float | None]
+"""Furthest step, its value, and the lowest and the highest value."""
+
+_COLUMNS = "run_no, key_id, step, at, value, odd"
+_LATEST_COLUMNS = "run_no, key_id, step, last, low, high"
+_REPLACE = "at = excluded.at, value = excluded.value, odd = excluded.odd"
+# Written as SQL, because streams of one run may arrive in any order: what is further, lower or higher stays.
+_KEEP_LATEST = """
+    step = CASE WHEN excluded.step >= metric_latest.step THEN excluded.step ELSE metric_latest.step END,
+    last = CASE WHEN excluded.step >= metric_latest.step THEN excluded.last ELSE metric_latest.last END,
+    low = CASE WHEN metric_latest.low IS NULL OR excluded.low < metric_latest.low
+          THEN excluded.low ELSE metric_latest.low END,
+    high = CASE WHEN metric_latest.high IS NULL OR excluded.high > metric_latest.high
+           THEN excluded.high ELSE metric_latest.high END
+"""
+_POINT_TYPES = ("bigint", "integer", "bigint", "float8", "float8", "text")
+_LATEST_TYPES = ("bigint", "integer", "bigint", "float8", "float8", "float8")
+
+
+_ROWS = 150
+"""Rows of one statement in SQLite: half the work of one row each, and few enough values for every build of it."""
+
+
+class PointBuffer:
+    """Gathers points of a batch and writes them with one statement each for points and latest values."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, int] = {}
+        self._rows: list[Row] = []
+        self._latest: dict[tuple[int, int], Latest] = {}
+
+    def add(self, connection: Connection, run: int, step: int, at: float | None, values: Iterable[Value]) -> None:
+        """One step of one run."""
+        for name, value, odd in values:
+            key = self._key(connection, name)
+            self._rows.append((run, key, step, at, value, odd))
+            self._note_latest(run, key, step, value, value, value)
+
+    def add_columns(
+        self, connection: Connection, run: int, steps: Sequence[int], ats: Sequence[float | None], columns: Columns
+    ) -> None:
+        """Many steps of one run that have the same metrics, all of them finite; the last of a step counts."""
+        last = max(steps)
+        at_last = len(steps) - 1 - steps[::-1].index(last)  # the last of them, where a step is there twice
+        for name, values in columns.items():
+            key = self._key(connection, name)
+            self._rows += [
+                (run, key, step, at, value, None) for step, at, value in zip(steps, ats, values, strict=True)
+            ]
+            self._note_latest(run, key, last, values[at_last], min(values), max(values))
+
+    def flush(self, connection: Connection) -> None:
+        """Write what was gathered."""
+        if not self._rows:
+            return
+        # Emptied before it is written: if that fails, the batch is stored anew, and nothing may be there twice.
+        rows, self._rows = self._rows, []
+        latest, self._latest = self._latest, {}
+        furthest: dict[int, int] = {}
+        for (run, _), (step, *_) in latest.items():
+            if furthest.get(run, -1) < step:
+                furthest[run] = step
+        _write(connection, "metric_point", _COLUMNS, rows, _REPLACE, _POINT_TYPES)
+        newest = [(*place, *values) for place, values in latest.items()]
+        _write(connection, "metric_latest", _LATEST_COLUMNS, newest, _KEEP_LATEST, _LATEST_TYPES)
+        _note_progress(connection, furthest)
+
+    def forget(self) -> None:
+        self._keys.clear()
+        self._rows.clear()
+        self._latest.clear()
+
+    def _note_latest(
+        self, run: int, key: int, step: int, value: float | None, low: float | None, high: float | None
+    ) -> None:
+        known = self._latest.get((run, key))
+        if known is not None:
+            known_step, known_value, known_low, known_high = known
+            if step < known_step:
+                step, value = known_step, known_value
+            if known_low is not None and known_high is not None:
+                low = known_low if low is None or known_low < low else low
+                high = known_high if high is None or known_high > high else high
+        self._latest[run, key] = (step, value, low, high)
+
+    def _key(self, connection: Connection, name: str) -> int:
+        known = self._keys.get(name)
+        if known is None:
+            table = schema.metric_key
+            known = connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
+            if known is None:
+                known = connection.execute(insert(table).values(name=name).returning(table.c.id)).scalar_one()
+            self._keys[name] = known = int(known)
+        return known
+
+
+def _write(
+    connection: Connection, table: str, columns: str, rows: Sequence[Row], change: str, types: Sequence[str]
+) -> None:
+    """Insert or replace many rows; SQLite binds every value by itself, PostgreSQL takes whole columns."""
+    places = 3 if table == "metric_point" else 2
+    conflict = f"ON CONFLICT ({', '.join(columns.split(', ')[:places])}) DO UPDATE SET"
+    if connection.dialect.name == "sqlite":
+        insert, marks = f"INSERT INTO {table} ({columns}) VALUES", f"({', '.join('?' * len(types))})"
+        # One text for all full statements, which SQLite then compiles once; the rest go row by row with another.
+        whole = len(rows) - len(rows) % _ROWS
+        many = f"{insert} {', '.join([marks] * _ROWS)} {conflict} {change}" if whole else ""
+        for first in range(0, whole, _ROWS):
+            connection.exec_driver_sql(many, tuple(itertools.chain.from_iterable(rows[first : first + _ROWS])))
+        if whole < len(rows):
+            connection.exec_driver_sql(f"{insert} {marks} {conflict} {change}", list(rows[whole:]))
+        return
+    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
+    unique = {row[:places]: row for row in rows}.values()  # one statement changes no row twice
+    values = tuple(list(column) for column in zip(*unique, strict=True))
+    connection.exec_driver_sql(
+        f"INSERT INTO {table} ({columns}) SELECT * FROM unnest({arrays}) {conflict} {change}", values
+    )
+
+
+def _note_progress(connection: Connection, furthest: dict[int, int]) -> None:
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    rows = [(step, run, step) for run, step in furthest.items()]
+    connection.exec_driver_sql(
+        f"UPDATE run SET step = {mark} WHERE no = {mark} AND (step IS NULL OR step < {mark})", rows
+    )

@@ -1,0 +1,247 @@
+"""Records as they arrive, decoded and checked by msgspec; `dashboard/records.py` says what each means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, cast
+
+import msgspec
+
+from ....errors import DataError, show
+from ...records import check_id
+
+LARGEST_NUMBER = 1 << 53  # beyond it, browsers and JSON no longer tell whole numbers apart
+MOST_METRICS = 10_000
+LONGEST_NAME = 500
+_ODD = {"NaN", "Infinity", "-Infinity"}
+
+type Whole = Annotated[int, msgspec.Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+type Object = dict[str, Any]
+type Columns = dict[str, Sequence[float]]
+
+
+class _Record(msgspec.Struct, tag_field="kind", frozen=True):
+    """Base of all; fields that are not known are ignored, so that newer clients can say more."""
+
+
+class Stream(_Record, tag="stream", frozen=True):
+    """The first record of a stream."""
+
+    stream: str
+    format: int
+
+
+class ExperimentSet(_Record, tag="experiment", frozen=True):
+    """What is known of an experiment."""
+
+    id: str
+    set: Object
+
+
+class RunSet(_Record, tag="run", frozen=True):
+    """What is known of a run."""
+
+    id: str
+    set: Object
+    experiment: str | None = None
+
+
+class Step(_Record, tag="step", frozen=True):
+    """Metrics of one step."""
+
+    run: str
+    line: Object
+    at: float | None = None
+
+
+class Score(_Record, tag="score", frozen=True):
+    """One scoring."""
+
+    id: str
+    run: str
+    line: Object
+
+
+class RolloutRows(_Record, tag="rollouts", frozen=True):
+    """Predictions of one scoring, or rollouts of one step."""
+
+    run: str
+    split: str
+    name: str
+    step: Whole
+    rows: list[Object]
+
+
+class Rewind(_Record, tag="rewind", frozen=True):
+    """A run goes on from before `next_step`: what was reported from there on will come again."""
+
+    run: str
+    next_step: Whole
+
+
+class JournalEvent(_Record, tag="event", frozen=True):
+    """One line of a journal."""
+
+    experiment: str
+    event: Object
+
+
+class SpendLine(_Record, tag="spend", frozen=True):
+    """One line of a ledger."""
+
+    experiment: str
+    number: Whole
+    line: Object
+
+
+class BenchmarkRecord(_Record, tag="benchmark", frozen=True):
+    """Which benchmark is scored on."""
+
+    id: str
+    name: str
+    metadata: Object
+
+
+class Anchor(_Record, tag="anchor", frozen=True):
+    """How long a journal is and what it ends with."""
+
+    head: str
+    events: int = 0
+    experiment: str | None = None
+
+
+class LoopSet(_Record, tag="loop", frozen=True):
+    """How a closed loop stood."""
+
+    system: str
+    at: float
+    page: Object
+
+
+class Answer(_Record, tag="answer", frozen=True):
+    """What came of a request."""
+
+    request: str
+    state: str
+    answer: str = ""
+
+
+type Record = (
+    Stream
+    | ExperimentSet
+    | RunSet
+    | Step
+    | Score
+    | RolloutRows
+    | Rewind
+    | JournalEvent
+    | SpendLine
+    | BenchmarkRecord
+    | Anchor
+    | LoopSet
+    | Answer
+)
+_decode: Callable[[bytes], Record] = msgspec.json.Decoder(Record.__value__).decode
+
+
+def decode(line: bytes) -> Record:
+    """One record; DataError when it is none that can be stored."""
+    try:
+        record = _decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(f"{error}. It begins with {show(line[:80].decode(errors='replace'))}.") from None
+    if b"\\u0000" in line:  # PostgreSQL has no text with this character in it
+        return msgspec.convert(_without_nul(msgspec.to_builtins(record)), Record.__value__)
+    return record
+
+
+def decode_all(lines: Sequence[bytes]) -> list[Record]:
+    """Many records; DataError when one of them cannot be stored, and then `decode` finds out which."""
+    try:
+        return [decode(line) if b"\\u0000" in line else _decode(line) for line in lines]
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(str(error)) from None
+
+
+def columns_of(lines: Sequence[Object]) -> tuple[Sequence[int], Columns] | None:
+    """Steps and metrics of lines that have the same names, column by column; None where one needs a closer look.
+
+    Nearly all metrics come this way, so nothing here is done for each of them by itself.
+    """
+    if len(lines[0]) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in lines[0]):
+        return None
+    columns: dict[str, list[Any]] = {name: [line[name] for line in lines] for name in lines[0]}
+    steps = columns.pop("step", [])
+    if set(map(type, steps)) != {int} or min(steps) < -LARGEST_NUMBER or max(steps) > LARGEST_NUMBER:
+        return None
+    for name, values in columns.items():
+        kinds = set(map(type, values))  # by type, because a truth value is an int to `isinstance`
+        try:
+            columns[name] = values if kinds == {float} else list(map(float, values))
+        except (TypeError, ValueError, OverflowError):
+            return None
+        if not kinds <= {float, int} or not all(map(math.isfinite, columns[name])):
+            return None
+    return steps, cast("Columns", columns)
+
+
+def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | None]]]:
+    """Step, and (name, value, NaN or infinity) of each metric of a recorded line."""
+    step = line.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or abs(step) > LARGEST_NUMBER:
+        raise DataError(f"a line of metrics has step {show(step)}. It should be a whole number.")
+    odd = cast("Object", line.get("_nonfinite") or {})
+    if len(line) > MOST_METRICS or not isinstance(odd, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError(f"a line of metrics has {len(line)} entries; at most {MOST_METRICS} are taken.")
+    found: list[tuple[str, float | None, str | None]] = []
+    for name, value in line.items():
+        if name in ("step", "_nonfinite"):
+            continue
+        if len(name) > LONGEST_NAME:
+            raise DataError(f"a metric's name has {len(name)} characters: {show(name)}. Use at most {LONGEST_NAME}.")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            finite = number(value)
+            if finite is None:  # a whole number that no float holds; JSON has no others
+                raise DataError(f"metric {show(name)} is {show(value)}, which is too large.")
+            found.append((name, finite, None))
+        elif value is None:
+            special = odd.get(name)
+            found.append((name, None, special if special in _ODD else None))
+        else:
+            raise DataError(f"metric {show(name)} is {show(value)}, which is no number.")
+    return step, found
+
+
+def check_ids(*ids: str | None) -> None:
+    """Refuse ids that could not be asked for again."""
+    for id in ids:
+        if id is not None:
+            check_id(id)
+
+
+def whole(value: Any) -> int | None:
+    """`value` if it is a whole number that fits a column, else None."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+    return value if fits else None
+
+
+def number(value: Any) -> float | None:
+    """`value` as a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return value

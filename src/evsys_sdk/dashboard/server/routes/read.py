@@ -1,0 +1,263 @@
+"""The read API, and the two things that a page may add: notes and requests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Engine, select
+
+from ....redact import redact
+from ...shapes import (
+    Anchor,
+    ArmDetail,
+    Comparison,
+    ControlRequest,
+    Curves,
+    DataEntries,
+    DataRows,
+    Events,
+    ExperimentDetail,
+    Experiments,
+    Items,
+    Lineage,
+    LoopPage,
+    Loops,
+    NewControlRequest,
+    NewNote,
+    Note,
+    Overview,
+    RolloutDetail,
+    Rollouts,
+    Session,
+    Spend,
+)
+from ...views import answers, curves, items
+from ...views.source import LARGEST_PAGE, ExperimentQuery, RecordSource, RolloutQuery
+from ..live import Signal, stream_changes
+from ..storage import schema
+from ..storage.rows import read_object
+from .routing import GuardedRouter
+
+type Sources = Callable[[Request], RecordSource]
+type Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
+type Word = Annotated[str, Query(max_length=500)]
+type Words = Annotated[list[str], Query(max_length=100)]
+type Cursor = Annotated[str, Query(max_length=2000)]
+type Offset = Annotated[int, Query(ge=0, le=1 << 31)]
+type Number = Annotated[float | None, Query(allow_inf_nan=False)]
+_NONE: list[str] = []
+"""The default of lists that may be repeated; never changed."""
+type Step = Annotated[int | None, Query(ge=-(1 << 53), le=1 << 53)]
+
+
+def add_read_routes(
+    app: FastAPI, source: Sources, session: Callable[[Request], Session], signal: Signal, *, polled: bool
+) -> None:
+    """Everything that can be read of a project."""
+    routes = GuardedRouter(app, "read")
+
+    @routes.add("GET", "/session", "read", response_model=Session)
+    def read_session(request: Request) -> Session:
+        """Who is asking."""
+        return session(request)
+
+    _list_routes(routes, source)
+    _experiment_routes(routes, source)
+    _rollout_routes(routes, source)
+    _data_routes(routes, source)
+    _change_routes(routes, source)
+
+    async def stream(request: Request) -> StreamingResponse:
+        """What changes, as it happens: server-sent events."""
+        given = request.headers.get("last-event-id", "")
+        since = int(given) if given.isdecimal() and len(given) < 18 else None
+        # A browser that lost the stream says what it heard last, and misses nothing. A proxy that gathers answers
+        # (x-accel-buffering) would keep events back.
+        body: AsyncIterator[bytes] = stream_changes(source(request), signal, since, polled=polled)
+        return StreamingResponse(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    routes.add("GET", "/events", "read", response_class=StreamingResponse)(stream)
+
+
+def _list_routes(routes: GuardedRouter, source: Sources) -> None:
+    @routes.add("GET", "/overview", "read", response_model=Overview)
+    def overview(request: Request) -> Overview:
+        """The project in one look."""
+        return source(request).overview()
+
+    @routes.add("GET", "/experiments", "read", response_model=Experiments)
+    def list_experiments(
+        request: Request,
+        q: Word = "",
+        status: Words = _NONE,
+        verdict: Words = _NONE,
+        tag: Words = _NONE,
+        model: Word = "",
+        algorithm: Word = "",
+        parent: Word = "",
+        sort: Word = "newest",
+        limit: Limit = 50,
+        cursor: Cursor = "",
+        offset: Offset = 0,
+    ) -> Experiments:
+        """A page of the experiments that meet all filters."""
+        query = ExperimentQuery(q, status, verdict, tag, model, algorithm, parent, sort, limit, cursor, offset)
+        return source(request).list_experiments(query)
+
+    @routes.add("GET", "/compare", "read", response_model=Comparison)
+    def compare(request: Request, a: Word, b: Word) -> Comparison:
+        """Two experiments, by their best runs."""
+        return items.compare(source(request), a, b)
+
+
+def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
+    @routes.add("GET", "/experiments/{id}", "read", response_model=ExperimentDetail)
+    def read_experiment(request: Request, id: str) -> ExperimentDetail:
+        """Everything that an experiment's page shows at once."""
+        return answers.describe_experiment(source(request), id)
+
+    @routes.add("GET", "/experiments/{id}/arms/{arm}", "read", response_model=ArmDetail)
+    def read_arm(request: Request, id: str, arm: str) -> ArmDetail:
+        """One run with one seed, whole."""
+        return answers.describe_arm(source(request), id, arm)
+
+    @routes.add("GET", "/experiments/{id}/curves", "read", response_model=Curves)
+    def read_curves(
+        request: Request,
+        id: str,
+        metric: Word = "",
+        x: Word = "step",
+        points: Annotated[int, Query(ge=1, le=curves.MOST_POINTS)] = 500,
+        start: Number = None,
+        end: Number = None,
+        run: Words = _NONE,
+        arm: Words = _NONE,
+    ) -> Curves:
+        """One metric over the course of training."""
+        query = curves.CurveQuery(metric, x, points, start, end, run, arm)
+        return curves.draw_curves(source(request), id, query)
+
+    @routes.add("GET", "/experiments/{id}/items", "read", response_model=Items)
+    def read_items(
+        request: Request,
+        id: str,
+        metric: Word = "",
+        a: Word = "",
+        b: Word = "",
+        limit: Limit = 200,
+        cursor: Cursor = "",
+    ) -> Items:
+        """Two runs, task by task."""
+        return items.list_items(source(request), id, metric=metric, a=a, b=b, limit=limit, cursor=cursor)
+
+    @routes.add("GET", "/experiments/{id}/spend", "read", response_model=Spend)
+    def read_spend(request: Request, id: str) -> Spend:
+        """Where the money went."""
+        return answers.sum_spend(source(request), id)
+
+    @routes.add("GET", "/experiments/{id}/lineage", "read", response_model=Lineage)
+    def read_lineage(request: Request, id: str) -> Lineage:
+        """Where an experiment comes from and what came of it."""
+        return answers.trace_lineage(source(request), id)
+
+    @routes.add("GET", "/experiments/{id}/journal", "read", response_model=Events)
+    def read_journal(request: Request, id: str, limit: Limit = 200, cursor: Cursor = "") -> Events:
+        """Everything that happened, oldest first."""
+        return source(request).events(id, cursor, limit)
+
+
+def _rollout_routes(routes: GuardedRouter, source: Sources) -> None:
+    @routes.add("GET", "/experiments/{id}/rollouts", "read", response_model=Rollouts)
+    def list_rollouts(
+        request: Request,
+        id: str,
+        arm: Word = "",
+        split: Word = "",
+        name: Word = "",
+        step: Step = None,
+        task: Word = "",
+        outcome: Word = "",
+        min_reward: Number = None,
+        max_reward: Number = None,
+        q: Word = "",
+        limit: Limit = 50,
+        cursor: Cursor = "",
+        offset: Offset = 0,
+    ) -> Rollouts:
+        """A page of the rollouts that meet all filters."""
+        query = RolloutQuery(arm, split, name, step, task, outcome, min_reward, max_reward, q, limit, cursor, offset)
+        return source(request).rollouts(id, query)
+
+    @routes.add("GET", "/experiments/{id}/rollouts/{rollout}", "read", response_model=RolloutDetail)
+    def read_rollout(request: Request, id: str, rollout: str) -> RolloutDetail:
+        """One rollout, whole."""
+        return source(request).rollout(id, rollout)
+
+
+def _data_routes(routes: GuardedRouter, source: Sources) -> None:
+    def add(kind: Any) -> None:
+        @routes.add("GET", f"/{kind}s", "read", response_model=DataEntries, name=f"list_{kind}s")
+        def list_entries(request: Request, name: Word = "", limit: Limit = 50, cursor: Cursor = "") -> DataEntries:
+            """What there is, the newest version of each name first."""
+            return source(request).data_entries(kind, name, limit, cursor)
+
+        @routes.add("GET", f"/{kind}s/{{id}}/rows", "read", response_model=DataRows, name=f"read_{kind}_rows")
+        def read_rows(request: Request, id: str, limit: Limit = 50, cursor: Cursor = "") -> DataRows:
+            """Some rows, in order."""
+            return source(request).data_rows(kind, id, limit, cursor)
+
+    add("dataset")
+    add("benchmark")
+
+
+def _change_routes(routes: GuardedRouter, source: Sources) -> None:
+    @routes.add("GET", "/experiments/{id}/notes", "read", response_model=list[Note])
+    def read_notes(request: Request, id: str) -> list[Note]:
+        """What was noted about an experiment."""
+        return list(source(request).experiment(id).notes)
+
+    @routes.add("GET", "/experiments/{id}/anchors", "read", response_model=list[Anchor])
+    def read_anchors(request: Request, id: str) -> list[Anchor]:
+        """What was witnessed about the journal of an experiment; `evsys audit` compares it with what is there."""
+        return source(request).anchors(id)
+
+    @routes.add("POST", "/experiments/{id}/notes", "write", response_model=Note)
+    def add_note(request: Request, id: str, note: NewNote) -> Note:
+        """Note something about an experiment."""
+        return source(request).add_note(id, note)
+
+    @routes.add("GET", "/experiments/{id}/requests", "read", response_model=list[ControlRequest])
+    def read_requests(request: Request, id: str) -> list[ControlRequest]:
+        """What was asked of an experiment."""
+        return list(source(request).experiment(id).requests)
+
+    @routes.add("POST", "/experiments/{id}/requests", "write", response_model=ControlRequest)
+    def add_request(request: Request, id: str, wanted: NewControlRequest) -> ControlRequest:
+        """Ask a running experiment to stop, or approve or reject what it waits for."""
+        return source(request).add_request(id, wanted)
+
+
+# The closed loops of a project: of this disk, as who starts the application says how to read them, or as sent.
+
+type ReadLoops = Callable[[], Sequence[dict[str, Any]]]
+
+
+def read_loops(engine: Engine, project: str) -> list[dict[str, Any]]:
+    """What clients sent of the loops of a project."""
+    table = schema.loop
+    query = select(table.c.page).where(table.c.project_id == project).order_by(table.c.system)
+    with engine.connect() as connection:
+        return [read_object(page) for page in connection.execute(query).scalars()]
+
+
+def add_loop_routes(app: FastAPI, read: Callable[[Request], Sequence[dict[str, Any]]]) -> None:
+    """What can be read of loops."""
+    routes = GuardedRouter(app, "read")
+
+    @routes.add("GET", "/loops", "read", response_model=Loops)
+    def list_loops(request: Request) -> Loops:
+        """Every loop with its rounds, decisions, verdicts and deployments."""
+        return Loops(items=[LoopPage.model_validate(redact(one)) for one in read(request)])

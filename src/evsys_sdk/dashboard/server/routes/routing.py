@@ -1,0 +1,84 @@
+"""Routes that say which scope they need. One that does not is never mounted."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+
+from ...client.connection import API_PREFIX
+from ...shapes import Problem, Scope, Shape
+from ..auth import Identity, require
+
+_SCOPE_KEY = "x-evsys-scope"
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem} for status in (400, 401, 403, 404, 409, 413, 421, 422, 503)
+}
+
+
+def identity_of(request: Request) -> Identity:
+    """Who asks; the guard has made sure of it."""
+    return request.scope["evsys.identity"]
+
+
+class GuardedRouter:
+    """Adds routes below the API's prefix to an application, together with the scope that each needs.
+
+    They are added one by one, not as a router that is included: the application's own list then has every one of them.
+    """
+
+    def __init__(self, app: FastAPI, tag: str) -> None:
+        self._app, self._tag = app, tag
+
+    def add[F: Callable[..., Any]](self, method: str, path: str, scope: Scope, **options: Any) -> Callable[[F], F]:
+        """Register a function for a method and a path."""
+
+        async def check(request: Request) -> None:  # a plain function would be called on a thread of its own
+            require(identity_of(request), scope)
+
+        def register(function: F) -> F:
+            extra = {_SCOPE_KEY: scope, **options.pop("openapi_extra", {})}
+            model = options.get("response_model")
+            is_shape = isinstance(model, type) and issubclass(model, Shape)
+            self._app.add_api_route(
+                f"{API_PREFIX}{path}",
+                _write_json(function) if is_shape else function,
+                methods=[method],
+                dependencies=[Depends(check)],
+                openapi_extra=extra,
+                tags=[self._tag],
+                responses=PROBLEMS,
+                **options,
+            )
+            return function
+
+        return register
+
+
+def _write_json(function: Callable[..., Any]) -> Callable[..., Response]:
+    """The same function, with its answer as JSON: on its own thread, and not checked once more against its own type."""
+
+    @functools.wraps(function)
+    def answer(*args: Any, **named: Any) -> Response:
+        return Response(function(*args, **named).model_dump_json(), media_type="application/json")
+
+    # FastAPI reads what to pass; the names in it are those of the function's module, not of this one.
+    answer.__dict__["__signature__"] = inspect.signature(function, eval_str=True)
+    return answer
+
+
+def list_routes(app: FastAPI) -> list[tuple[str, str, Scope]]:
+    """Method, path and scope of every route of an application; raises for one that declares none."""
+    found: list[tuple[str, str, Scope]] = []
+    for route in app.routes:
+        declared = route.openapi_extra if isinstance(route, APIRoute) else None
+        scope = (declared or {}).get(_SCOPE_KEY)
+        if scope is None or not isinstance(route, APIRoute):
+            raise RuntimeError(f"the route {getattr(route, 'path', route)} does not say which scope it needs")
+        found += [(method, route.path, scope) for method in sorted(route.methods or ())]
+    return found

@@ -1,0 +1,217 @@
+"""Opening the database: SQLite by default, PostgreSQL by address; schema brought up to date, and copies made.
+
+A SQLite file is migrated when it is opened, after a copy of it was made. A PostgreSQL database is migrated by
+`evsys dashboard upgrade`, because others may be using it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from ....errors import ConfigError, DataError, MissingExtraError, show
+from ....log import get_logger
+from ....redact import redact_text
+
+_MIGRATIONS = Path(__file__).parents[1] / "migrations"
+_NETWORK_FILESYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "fuse.sshfs",
+    "9p",
+    "afs",
+    "ceph",
+}
+"""Where SQLite's log, which all processes map into memory, is not safe."""
+
+
+def open_database(address: str, *, upgrade: bool | None = None) -> Engine:
+    """The database at a path or a `postgresql://` address, with the schema of this version."""
+    engine = connect(address)
+    try:
+        _bring_up_to_date(engine, engine.dialect.name == "sqlite" if upgrade is None else upgrade)
+    except DBAPIError as error:
+        engine.dispose()
+        raise DataError(
+            f"{hide_password(address)}: the database cannot be used: {redact_text(str(error.orig))}"
+        ) from None
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def connect(address: str) -> Engine:
+    """An engine; nothing is read yet."""
+    if "://" not in address:
+        path = Path(address).expanduser().absolute()
+        _refuse_network_filesystem(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 30, "check_same_thread": False})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    try:
+        url = make_url(address)
+    except ArgumentError:
+        raise ConfigError("--database is no address. Write a path, or postgresql://user@host/name.") from None
+    if url.get_backend_name() != "postgresql":
+        raise ConfigError(f"--database {hide_password(address)}: only SQLite files and PostgreSQL are known.")
+    try:
+        return create_engine(url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
+    except ModuleNotFoundError:
+        raise MissingExtraError("a dashboard in PostgreSQL", "postgres") from None
+
+
+def back_up(engine: Engine, target: Path) -> None:
+    """Copy a SQLite database while it is in use."""
+    if engine.dialect.name != "sqlite":
+        raise ConfigError("Back up a PostgreSQL database with pg_dump, and restore it with pg_restore.")
+    if target.exists():
+        raise DataError(f"{target}: there is something already. Name a new file.")
+    temporary = target.with_name(f".{target.name}.tmp")
+    with engine.connect() as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
+        raw: Any = source.connection.driver_connection
+        raw.backup(copy)
+    temporary.replace(target)
+
+
+def restore(backup: Path, target: Path) -> None:
+    """Put a copy in place of a database that no server uses; what was there is kept beside it."""
+    _check_is_dashboard(backup)
+    if target.exists():
+        _refuse_if_used(target)
+        kept = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.before-restore")
+        target.rename(kept)
+        for suffix in ("-wal", "-shm"):  # left here, they would be taken for the log of the restored file
+            with contextlib.suppress(FileNotFoundError):
+                target.with_name(target.name + suffix).rename(kept.with_name(kept.name + suffix))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")
+    with contextlib.closing(sqlite3.connect(backup)) as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
+        source.backup(copy)
+    temporary.replace(target)
+
+
+def hide_password(address: str) -> str:
+    """An address without its password."""
+    return redact_text(address) if "://" in address else address
+
+
+def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
+    script = ScriptDirectory.from_config(_config())
+    with _lock_migration(engine) as connection:
+        present = MigrationContext.configure(connection).get_current_revision()
+        if present == script.get_current_head():
+            return
+        if present is not None and present not in {revision.revision for revision in script.walk_revisions()}:
+            raise DataError(
+                f"the database is of a newer version ({show(present)}). Upgrade evsys-sdk, or restore an older copy."
+            )
+        if not upgrade:
+            raise DataError("the database is of an older version. Make a copy of it, then run: evsys dashboard upgrade")
+        if present is not None and engine.dialect.name == "sqlite":
+            path = Path(str(engine.url.database))
+            kept = path.with_name(f"{path.name}.{present}.before-upgrade")
+            get_logger(__name__).warning("bringing %s up to date; its copy is %s", path, kept)
+            if not kept.exists():
+                with contextlib.closing(sqlite3.connect(path)) as old, contextlib.closing(sqlite3.connect(kept)) as new:
+                    old.backup(new)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+@contextlib.contextmanager
+def _lock_migration(engine: Engine) -> Generator[Connection]:
+    """A transaction that no other process migrates beside."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            with connection.begin():
+                # any number will do, as long as all versions take the same
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
+                yield connection
+        else:
+            with connection.begin():
+                yield connection
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # transactions begin where SQLAlchemy says so
+    connection.execute("PRAGMA journal_mode = WAL")  # who reads does not wait for who writes
+    connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power cut
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA cache_size = -65536")  # negative: KiB, not pages
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that begins by reading and then writes fails at once where another has written meanwhile, however
+    # long the timeout: so who is going to write takes the lock when it begins.
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
+
+
+def _check_is_dashboard(path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file. Name a copy that `evsys dashboard backup` made.")
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as copy:
+            tables = {row[0] for row in copy.execute("SELECT name FROM sqlite_master")}
+            sound = copy.execute("PRAGMA quick_check").fetchone()[0] == "ok"
+    except sqlite3.DatabaseError as error:
+        raise DataError(f"{path}: this is no database ({error}).") from None
+    if not sound or not {"experiment", "alembic_version"} <= tables:
+        raise DataError(f"{path}: this is not an intact copy of a dashboard's database.")
+
+
+def _refuse_if_used(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as database:
+        try:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            database.execute("BEGIN EXCLUSIVE")
+            database.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            raise DataError(f"{path}: a server is using it. Stop it first.") from None
+        except sqlite3.DatabaseError:
+            pass  # it is damaged, which is why somebody restores it
+
+
+def _refuse_network_filesystem(path: Path) -> None:
+    """SQLite on a network file system loses data; say so before there is any."""
+    folder = next(parent for parent in path.parents if parent.exists()).resolve()
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return
+    below = [(fields[1], fields[2]) for fields in mounts if folder.is_relative_to(fields[1].replace("\\040", " "))]
+    # mounts lie within each other: the longest path is the one that counts
+    kind = max(below, key=lambda mount: len(mount[0]), default=("", ""))[1]
+    if kind in _NETWORK_FILESYSTEMS:
+        raise ConfigError(
+            f"--database {path}: it lies on a network file system ({kind}), where SQLite loses data. Name a file on a "
+            "local disk, or use PostgreSQL."
+        )

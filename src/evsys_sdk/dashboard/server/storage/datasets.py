@@ -1,0 +1,173 @@
+"""Datasets and benchmarks in the database: versions that never change, kept as compressed pieces of JSONL.
+
+POST /sdk/datasets/                     what it is and what its rows hash to  -> its id, and which piece comes next
+PUT  /sdk/datasets/{id}/pieces/{n}      some of its rows, in order
+POST /sdk/datasets/{id}/finish          checked against the hash; from now on it can be read
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zlib
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy.engine import RowMapping
+
+from ....data.jsonl import parse_json
+from ....data.workspace.reference import check_name, content_id
+from ....errors import DataError, show
+from ...shapes import DataEntries, DataEntry, DataRows
+from ...views.source import DataKind, NotFound, read_cursor, write_cursor
+from . import schema
+
+_TABLE, _CHUNK = schema.data_entry, schema.data_chunk
+LARGEST_PIECE = 8 << 20
+
+
+def begin_upload(connection: Connection, project: str, kind: DataKind, about: dict[str, Any]) -> dict[str, Any]:
+    """Announce rows; the same content under the same name is there once. Returns its id and the next piece wanted."""
+    name, split, sha256 = check_name(about["name"]), check_name(about["split"], what="split"), about["sha256"]
+    version = about["version"] or _next_version(connection, project, kind, name, split, sha256)
+    id = content_id(kind, name=name, version=version, split=split, sha256=sha256)
+    row = find_entry(connection, project, kind, id, complete=False)
+    taken = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.version == version)
+    others = select(_TABLE.c.id).where(*taken, _TABLE.c.split == split, _TABLE.c.id != id, _TABLE.c.complete)
+    if connection.execute(others).first() is not None:
+        raise DataError(
+            f"{kind} {name}@v{version}:{split} is there with other rows. Leave the version out, or raise it."
+        )
+    if row is None:
+        values = {"project_id": project, "id": id, "kind": kind, "name": name, "version": version, "split": split}
+        values |= {"rows": 0, "bytes": 0, "format": about["format"], "sha256": sha256, "created": time.time()}
+        values |= {"metadata": json.dumps(about["metadata"], ensure_ascii=False), "complete": False}
+        connection.execute(insert(_TABLE).values(**values))
+        return {"id": id, "version": version, "next_piece": 0, "complete": False}
+    pieces = select(func.count()).where(_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+    following = int(connection.execute(pieces).scalar_one())
+    return {"id": id, "version": version, "next_piece": following, "complete": bool(row["complete"])}
+
+
+def add_piece(connection: Connection, project: str, kind: DataKind, id: str, piece: int, body: bytes) -> int:
+    """Keep some rows; a piece that is there already is left as it is. Returns which piece comes next."""
+    row = find_entry(connection, project, kind, id, complete=False)
+    if row is None:
+        raise NotFound(kind, id)
+    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+    count, rows = connection.execute(select(func.count(), func.sum(_CHUNK.c.rows)).where(*mine)).one()
+    if row["complete"] or piece < count:
+        return max(piece + 1, int(count))
+    if piece > count:
+        raise DataError(f"piece {piece} of {kind} {show(id)} came before piece {count}. Send them in order.")
+    lines = body.splitlines(keepends=True)
+    if not lines or not body.endswith(b"\n"):
+        raise DataError(f"piece {piece} of {kind} {show(id)} does not end with a whole line.")
+    for line in lines:
+        if not isinstance(parse_json(line, f"piece {piece}"), dict):
+            raise DataError(f"piece {piece} of {kind} {show(id)} has a row that is no object: {show(line[:60])}.")
+    values = {"project_id": project, "entry_id": id, "number": piece, "first_row": int(rows or 0), "rows": len(lines)}
+    connection.execute(insert(_CHUNK).values(**values, body=zlib.compress(body, 6)))
+    return piece + 1
+
+
+def finish_upload(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry | None:
+    """Check all rows against the hash they were announced with; nobody reads them before that.
+
+    None when they are others: they are removed then, so that they can be sent again.
+    """
+    row = find_entry(connection, project, kind, id, complete=False)
+    if row is None:
+        raise NotFound(kind, id)
+    if not row["complete"]:
+        digest, rows, size = hashlib.sha256(), 0, 0
+        mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+        pieces = select(_CHUNK.c.rows, _CHUNK.c.body).where(*mine).order_by(_CHUNK.c.number)
+        for count, compressed in connection.execute(pieces):
+            body = zlib.decompress(compressed)
+            digest.update(body)
+            rows, size = rows + count, size + len(body)
+        if digest.hexdigest() != row["sha256"]:
+            connection.execute(delete(_CHUNK).where(*mine))
+            return None  # not an error, which would roll the removal back
+        same = (_TABLE.c.project_id == project, _TABLE.c.id == id)
+        connection.execute(update(_TABLE).where(*same).values(rows=rows, bytes=size, complete=True))
+        row = find_entry(connection, project, kind, id)
+    assert row is not None
+    return _entry(row)
+
+
+def data_entries(
+    connection: Connection, project: str, kind: DataKind, name: str, limit: int, cursor: str
+) -> DataEntries:
+    """Names in order, the newest version of each first."""
+    query = select(_TABLE).where(_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.complete)
+    if name:
+        query = query.where(_TABLE.c.name == name)
+    if cursor:
+        last, version, id = read_cursor(cursor, str, int, str)
+        later = or_(_TABLE.c.version < version, and_(_TABLE.c.version == version, _TABLE.c.id > id))
+        query = query.where(or_(_TABLE.c.name > last, and_(_TABLE.c.name == last, later)))
+    query = query.order_by(_TABLE.c.name, _TABLE.c.version.desc(), _TABLE.c.id).limit(limit + 1)
+    rows = connection.execute(query).mappings().all()
+    page = [_entry(row) for row in rows[:limit]]
+    more = len(rows) > limit and page
+    return DataEntries(items=page, next=write_cursor(page[-1].name, page[-1].version, page[-1].id) if more else None)
+
+
+def data_rows(connection: Connection, project: str, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
+    """Some rows, in order."""
+    row = find_entry(connection, project, kind, id)
+    if row is None:
+        raise NotFound(kind, id)
+    begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
+    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+    inside = (_CHUNK.c.first_row < begin + limit, _CHUNK.c.first_row + _CHUNK.c.rows > begin)
+    chunks = select(_CHUNK.c.first_row, _CHUNK.c.body).where(*mine, *inside).order_by(_CHUNK.c.number)
+    found: list[dict[str, Any]] = []
+    for first, body in connection.execute(chunks):
+        lines = zlib.decompress(body).splitlines()
+        found += [json.loads(line) for line in lines[max(begin - first, 0) : begin + limit - first]]
+    end = begin + len(found)
+    return DataRows(entry=_entry(row), rows=found, next=write_cursor(end) if end < (row["rows"] or 0) else None)
+
+
+def read_lines(connection: Connection, project: str, kind: DataKind, id: str, piece: int) -> bytes:
+    """One piece of the rows as JSONL; empty after the last."""
+    if find_entry(connection, project, kind, id) is None:
+        raise NotFound(kind, id)
+    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id, _CHUNK.c.number == piece)
+    body = connection.execute(select(_CHUNK.c.body).where(*mine)).scalar()
+    return b"" if body is None else zlib.decompress(body)
+
+
+def find_entry(
+    connection: Connection, project: str, kind: DataKind, id: str, *, complete: bool = True
+) -> RowMapping | None:
+    """What is known by an id."""
+    query = select(_TABLE).where(_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.id == id)
+    return connection.execute(query.where(_TABLE.c.complete) if complete else query).mappings().first()
+
+
+def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry:
+    """The same, as it is shown."""
+    row = find_entry(connection, project, kind, id)
+    if row is None:
+        raise NotFound(kind, id)
+    return _entry(row)
+
+
+def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:
+    mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name)
+    same = select(_TABLE.c.version).where(*mine, _TABLE.c.split == split, _TABLE.c.sha256 == sha256)
+    known = connection.execute(same).scalar()
+    if known is not None:
+        return int(known)
+    highest = select(func.max(_TABLE.c.version)).where(*mine, _TABLE.c.split == split, _TABLE.c.complete)
+    return int(connection.execute(highest).scalar() or 0) + 1
+
+
+def _entry(row: RowMapping) -> DataEntry:
+    values = {name: row[name] for name in DataEntry.model_fields if name != "metadata"}
+    return DataEntry(**values, metadata=json.loads(row["metadata"]))

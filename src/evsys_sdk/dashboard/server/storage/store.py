@@ -1,0 +1,343 @@
+"""Writing single things into the tables: experiments, runs, scores, rollouts, events. Always on the writer's thread."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_postgres
+from sqlalchemy.dialects.sqlite import insert as insert_sqlite
+
+from ....errors import DataError, show
+from ....record.events import Kind
+from ....record.values import items
+from ...records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields
+from ...shapes import LoopPage
+from ...views.rollouts import preview_of
+from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, number, whole
+from . import schema
+
+_LONGEST_TEXT = 1_000_000
+_SEARCHED = ("name", "hypothesis", "description", "sentence", "conclusion_text", "tags")
+# Made once, because every batch or every run needs them, and making a statement takes longer than running it.
+_FIND_EXPERIMENT = select(schema.experiment.c.id).where(
+    schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("named")
+)
+_FIND_RUN = select(schema.run.c.no, schema.run.c.experiment_id).where(
+    schema.run.c.project_id == bindparam("of"), schema.run.c.id == bindparam("named")
+)
+_ARMS_NAMED = select(schema.run.c.arm).where(
+    schema.run.c.project_id == bindparam("of"),
+    schema.run.c.experiment_id == bindparam("within"),
+    schema.run.c.name == bindparam("named"),
+)
+_COUNT_UP = (
+    update(schema.project)
+    .where(schema.project.c.id == bindparam("of"))
+    .values(version=schema.project.c.version + 1)
+    .returning(schema.project.c.version)
+)
+_MARK_CHANGED = (
+    update(schema.experiment)
+    .where(schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("changed"))
+    .values(version=bindparam("now"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRef:
+    """Where the points of a run are kept."""
+
+    no: int
+    experiment_id: str
+
+
+def put_experiment(connection: Connection, project: str, id: str, fields: Mapping[str, Any]) -> None:
+    """Make an experiment, or change the given fields of it."""
+    check_ids(id)
+    columns = _columns("experiment", fields, EXPERIMENT_FIELDS)
+    table, where = schema.experiment, _same_experiment(project, id)
+    present = connection.execute(select(*(table.c[name] for name in _SEARCHED)).where(*where)).mappings().first()
+    merged = {**(dict(present) if present else {}), **columns}
+    columns["words"] = " ".join(str(merged.get(name) or "") for name in _SEARCHED).casefold()[:_LONGEST_TEXT]
+    if present is None:
+        now = time.time()
+        fresh = {"name": id, "status": "running", "version": 0, "received": now, "started": now} | columns
+        connection.execute(insert(table).values(project_id=project, id=id, **fresh))
+    else:
+        connection.execute(update(table).where(*where).values(**columns))
+
+
+def ensure_experiment(connection: Connection, project: str, id: str) -> None:
+    """Make sure that what is reported about an experiment has one to belong to."""
+    check_ids(id)
+    if connection.execute(_FIND_EXPERIMENT, {"of": project, "named": id}).first() is None:
+        put_experiment(connection, project, id, {})
+
+
+def put_run(connection: Connection, project: str, id: str, experiment: str | None, fields: Mapping[str, Any]) -> RunRef:
+    """Make a run of an experiment, or change the given fields of it."""
+    check_ids(id, experiment)
+    columns = _columns("run", fields, RUN_FIELDS)
+    known = find_run(connection, project, id)
+    if known is not None:
+        if experiment not in (None, known.experiment_id):
+            raise DataError(
+                f"run {show(id)} belongs to experiment {show(known.experiment_id)}, not {show(experiment)}."
+            )
+        if columns:
+            connection.execute(update(schema.run).where(schema.run.c.no == known.no).values(**columns))
+        return known
+    if experiment is None:
+        raise UnknownRun(id)
+    ensure_experiment(connection, project, experiment)
+    name = columns.get("name") or id
+    arm = _free_arm(connection, project, experiment, name)
+    fresh = {"name": name, "run": name, "status": "started"} | columns
+    values = {"project_id": project, "id": id, "experiment_id": experiment, "arm": arm, **fresh}
+    no = connection.execute(insert(schema.run).values(**values).returning(schema.run.c.no)).scalar_one()
+    return RunRef(int(no), experiment)
+
+
+def find_run(connection: Connection, project: str, id: str) -> RunRef | None:
+    """A run that was reported before."""
+    row = connection.execute(_FIND_RUN, {"of": project, "named": id}).first()
+    return RunRef(int(row[0]), str(row[1])) if row else None
+
+
+class UnknownRun(DataError):
+    """Something is reported about a run that was not reported itself, perhaps because it comes by another stream."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"run {show(id)} is not known. Report it first, with the experiment it belongs to.")
+        self.run_id = id
+
+
+def put_score(connection: Connection, run: RunRef, id: str, line: Object) -> dict[str, float | None]:
+    """Keep a scoring; a later one of the same set and step takes its place. Returns its metrics by full name."""
+    split, name = _name(line.get("split") or "test", 100), _name(line.get("name") or "", 300)
+    step = whole(line.get("step", 0))
+    metrics: Any = line.get("metrics")
+    if step is None or not isinstance(metrics, dict):
+        raise DataError(f"a scoring has step {show(line.get('step'))} and metrics {show(metrics)}.")
+    values = {"run_no": run.no, "split": split, "name": name, "step": step, "id": id, "line": _json(line)}
+    upsert(connection, schema.score, [values], ("run_no", "split", "name", "step"))
+    found: dict[str, float | None] = {}
+    for short, raw in metrics.items():  # pyright: ignore[reportUnknownVariableType]
+        value: Any = raw.get("value") if isinstance(raw, dict) else raw  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        found[metric_name(split, name, str(short))[:500]] = number(value)  # pyright: ignore[reportUnknownArgumentType]
+    return found
+
+
+def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, step: int, rows: Sequence[Object]) -> None:
+    """Keep predictions; a later one of the same task and sample takes the place of an earlier one."""
+    split, name = _name(split, 100), _name(name, 300)
+    # By what must differ: one statement may not change a row twice.
+    found: dict[tuple[str, int], Object] = {}
+    for position, row in enumerate(rows):
+        task = _name(str(row.get("task_id") or row.get("task") or position), 500)
+        sample = whole(row.get("sample")) or 0
+        if abs(sample) >= 1 << 31:
+            raise DataError(f"a prediction has sample {show(sample)}.")
+        found[task, sample] = {
+            **{"run_no": run.no, "split": split, "name": name, "step": step, "task": task, "sample": sample},
+            "status": str(row.get("status") or ("ok" if number(row.get("reward")) is not None else "")),
+            "reward": number(row.get("reward")),
+            "tokens": whole(row.get("tokens")),
+            "turns": min(whole(row.get("turns")) or 0, 1 << 30) or None,
+            "preview": preview_of(row),
+            "body": _json(row),
+        }
+    upsert(connection, schema.rollout, list(found.values()), ("run_no", "split", "name", "step", "task", "sample"))
+
+
+def put_event(connection: Connection, project: str, experiment: str, event: Object) -> None:
+    """Keep one line of a journal; the same id is the same event."""
+    id = event.get("id")
+    check_ids(id if isinstance(id, str) else "")
+    ensure_experiment(connection, project, experiment)
+    kind = event.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise DataError(f"an event has kind {show(kind)}. It should be text.")
+    data = {key: value for key, value in event.items() if key not in ("id", "time", "kind")}
+    values = {"project_id": project, "experiment_id": experiment, "id": id, "kind": kind}
+    values |= {"time": number(event.get("time")), "data": _json(data)}
+    # Only once, however often it is sent: a note would be counted again.
+    if insert_new(connection, schema.event, values, ("project_id", "experiment_id", "id")):
+        _after_event(connection, project, experiment, kind, data)
+
+
+def put_spend(connection: Connection, project: str, experiment: str, at: int, line: Object) -> None:
+    """Keep one line of a ledger."""
+    ensure_experiment(connection, project, experiment)
+    values = {"project_id": project, "experiment_id": experiment, "number": at, "line": _json(line)}
+    upsert(connection, schema.spend_line, [values], ("project_id", "experiment_id", "number"))
+
+
+def put_benchmark(connection: Connection, project: str, id: str, name: str, metadata: Object) -> None:
+    """Keep which benchmark was scored on, where its tasks were not uploaded."""
+    check_ids(id, name)
+    table = schema.data_entry
+    mine = (table.c.project_id == project, table.c.kind == "benchmark", table.c.name == name)
+    version = (connection.execute(select(func.max(table.c.version)).where(*mine)).scalar() or 0) + 1
+    values = {"project_id": project, "id": id, "kind": "benchmark", "name": name, "version": version, "split": "test"}
+    values |= {"rows": None, "bytes": None, "format": "", "sha256": "", "created": time.time(), "complete": True}
+    values["metadata"] = _json(metadata)
+    insert_new(connection, table, values, ("project_id", "id"))
+
+
+def put_anchor(connection: Connection, project: str, experiment: str | None, events: int, head: str) -> None:
+    """Witness how long a journal is and what it ends with; the time is this machine's, not its writer's."""
+    check_ids(experiment)
+    values: Object = {"project_id": project, "experiment_id": experiment, "at": time.time()}
+    values |= {"events": max(0, min(events, 2**53)), "head": head[:500]}
+    connection.execute(insert(schema.anchor).values(**values))
+
+
+def put_loop(connection: Connection, project: str, system: str, at: float, page: Object) -> None:
+    """Keep how a closed loop stood last; what the page could not show is refused."""
+    check_ids(system)
+    try:
+        checked = LoopPage.model_validate(page)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(step) for step in problem["loc"])
+        raise DataError(f"the loop {show(system)} cannot be shown: {where}: {problem['msg']}.") from None
+    table = schema.loop
+    mine = (table.c.project_id == project, table.c.system == system)
+    known = connection.execute(select(table.c.at).where(*mine)).scalar()
+    if known is None or known <= at:  # an older stream may be sent later
+        values = {"project_id": project, "system": system, "at": at, "page": checked.model_dump_json()}
+        upsert(connection, table, [values], ("project_id", "system"))
+
+
+def answer_request(connection: Connection, project: str, id: str, state: str, answer: str) -> str | None:
+    """Note what came of a request; returns the experiment it is about."""
+    if state not in ("taken", "done", "refused"):
+        raise DataError(f"the state of a request is {show(state)}. It should be taken, done or refused.")
+    table = schema.request
+    where = (table.c.project_id == project, table.c.id == id)
+    experiment = connection.execute(select(table.c.experiment_id).where(*where)).scalar()
+    connection.execute(update(table).where(*where).values(state=state, answer=answer[:2000]))
+    return None if experiment is None else str(experiment)
+
+
+def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
+    """Forget what a run reported from a step on: it goes on from before it."""
+    for table in (schema.metric_point, schema.score, schema.rollout):
+        connection.execute(delete(table).where(table.c.run_no == run.no, table.c.step >= next_step))
+    # What was furthest, lowest and highest may be among what is forgotten, so it is found anew.
+    connection.execute(delete(schema.metric_latest).where(schema.metric_latest.c.run_no == run.no))
+    points = schema.metric_point
+    last = select(
+        points.c.key_id, func.max(points.c.step).label("step"), func.min(points.c.value), func.max(points.c.value)
+    )
+    last = last.where(points.c.run_no == run.no).group_by(points.c.key_id)
+    for key, step, low, high in connection.execute(last).all():
+        same = (points.c.run_no == run.no, points.c.key_id == key, points.c.step == step)
+        value = connection.execute(select(points.c.value).where(*same)).scalar()
+        connection.execute(
+            insert(schema.metric_latest).values(run_no=run.no, key_id=key, step=step, last=value, low=low, high=high)
+        )
+
+
+def touch(connection: Connection, project: str, experiments: Sequence[str]) -> int:
+    """Give experiments that changed a new version, which is what pages are told; returns it."""
+    version = int(connection.execute(_COUNT_UP, {"of": project}).scalar_one())
+    if experiments:
+        connection.execute(_MARK_CHANGED, [{"of": project, "changed": id, "now": version} for id in experiments])
+    return version
+
+
+def upsert(connection: Connection, table: Table, rows: Sequence[Object], keys: Sequence[str]) -> None:
+    """Insert rows; those that are there already are replaced."""
+    if not rows:
+        return
+    statement = _insert(connection, table)
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=changed), list(rows))
+
+
+def insert_new(connection: Connection, table: Table, row: Object, keys: Sequence[str]) -> bool:
+    """Insert a row unless it is there already; whether it was not."""
+    statement = _insert(connection, table).values(**row).on_conflict_do_nothing(index_elements=list(keys))
+    return connection.execute(statement.returning(table.c[keys[0]])).first() is not None
+
+
+def metric_name(split: str, name: str, metric: str) -> str:
+    """A metric of a scoring as it is logged: `test/routing/pass@1`."""
+    if metric.startswith(f"{split}/"):
+        return metric
+    return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
+
+
+def _after_event(connection: Connection, project: str, experiment: str, kind: str, data: Object) -> None:
+    """What an event changes in the experiment's own line."""
+    table, where = schema.experiment, _same_experiment(project, experiment)
+    if kind == Kind.NOTE:
+        words = str(data.get("text", "")).casefold()[:20_000]
+        changed = {"n_notes": table.c.n_notes + 1, "words": table.c.words + " " + words}
+        connection.execute(update(table).where(*where).values(**changed))
+    elif kind in (Kind.INVALIDATED, Kind.REINSTATED):
+        reason = str(data.get("reason") or "no reason was given")[:2000] if kind == Kind.INVALIDATED else ""
+        connection.execute(update(table).where(*where).values(invalidated=reason))
+    elif kind == Kind.AUDITED:
+        flags = [str(flag)[:200] for flag in items(data.get("flags"))[:100]]
+        connection.execute(update(table).where(*where).values(flags=_json(flags)))
+
+
+def _insert(connection: Connection, table: Table) -> Any:
+    return (insert_postgres if connection.dialect.name == "postgresql" else insert_sqlite)(table)
+
+
+def _same_experiment(project: str, id: str) -> tuple[Any, Any]:
+    return schema.experiment.c.project_id == project, schema.experiment.c.id == id
+
+
+def _columns(kind: str, fields: Mapping[str, Any], known: Mapping[str, Any]) -> Object:
+    """Fields as they are stored; null is stored as "not known"."""
+    found: Object = {}
+    for name, value in check_fields(kind, fields, known).items():
+        if isinstance(value, (list, dict)):
+            found[name] = _json(value)
+        elif value is None:
+            found[name] = {str: "", list: "[]", dict: "{}"}.get(known[name])
+        elif isinstance(value, str):
+            found[name] = value[:_LONGEST_TEXT]
+        else:
+            found[name] = _fit(kind, name, value)
+    if kind == "experiment" and isinstance(fields.get("spend"), dict):
+        found["usd"] = number(fields["spend"].get("usd"))
+    return found
+
+
+def _fit(kind: str, name: str, value: int | float) -> int | float:
+    if number(value) is None or (isinstance(value, int) and abs(value) > LARGEST_NUMBER):
+        raise DataError(f"{name} of a {kind} is {show(value)}, which is too large.")
+    if kind == "experiment" and isinstance(value, int) and name.startswith("n_") and abs(value) >= 1 << 31:
+        raise DataError(f"{name} of a {kind} is {show(value)}, which is too large.")
+    return value
+
+
+def _free_arm(connection: Connection, project: str, experiment: str, name: str) -> str:
+    """`name`, or `name#2` where an arm of the experiment has it already."""
+    taken = set(connection.execute(_ARMS_NAMED, {"of": project, "within": experiment, "named": name}).scalars())
+    tried = 1
+    while (arm := name if tried == 1 else f"{name}#{tried}") in taken:
+        tried += 1
+    return arm
+
+
+def _name(value: Any, longest: int) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise DataError(f"{show(value)} is no name of at most {longest} characters.")
+    return value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

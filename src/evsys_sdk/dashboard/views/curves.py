@@ -1,0 +1,114 @@
+"""Metrics over the course of training, with no more points than a screen can show.
+
+A series that is longer is cut into buckets of equal width; each keeps its mean, lowest and highest value, so that a
+spike stays visible however far one zooms out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..shapes import Curves, Series
+from .source import ArmData, BadQuery, Points, RecordSource
+
+MOST_POINTS = 2000
+AXES = {"step": "", "tokens": "tokens", "minutes": "time/step_s"}
+"""What x can be, and the metric whose running sum it is."""
+_PREFERRED = ("loss", "train/loss", "reward/mean", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class CurveQuery:
+    """Which curves to draw."""
+
+    metric: str = ""
+    x: str = "step"
+    points: int = 500
+    start: float | None = None
+    end: float | None = None
+    runs: Sequence[str] = ()
+    arms: Sequence[str] = ()
+
+
+def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
+    """One metric of the chosen arms."""
+    if query.x not in AXES:
+        raise BadQuery(f"x is {query.x!r}. It can be {', '.join(AXES)}.")
+    names = source.metric_names(id)
+    metric = query.metric or default_metric(names)
+    arms = [
+        arm
+        for arm in source.experiment(id).arms
+        if (not query.runs or arm.run in query.runs) and (not query.arms or arm.arm in query.arms)
+    ]
+    found = source.points(id, [arm.arm for arm in arms], metric) if metric else {}
+    clock = source.points(id, list(found), AXES[query.x]) if AXES[query.x] else {}
+    series: list[Series] = []
+    for arm in arms:
+        if arm.arm in found:
+            points = _on_axis(found[arm.arm], clock.get(arm.arm), query.x)
+            series.append(_series(arm, points, query))
+    axes = [axis for axis, needed in AXES.items() if not needed or needed in names]
+    return Curves(metric=metric, x=query.x, axes=axes, metrics=names, series=series)
+
+
+def default_metric(names: Sequence[str]) -> str:
+    """The loss, or what else says most."""
+    chosen = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name), *names]
+    return chosen[0] if chosen else ""
+
+
+def _on_axis(points: Points, clock: Points | None, x: str) -> Points:
+    """The points over another axis than the step: a running sum, carried forward to steps that have none."""
+    if x == "step":
+        return points
+    if clock is None:
+        return Points([], [])
+    scale = 60.0 if x == "minutes" else 1.0
+    at: list[float] = []
+    total, position = 0.0, 0
+    for step in points.steps:
+        while position < len(clock.steps) and clock.steps[position] <= step:
+            total += (clock.values[position] or 0.0) / scale
+            position += 1
+        at.append(total)
+    return Points(at, points.values)
+
+
+def _series(arm: ArmData, points: Points, query: CurveQuery) -> Series:
+    inside = [
+        (x, y)
+        for x, y in zip(points.steps, points.values, strict=True)
+        if (query.start is None or x >= query.start) and (query.end is None or x <= query.end)
+    ]
+    x, y, low, high = downsample(inside, max(1, min(query.points, MOST_POINTS)))
+    return Series(arm=arm.arm, run=arm.run, seed=arm.seed, n=len(inside), x=x, y=y, low=low, high=high)
+
+
+def downsample(points: Sequence[tuple[float, float | None]], most: int) -> tuple[list[float], Any, Any, Any]:
+    """At most `most` buckets of x, mean, lowest and highest value; a bucket without a finite value has none."""
+    if len(points) <= most:
+        values = [value for _, value in points]
+        return [float(x) for x, _ in points], values, list(values), list(values)
+    import numpy as np
+
+    x = np.array([point[0] for point in points], dtype=np.float64)
+    y = np.array([math.nan if point[1] is None else point[1] for point in points], dtype=np.float64)
+    width = (x[-1] - x[0]) / most or 1.0  # all at one x: one bucket
+    # the last x lies on the far edge of the last bucket, and belongs to it
+    bucket = np.minimum(((x - x[0]) / width).astype(np.int64), most - 1)
+    # x is in order, so a bucket is a stretch of points: `reduceat` works over each from its first point to the next's.
+    first = np.flatnonzero(np.diff(bucket, prepend=-1))
+    finite = np.isfinite(y)
+    count = np.add.reduceat(finite.astype(np.float64), first)
+    mean = np.add.reduceat(np.where(finite, y, 0.0), first) / np.maximum(count, 1.0)
+    low = np.minimum.reduceat(np.where(finite, y, np.inf), first)
+    high = np.maximum.reduceat(np.where(finite, y, -np.inf), first)
+
+    def listed(values: Any) -> list[float | None]:
+        return [float(value) if some else None for value, some in zip(values, count, strict=True)]
+
+    return x[first].tolist(), listed(mean), listed(low), listed(high)

@@ -1,0 +1,214 @@
+"""Where the read API gets its answers from: the contract of `local/` (this disk) and `server/storage/` (a database).
+
+A source knows what was recorded. What follows from it (tables, curves, flips, lineage) is computed once for both, by
+`answers.py`, `curves.py` and `items.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+from ...errors import EvsysError, show
+from ..shapes import (
+    Anchor,
+    ControlRequest,
+    DataEntries,
+    DataRows,
+    Events,
+    Experiment,
+    Experiments,
+    NewControlRequest,
+    NewNote,
+    Note,
+    Overview,
+    RolloutDetail,
+    Rollouts,
+)
+
+type Object = dict[str, Any]
+type DataKind = Literal["dataset", "benchmark"]
+LARGEST_PAGE = 1000
+
+
+class NotFound(EvsysError):
+    """There is no such thing in this project."""
+
+    def __init__(self, what: str, id: str) -> None:
+        super().__init__(f"there is no {what} {show(id)} here.")
+
+
+class BadQuery(EvsysError):
+    """A question that has no answer; the message says what to ask instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentQuery:
+    """Which experiments to list."""
+
+    search: str = ""
+    statuses: Sequence[str] = ()
+    verdicts: Sequence[str] = ()
+    """`none` stands for experiments without a conclusion."""
+    tags: Sequence[str] = ()
+    model: str = ""
+    algorithm: str = ""
+    parent: str = ""
+    sort: str = "newest"
+    limit: int = 50
+    cursor: str = ""
+    offset: int = 0
+    """How many to skip where no cursor is given: for a list that is scrolled to any place."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutQuery:
+    """Which rollouts to list."""
+
+    arm: str = ""
+    split: str = ""
+    name: str = ""
+    step: int | None = None
+    task: str = ""
+    outcome: str = ""
+    """passed (reward at least 1), failed (less), or error (no reward at all)."""
+    min_reward: float | None = None
+    max_reward: float | None = None
+    search: str = ""
+    limit: int = 50
+    cursor: str = ""
+    offset: int = 0
+    """How many to skip where no cursor is given: for a list that is scrolled to any place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmData:
+    """What is recorded of one arm."""
+
+    arm: str
+    run: str
+    seed: int | None = None
+    status: str = "pending"
+    problem: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    spend: Mapping[str, float] = field(default_factory=dict[str, float])
+    step: int | None = None
+    total_steps: int | None = None
+    checkpoints: Sequence[Object] = ()
+    datasets: Sequence[Object] = ()
+    benchmarks: Sequence[Object] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFiles:
+    """What an arm left behind that only its own page shows."""
+
+    checkpoints: Sequence[Object] = ()
+    examples: str = ""
+    story: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentData:
+    """What is recorded of one experiment, without what can be large."""
+
+    experiment: Experiment
+    description: str
+    config: Object
+    conclusion: Object
+    conclusion_text: str
+    arms: Sequence[ArmData]
+    notes: Sequence[Note]
+    requests: Sequence[ControlRequest]
+    commands: Mapping[str, str]
+    registered_at: float | None = None
+    looks: Sequence[Object] = ()
+    """What each look at the claim found, as in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One metric of one arm: steps in order, and the value at each (None where it was no finite number)."""
+
+    steps: Sequence[float]
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that is not as it was."""
+
+    kind: str
+    id: str
+    version: int
+
+
+class RecordSource(Protocol):
+    """The record of one project."""
+
+    def overview(self) -> Overview: ...
+    def list_experiments(self, query: ExperimentQuery) -> Experiments: ...
+    def experiment(self, id: str) -> ExperimentData: ...
+    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
+        """Those of the ids that are there."""
+        ...
+
+    def arm_files(self, id: str, arm: str) -> ArmFiles:
+        """Of an arm that `experiment` named."""
+        ...
+
+    def metric_names(self, id: str) -> list[str]: ...
+    def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
+        """A metric of some arms; those that have none are left out."""
+        ...
+
+    def scores(self, id: str) -> dict[str, list[Object]]:
+        """Every scoring of every arm, as in `scores.jsonl`, in the order of the steps."""
+        ...
+
+    def rollouts(self, id: str, query: RolloutQuery) -> Rollouts: ...
+    def rollout(self, id: str, rollout: str) -> RolloutDetail: ...
+    def events(self, id: str, cursor: str, limit: int) -> Events: ...
+    def spend_lines(self, id: str) -> list[Object]: ...
+    def anchors(self, id: str) -> list[Anchor]:
+        """What was witnessed about its journal, oldest first."""
+        ...
+
+    def add_note(self, id: str, note: NewNote) -> Note: ...
+    def add_request(self, id: str, request: NewControlRequest) -> ControlRequest: ...
+    def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries: ...
+    def data_rows(self, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows: ...
+    def version(self) -> int: ...
+    def changes(self, since: int) -> list[Change]:
+        """What changed after a version, oldest first."""
+        ...
+
+
+# Where a page ends, as text that clients hand back unread.
+
+
+def write_cursor(*place: Any) -> str:
+    """A cursor that stands for a place in a list."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, *kinds: type | tuple[type, ...]) -> list[Any]:
+    """The place a cursor stands for, if it has the given types; BadQuery otherwise."""
+    try:
+        place: Any = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, RecursionError):
+        place = None
+    found = cast("list[Any]", place) if isinstance(place, list) else []
+    if len(found) != len(kinds) or not all(map(_fits, found, kinds)):
+        raise BadQuery("this cursor was not given out by this list. Begin again without one.")
+    return found
+
+
+def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:
+    # Cursors come from outside: numbers that no column holds and texts that PostgreSQL refuses end here.
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > 1 << 53):
+        return False
+    return isinstance(value, kind) and not (isinstance(value, str) and "\x00" in value)

@@ -1,0 +1,91 @@
+"""The adapter by itself, with tokenizer and chat template beside it: `peft_dir` as PEFT, vLLM and others load it, and
+`vllm` with the settings and the command by which vLLM serves it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...files import write_json, write_text
+from ..deployer import Built
+from ..source import ADAPTER, ADAPTER_CONFIG, Source, read_adapter_config
+from ..weights import copy_tokenizer, find_base, read_chat_template
+
+
+class PeftDir:
+    """The adapter in PEFT's layout, with tokenizer and chat template."""
+
+    name: ClassVar[str] = "peft_dir"
+    library: ClassVar[str] = "peft"
+
+    class Config(Strict):
+        """Params of `peft_dir`."""
+
+        base: str | None = None
+        """Folder of the base model, where its name alone does not lead there."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    def build(self, source: Source, folder: Path) -> Built:
+        source.require_adapter(self.name)
+        config = read_adapter_config(source)
+        base = find_base(source.base_model, self.cfg.base)
+        shutil.copyfile(source.weights / ADAPTER, folder / ADAPTER)
+        # The config that PEFT wrote may name the base by a folder of the machine that trained.
+        write_json(folder / ADAPTER_CONFIG, {**config, "base_model_name_or_path": source.base_model})
+        copied = copy_tokenizer(base, folder)
+        return Built(facts={"tokenizer": copied, "chat_template": bool(read_chat_template(base))})
+
+
+class VLLM:
+    """The adapter with a config and a start script for vLLM; it is not started here."""
+
+    name: ClassVar[str] = "vllm"
+    library: ClassVar[str] = "peft"
+
+    class Config(Strict):
+        """Params of `vllm`."""
+
+        base: str | None = None
+        """Folder of the base model, where its name alone does not lead there."""
+        served_name: str = "adapter"
+        """The model's name in requests."""
+        port: int = Field(default=8000, ge=1, le=65535)
+        """Where it listens."""
+        max_model_len: int | None = Field(default=None, ge=1)
+        """Longest conversation in tokens; the model's own limit by default."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    def build(self, source: Source, folder: Path) -> Built:
+        PeftDir(base=self.cfg.base).build(source, folder)
+        rank = int(read_adapter_config(source)["r"])
+        base = self.cfg.base or source.base_model
+        settings: dict[str, Any] = {
+            "enable-lora": True,
+            "max-lora-rank": _round_rank(rank),
+            "port": self.cfg.port,
+            "max-model-len": self.cfg.max_model_len,
+        }
+        lines = [f"{key}: {str(value).lower()}" for key, value in settings.items() if value is not None]
+        write_text(folder / "vllm.yaml", "\n".join([*lines, ""]))
+        # The script finds its own folder when it is run, so that a deployment can be copied to the machine that serves.
+        name = shlex.quote(self.cfg.served_name)
+        command = f'vllm serve {shlex.quote(base)} --config "$here/vllm.yaml" --lora-modules {name}="$here"'
+        script = f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\nexec {command}\n'
+        write_text(folder / "serve.sh", script)
+        (folder / "serve.sh").chmod(0o755)
+        return Built(facts={"command": "sh serve.sh", "served_name": self.cfg.served_name})
+
+
+def _round_rank(rank: int) -> int:
+    """The smallest limit that vLLM knows and that holds the adapter."""
+    return next((limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if limit >= rank), rank)

@@ -1,0 +1,287 @@
+"""What one run would take: steps and tokens, from its real rows and its own recipe, without training anything.
+
+Recipes are bound to some of their rows on the mock backend and asked what they plan. What a model will write is not
+known beforehand: there is an upper limit, the longest answers allowed, and an expectation, answers as long as the right
+ones where those are known. Tokens of other backends are those of the model's own tokenizer where it is on this machine,
+else a quarter of the characters.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ...algorithms.base import BaseAlgorithm, PlannedWork
+from ...algorithms.combo import Combo
+from ...algorithms.continual import Continual
+from ...algorithms.gepa_prompt import GepaPrompt
+from ...algorithms.on_policy import conversation_of
+from ...backends.client import ModelSpec
+from ...backends.mock.backend import MockBackend
+from ...config import DataConfig, ExperimentConfig, RunConfig
+from ...config.prices import backend_of
+from ...data.chat import text_of
+from ...eval.row_tasks import target_of, tasks_of_rows
+from ...eval.run_eval import ROOM_FOR_ANSWER
+from ...inference.renderer import Renderer, get_renderer
+from ...protocols import Row
+from ...registry import get_data_store
+from ...training.blocking import run_blocking
+from ...training.callback import Observers, RunControl
+from ...training.services import RunServices
+from ..arms.recipe import build_algorithm
+from ..arms.rows import load_transformed
+from ..benchmark_plan import plan_benchmarks
+
+if TYPE_CHECKING:
+    from ...backends.client import TrainingClient
+
+
+# How many tokens of a real model one token of the mock model is; the mock's are bytes.
+
+_BYTES_PER_TOKEN = 4
+_MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScale:
+    """A factor, and where it comes from."""
+
+    per_mock_token: float = 1.0
+    says: str = "tokens are those of the mock backend"
+
+
+def token_scale(
+    backend: str, model: str, rows: Sequence[Row], mock: Renderer, *, renderer_name: str | None = None
+) -> TokenScale:
+    """The factor for a model on a backend, measured on some rows where its tokenizer is on this machine."""
+    if backend == "mock":
+        return TokenScale()
+    tokenizer = _local_tokenizer(model)
+    if tokenizer is None or not rows:
+        return TokenScale(1 / _BYTES_PER_TOKEN, f"tokens are characters / {_BYTES_PER_TOKEN}: '{model}' is not here")
+    says = f"tokens are those of '{model}', on real rows"
+    try:
+        real = get_renderer(tokenizer, renderer_name)
+        conversations = [conversation_of(row) for row in rows[:_MOST_ROWS]]
+        sizes = [(len(real.prompt(messages)), len(mock.prompt(messages))) for messages in conversations]
+        return TokenScale(sum(size for size, _ in sizes) / sum(size for _, size in sizes), says)
+    except Exception:  # rows that are no conversations, or a template that refuses them: the bare text will do
+        text = "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows[:_MOST_ROWS])
+        return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), says)
+
+
+def _local_tokenizer(model: str) -> Any | None:
+    """The tokenizer of a model, if it needs no network; None otherwise."""
+    if find_spec("transformers") is None:
+        return None
+    try:
+        from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    except Exception:  # not there, or damaged: an estimate does without
+        return None
+
+
+_ROWS_LOOKED_AT = 512
+_MOCK_CONTEXT = 1 << 20
+
+
+_NO_MATTER_OF_SIZE = (
+    "learning_rate",
+    "lr_schedule",
+    "warmup_steps",
+    "weight_decay",
+    "grad_clip_norm",
+    "lora_rank",
+    "beta",
+)
+"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What one run takes, for one seed."""
+
+    steps: int | None = 0
+    """None where the recipe does not say before it trains."""
+    tokens_trained: int = 0
+    tokens_sampled: int = 0
+    """As expected, in training and in evaluations, benchmarks and baselines."""
+    most_sampled: int = 0
+    """The same with every answer as long as it may be."""
+    tokenizer: str = ""
+    """How tokens were counted, as a sentence."""
+    notes: list[str] = field(default_factory=list[str])
+    step_lengths: list[int] = field(default_factory=list[int])
+    """Sequences of a typical step, in tokens of the mock model, to time it with."""
+    per_mock_token: float = 1.0
+    """Tokens of the model for each of those."""
+    scorings: list[PlannedScoring] = field(default_factory=list["PlannedScoring"])
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScoring:
+    """One set of tasks that a run is scored on."""
+
+    tokens: float
+    """Sampled each time, as expected."""
+    every: int | None
+    """Steps between two scorings during training; None where it is scored after it only."""
+    passes: int = 1
+    """How often it is scored besides: after training, and for each baseline."""
+    read: float = 0.0
+    """Tokens of the prompts, each time."""
+
+    def times(self, steps: int, *, ends: bool = True) -> int:
+        """How often it is scored in a run of so many steps; one that is paused after them has no end yet."""
+        if not ends:
+            return steps // self.every if self.every else 0
+        return self.passes + (max(steps - 1, 0) // self.every if self.every else 0)
+
+
+def size_of_work(run: RunConfig) -> str:
+    """Equal for runs that take the same, so that each is looked at once."""
+    content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
+    for param in _NO_MATTER_OF_SIZE:
+        content["algorithm"]["params"].pop(param, None)
+    return json.dumps(content, sort_keys=True)
+
+
+def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
+    """Look at the rows of a run through its recipe's eyes."""
+    store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
+
+    def load(data: DataConfig) -> list[Row]:
+        return load_transformed(data, store)[0]
+
+    with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
+        hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8
+        backend = MockBackend(context_length=_MOCK_CONTEXT, hidden=hidden)
+        handles = backend.prepare(model=ModelSpec(run.model.name, seed=run.seed), run_dir=Path(folder))
+        try:
+            return _Look(run, config, load, handles["training_client"], Path(folder)).estimate()
+        finally:
+            backend.teardown(handles)
+
+
+@dataclass(slots=True)
+class _Look:
+    run: RunConfig
+    config: ExperimentConfig
+    load: Callable[[DataConfig], list[Row]]
+    client: TrainingClient
+    folder: Path
+    scale: TokenScale = field(default_factory=TokenScale)
+    found: Estimate = field(default_factory=Estimate)
+
+    def estimate(self) -> Estimate:
+        stages = self._stages()
+        samples = [row for _, rows in stages for row in rows[:_ROWS_LOOKED_AT]]
+        renderer, model = get_renderer(self.client.tokenizer), self.run.model
+        self.scale = token_scale(backend_of(self.run), model.name, samples, renderer, renderer_name=model.renderer_name)
+        self.found.tokenizer, self.found.per_mock_token = self.scale.says, self.scale.per_mock_token
+        if not stages:
+            self.found.steps = None
+            self.found.notes.append(
+                f"'{self.run.algorithm.kind}' trains in its own way: steps and tokens are not known"
+            )
+        for algorithm, rows in stages:
+            self._add(self._plan(algorithm, rows, renderer))
+        self._add_evaluations()
+        return self.found
+
+    def _stages(self) -> list[tuple[BaseAlgorithm | GepaPrompt, list[Row]]]:
+        """Every recipe of the run with its rows; none where the algorithm has a loop of its own."""
+        run, algorithm = self.run, build_algorithm(self.run)
+        if run.continual is not None and isinstance(algorithm, Continual):
+            return list(zip(algorithm.stages, [self.load(stage.data) for stage in run.continual.stages], strict=True))
+        rows = self.load(run.data) if run.data else []
+        if isinstance(algorithm, Combo):
+            each = [self.load(phase.data) if phase.data else rows for phase in algorithm.cfg.phases]
+            return list(zip(algorithm.stages, each, strict=True))
+        return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm | GepaPrompt) else []
+
+    def _plan(self, algorithm: BaseAlgorithm | GepaPrompt, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
+        """What a recipe says that it would do with its rows; it is shown some of them."""
+        if isinstance(algorithm, GepaPrompt):
+            return algorithm.plan(rows)
+        seed = self.run.seed
+        services = RunServices(Observers([]), RunControl(), _sample_nothing, self.load, self.client, renderer, seed)
+        algorithm.bind(
+            client=self.client,
+            renderer=renderer,
+            rows=_spread(rows, _ROWS_LOOKED_AT),
+            seed=seed,
+            run_dir=self.folder,
+            services=services,
+        )
+        try:
+            return run_blocking(lambda: algorithm.plan(len(rows)))
+        finally:
+            algorithm.close()
+
+    def _add(self, work: PlannedWork) -> None:
+        found, answers = self.found, work.answers_trained * work.answer_tokens
+        found.steps = None if found.steps is None else found.steps + work.steps
+        found.tokens_trained += round(work.tokens_trained * self.scale.per_mock_token + answers)
+        found.step_lengths = list(work.step_lengths) or found.step_lengths
+        found.notes += [work.note] if work.note else []
+        self._sample(work.answers_sampled, work.answer_tokens, work.answer_tokens)
+
+    def _sample(self, answers: int, expected: float, longest: int) -> None:
+        self.found.tokens_sampled += round(answers * min(expected, longest))
+        self.found.most_sampled += answers * longest
+
+    def _add_evaluations(self) -> None:
+        run, steps = self.run, self.found.steps or 0
+        if run.eval.enabled and run.eval.metrics:
+            every: int | None = run.algorithm.params.get("eval_every")
+            held_out = [run.eval.eval_data or run.data] if run.continual is None else _stage_data(run)
+            rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
+            seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
+            prompts = [self._length(text_of(task.instruction)) for task in seen] or [0.0]
+            lengths = [self._length(target_of(task)) for task in seen] or [0.0]
+            times = 1 + (1 + (steps - 1) // every if every and steps else 0)
+            self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
+            read = len(rows) * fmean(prompts)
+            self.found.scorings.append(PlannedScoring(len(rows) * fmean(lengths), every, read=read))
+        algorithm: Any = build_algorithm(run)
+        for planned in plan_benchmarks(self.config.metadata, algorithm, seed=run.seed):
+            entry, settings = planned.entry, planned.settings
+            tasks, longest = planned.benchmark.tasks[: settings.n_tasks], settings.sampling.max_tokens
+            seen = _spread(tasks, _ROWS_LOOKED_AT)
+            right = [getattr(task.verifier, "expected", None) for task in seen]
+            lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in right]
+            answers, expected = len(tasks) * settings.samples, min(fmean(lengths), longest)
+            read = len(tasks) * fmean(self._length(text_of(task.instruction)) for task in seen)
+            scoring = PlannedScoring(answers * expected, entry.run_every, 1 + len(entry.models), read)
+            self._sample(answers * scoring.times(steps), expected, longest)
+            self.found.scorings.append(scoring)
+
+    def _length(self, text: str) -> float:
+        return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token
+
+
+async def _sample_nothing(*_: Any) -> Any:
+    raise AssertionError("a plan rolls nothing out")
+
+
+def _stage_data(run: RunConfig) -> list[DataConfig]:
+    """What is scored over a continual run: after each stage, its held-out rows and those of the ones before."""
+    assert run.continual is not None
+    seen = [stage.eval_data for stage in run.continual.stages]
+    return [data for at in range(len(seen)) for data in seen[: at + 1] if data is not None]
+
+
+def _spread[T](items: Sequence[T], most: int) -> list[T]:
+    """At most this many items, evenly from beginning to end."""
+    if len(items) <= most:
+        return list(items)
+    return [items[at * len(items) // most] for at in range(most)]

@@ -1,0 +1,234 @@
+"""What an experiment would take, before anything is spent: arms, steps, tokens, money, time; and if a budget lasts.
+
+plan = plan_experiment(load_yaml("config.yaml"))
+plan.total.tokens, plan.total.usd, plan.budget["tokens"].lasts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...config import Budget, ExperimentConfig, RunConfig
+from ...config.experiment import Limits
+from ...config.prices import Tariff, TokenUsage, backend_of, price_of
+from ...paths import in_project
+from ...spend.ledger import LIMITED
+from ..arms.arm import expand_arms
+from ..contamination import contamination_warnings
+from ..experiment import Experiment
+from ..search import expect_shares
+from .estimate import Estimate, estimate_run, size_of_work
+from .fit import Fit, Pace, fit_into, pace_of
+from .sensitivity import Sensitivity, expect_sensitivity
+from .speed import Speed, measure_speed, read_speed
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run, or everything, takes; None is not known."""
+
+    steps: int | None = 0
+    tokens_trained: int = 0
+    tokens_sampled: int = 0
+    """As expected."""
+    most_sampled: int = 0
+    """With every answer as long as it may be; `tokens` and `usd` are for this."""
+    usd: float | None = 0.0
+    wall_s: float | None = 0.0
+    """For what is expected to be sampled."""
+    gpu_s: float | None = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """At most."""
+        return self.tokens_trained + self.most_sampled
+
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(
+            _sum(self.steps, other.steps),
+            self.tokens_trained + other.tokens_trained,
+            self.tokens_sampled + other.tokens_sampled,
+            self.most_sampled + other.most_sampled,
+            _sum(self.usd, other.usd),
+            _sum(self.wall_s, other.wall_s),
+            _sum(self.gpu_s, other.gpu_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """One run: what each of its arms takes."""
+
+    run: str
+    algorithm: str
+    backend: str
+    model: str
+    arms: tuple[str, ...]
+    each: Needs
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPlan:
+    """Whether one limit lasts."""
+
+    limit: float
+    needed: float | None
+    """At most; None where it is not known."""
+    ends_at: str | None = None
+    """The arm in which it would be reached."""
+
+    @property
+    def lasts(self) -> bool | None:
+        """None where it is not known."""
+        return None if self.needed is None else self.needed <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the experiment takes, run by run and together."""
+
+    name: str
+    runs: tuple[RunPlan, ...]
+    total: Needs
+    budget: dict[str, LimitPlan] = field(default_factory=dict[str, LimitPlan])
+    """By limit; those of a single arm are called `per_arm.<limit>`."""
+    assumptions: tuple[str, ...] = ()
+    """Where the numbers come from, as sentences."""
+    sensitivity: Sensitivity | None = None
+    """What the experiment could show; None where nothing is claimed or nothing is scored."""
+    fit: Fit | None = None
+    """What of it fits into a given time; None where none was given."""
+
+    @property
+    def n_arms(self) -> int:
+        return sum(len(run.arms) for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form printed by `evsys plan --json`."""
+        found = asdict(self)
+        found |= {"n_arms": self.n_arms, "total": {**asdict(self.total), "tokens": self.total.tokens}}
+        found["budget"] = {name: {**asdict(limit), "lasts": limit.lasts} for name, limit in self.budget.items()}
+        return found
+
+
+def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minutes: float | None = None) -> Plan:
+    """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`.
+
+    With `fit_minutes` the plan also says what of it fits into that time; a step is timed where nothing is on record.
+    """
+    Experiment(config, checked=checked).validate()
+    config = config.expanded()
+    assumptions: dict[str, None] = {}
+    known: dict[str, tuple[Estimate, Speed | None]] = {}
+    arms = expand_arms(config)
+    runs: list[RunPlan] = []
+    paces: list[Pace | None] = []
+    for run in config.all_runs():
+        content = size_of_work(run)
+        if content not in known:
+            known[content] = _look_at(run, config, load=fit_minutes is not None)
+        estimate, speed = known[content]
+        says_time = (
+            speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
+        )
+        assumptions |= dict.fromkeys([estimate.tokenizer, says_time])
+        pace = pace_of(estimate, speed)
+        needs = _needs(run, estimate, pace, config.budget or Budget())
+        names = tuple(arm.run.name for arm in arms if arm.of_run == run.name)
+        runs.append(
+            RunPlan(run.name, run.algorithm.kind, backend_of(run), run.model.name, names, needs, (*estimate.notes,))
+        )
+        paces.append(pace)
+    per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
+    total = sum((needs for _, needs in per_arm), Needs())
+    assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
+    sensitivity = expect_sensitivity(config)
+    if sensitivity is not None and sensitivity.basis:
+        assumptions |= {sensitivity.basis: None}
+    fit = None
+    if fit_minutes is not None:
+        sizes = [len(plan.arms) for plan in runs]
+        shares = expect_shares(config, sum(sizes))
+        fit = fit_into(fit_minutes, list(zip(paces, sizes, strict=True)), config.max_concurrent_arms or 1, shares)
+    limits = _limits(config.budget, per_arm)
+    return Plan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
+
+
+def _caveats(config: ExperimentConfig) -> list[str]:
+    """Why it may take less, or more, than the sum of its arms."""
+    together = config.max_concurrent_arms or 1
+    found = [f"time is added up over the arms, of which {together} may run at once"] if together > 1 else []
+    if config.search is not None and config.search.kind == "halving":
+        found.append("halving stops arms early, and then takes less than this")
+    if config.planned_looks:
+        found.append("this is what all seeds take; it ends as soon as the claim is decided")
+    if config.search is not None and config.search.race is not None:
+        found.append("the race may add seeds, which are not in this plan")
+    return found
+
+
+def _look_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[Estimate, Speed | None]:
+    estimate = estimate_run(run, config)
+    each = estimate.tokens_trained / estimate.steps if estimate.steps else None
+    lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
+    recorded = read_speed(run, in_project(config.output_dir), step_tokens=each)
+    return estimate, recorded or measure_speed(run, lengths, load=load)
+
+
+def _needs(run: RunConfig, estimate: Estimate, pace: Pace | None, budget: Budget) -> Needs:
+    seconds = pace.seconds(pace.steps) if pace is not None else None
+    return Needs(
+        steps=estimate.steps,
+        tokens_trained=estimate.tokens_trained,
+        tokens_sampled=estimate.tokens_sampled,
+        most_sampled=estimate.most_sampled,
+        usd=_usd(estimate, price_of(run, budget), seconds),
+        wall_s=seconds,
+        gpu_s=seconds if backend_of(run) == "local" else 0.0,
+    )
+
+
+def _usd(estimate: Estimate, price: Tariff | None, seconds: float | None) -> float | None:
+    if price is not None and not price.tiers:
+        return 0.0
+    if price is None or estimate.steps is None or (price.gpu_hour and seconds is None):
+        return None
+    tokens = price.of(TokenUsage(0, estimate.most_sampled, trained_tokens=estimate.tokens_trained))
+    return None if tokens is None else float(tokens) + (seconds or 0.0) / 3600 * price.gpu_hour
+
+
+def _limits(budget: Budget | None, arms: Sequence[tuple[str, Needs]]) -> dict[str, LimitPlan]:
+    """How far each limit reaches, with the arms trained in their order."""
+    if budget is None:
+        return {}
+    found: dict[str, LimitPlan] = {}
+    for name in LIMITED:
+        if (limit := getattr(budget, name)) is not None:
+            found[name] = _check_limit(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
+        if (own := _own_limit(budget.per_arm, name)) is not None:
+            amounts = [(arm, getattr(needs, name)) for arm, needs in arms]
+            most = None if any(used is None for _, used in amounts) else max((used for _, used in amounts), default=0)
+            over = next((arm for arm, used in amounts if used is not None and used > own), None)
+            found[f"per_arm.{name}"] = LimitPlan(own, most, over)
+    return found
+
+
+def _own_limit(limits: Limits | None, name: str) -> float | None:
+    return None if limits is None else getattr(limits, name)
+
+
+def _check_limit(limit: float, amounts: Sequence[tuple[str, float | None]]) -> LimitPlan:
+    used: float | None = 0.0
+    ends_at: str | None = None
+    for arm, more in amounts:
+        used = _sum(used, more)
+        if ends_at is None and used is not None and used > limit:
+            ends_at = arm
+    return LimitPlan(limit, used, ends_at)
+
+
+def _sum[N: (int, float)](one: N | None, other: N | None) -> N | None:
+    return None if one is None or other is None else one + other

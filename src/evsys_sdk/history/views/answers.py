@@ -1,0 +1,313 @@
+"""The single answers behind a score: what was asked, what was expected, what came.
+
+`evsys errors` shows those that are wrong, `evsys compare` the tasks that two experiments answer differently.
+
+Answers are in the record, tasks are not: those are read from where the config names them, and only a task whose content
+is still the one that was answered lends its prompt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...errors import DataError, EvsysError, closest, show
+from ...record.runs import RunRecord
+from ...record.values import Object, number, part, text
+from ..detail import Detail
+from ..outcome import SetScores
+from ..text import Page, clip, score_text
+
+_PASS = 1.0
+"""An answer that earns less is wrong."""
+_HALF = 0.5
+"""A run answers a task right if more than half of its seeds and samples are right."""
+_LONGEST = 600
+_MOST_PAIRS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One attempt at one task."""
+
+    benchmark: str
+    """Split and label."""
+    task: str
+    sample: int
+    reward: float | None
+    """None where something other than the model failed."""
+    got: str
+    remark: str = ""
+    """Why it was cut off or failed."""
+    prompt: str | None = None
+    """None where the task cannot be read, or is not the one that was answered."""
+    expected: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.reward is None or self.reward < _PASS
+
+    def holds(self, words: str) -> bool:
+        """Whether a text occurs in any part of it."""
+        parts = (self.task, self.prompt or "", self.expected or "", self.got, self.remark)
+        return words.casefold() in "\n".join(parts).casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The wrong answers of one arm after one step."""
+
+    experiment: str
+    arm: str
+    step: int
+    answers: list[Answer]
+    """All, right ones too."""
+    wrong: list[Answer]
+    """Those that were asked for, the worst first."""
+    steps: list[int]
+    """After which there are answers."""
+    remarks: list[str] = field(default_factory=list[str])
+
+    @property
+    def n_wrong(self) -> int:
+        """Of all answers, whatever was asked for."""
+        return sum(one.is_wrong for one in self.answers)
+
+    def to_dict(self, limit: int | None = None) -> dict[str, Any]:
+        """The JSON form."""
+        head = {"experiment": self.experiment, "arm": self.arm, "step": self.step, "steps": self.steps}
+        counts = {"n_answers": len(self.answers), "n_wrong": self.n_wrong}
+        pairs = [{"expected": a, "got": b, "count": n} for (a, b), n in self.confusions()]
+        shown = [asdict(one) for one in self.wrong[:limit]]
+        return {
+            **head,
+            **counts,
+            "n_found": len(self.wrong),
+            "confusions": pairs,
+            "wrong": shown,
+            "remarks": self.remarks,
+        }
+
+    def confusions(self) -> list[tuple[tuple[str, str], int]]:
+        """What was most often answered instead of what, where it happened more than once."""
+        pairs = Counter((clip(one.expected, 60), clip(one.got, 60)) for one in self.wrong if one.expected is not None)
+        return [(pair, count) for pair, count in pairs.most_common(_MOST_PAIRS) if count > 1]
+
+
+def find_errors(
+    detail: Detail, *, arm: str | None = None, step: int | None = None, benchmark: str | None = None, search: str = ""
+) -> Errors:
+    """The wrong answers of an arm: by default of the best one, after its latest step, on what chooses among runs."""
+    run = choose_arm(detail, arm)
+    scorings = _choose_scorings(run, benchmark)
+    steps = sorted({int(number(line.get("step")) or 0) for line in scorings})
+    if not steps:
+        raise DataError(
+            f"{run.name} of {detail.summary.id} has no answers on record"
+            f"{f' for {show(benchmark)}' if benchmark else ''}. Give it a metadata.benchmark, or name another --arm."
+        )
+    if step is not None and step not in steps:
+        known = ", ".join(map(str, steps))
+        raise DataError(f"--step {step}: {run.name} was not scored after that step. It was after: {known}.")
+    chosen = steps[-1] if step is None else step
+    own = [line for line in scorings if number(line.get("step")) == chosen]
+    answers, remarks = read_answers(detail, run, own)
+    found = [one for one in answers if one.is_wrong and (not search or one.holds(search))]
+    found.sort(key=lambda one: -1.0 if one.reward is None else one.reward)
+    return Errors(detail.summary.id, run.name, chosen, answers, found, steps, remarks)
+
+
+def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> tuple[list[Answer], list[str]]:
+    """The answers behind some scorings of an arm, with their tasks where those are there; and what is to be said."""
+    from ...data.workspace.reference import slug
+
+    answers: list[Answer] = []
+    remarks: list[str] = []
+    for line in scorings:
+        split, label = text(line.get("split")), text(line.get("name"))
+        recorded = run.read_answers(slug(f"{split}-{label}"), int(number(line.get("step")) or 0))
+        if recorded is None:
+            remarks.append(f"the answers behind {split}/{label} were not kept")
+            continue
+        tasks, problem = _load_tasks(detail, split, label)
+        lines = [one for one in recorded if text(one.get("task_id"))]
+        answers += [_answer(f"{split}/{label}", one, tasks) for one in lines]
+        changed = sum(text(one.get("task")) not in tasks for one in lines)
+        if problem or changed:
+            remarks.append(
+                problem or f"{changed} tasks of {split}/{label} have changed since: their prompts are not shown"
+            )
+        if split == "test":
+            remarks.append(f"{split}/{label} is a test set: what is tuned on it can no longer be reported on it")
+    return answers, remarks
+
+
+def errors_page(found: Errors, limit: int, *, markdown: bool = False) -> str:
+    """The wrong answers, for a terminal or as Markdown."""
+    page = Page(markdown=markdown)
+    counts = f"{found.n_wrong} of {len(found.answers)} answers wrong"
+    page.title(f"{found.experiment}, {found.arm} after step {found.step}: {counts}")
+    for remark in found.remarks:
+        page.paragraph(f"({remark})")
+    if pairs := found.confusions():
+        page.heading("Most often")
+        for (expected, got), count in pairs:
+            page.add(f"- {count}x {got!r} instead of {expected!r}")
+    page.heading("Answers")
+    for one in found.wrong[:limit]:
+        reward = "no reward" if one.reward is None else f"reward {score_text(one.reward)}"
+        page.add(f"- {one.benchmark} {one.task}{f' sample {one.sample}' if one.sample else ''}: {reward}")
+        page.quote({"prompt": one.prompt, "expected": one.expected, "got": one.got, "remark": one.remark or None})
+    if left := len(found.wrong) - limit:
+        page.add(*([f"... {left} more: --limit, --search or --json"] if left > 0 else []))
+    others = [str(step) for step in found.steps if step != found.step]
+    page.add(*([f"other steps: {', '.join(others)}"] if others else []))
+    return str(page)
+
+
+def choose_arm(detail: Detail, name: str | None) -> RunRecord:
+    """The arm of a name, or the first scored one of a run of that name; without one, the best."""
+    if name is None:
+        if detail.best_arm is None:
+            raise DataError(f"{detail.summary.id} has no arm yet.")
+        return detail.best_arm
+    own = [arm for arm in detail.arms if name in (arm.name, arm.run)]
+    if not own:
+        known = list(dict.fromkeys(one for arm in detail.arms for one in (arm.run, arm.name)))
+        guess = closest(name, known)
+        hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(known[:12])}."
+        raise DataError(f"--arm {show(name)}: {detail.summary.id} has no such run or arm. {hint}")
+    return next((arm for arm in own if arm.name == name or arm.score_lines), own[0])
+
+
+def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
+    """The scorings that were asked for; else those that choose among runs, because tuning on a test set spoils it."""
+    lines = {(text(one.get("split")), text(one.get("name")), number(one.get("step"))): one for one in run.score_lines}
+    own = [line for line in lines.values() if text(line.get("split")) != "baseline"]
+    if benchmark is not None:
+        return [line for line in own if benchmark in (line.get("name"), f"{line.get('split')}/{line.get('name')}")]
+    return [line for line in own if line.get("split") == "val"] or own
+
+
+def _load_tasks(detail: Detail, split: str, label: str) -> tuple[dict[str, Any], str]:
+    """The tasks of a benchmark of the config by the hash of their content; and why there are none."""
+    from ...config import Metadata
+    from ...eval.predictions import digest_task
+    from ...experiment.benchmark_plan import load_entry
+
+    try:
+        entries = Metadata.model_validate(part(detail.config, "metadata")).benchmark
+        entry = next((one for one in entries if one.label == label and (one.split or "test") == split), None)
+        entry = entry or next((one for one in entries if one.label == label), None)
+        if entry is None:
+            return {}, f"the config has no benchmark {split}/{label}: prompts are not shown"
+        return {digest_task(task): task for task in load_entry(entry).tasks}, ""
+    except (EvsysError, ValueError, OSError) as error:
+        return {}, f"the tasks of {split}/{label} cannot be read, so that prompts are not shown: {error}"
+
+
+def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> Answer:
+    from ...data.chat import text_of
+
+    task = tasks.get(text(line.get("task")))
+    expected = getattr(task.verifier, "expected", None) if task is not None else None
+    sample = number(line.get("sample"))
+    return Answer(
+        benchmark=benchmark,
+        task=text(line.get("task_id")),
+        sample=int(sample or 0),
+        reward=number(line.get("reward")),
+        got=text(line.get("text")),
+        remark=text(line.get("error")),
+        prompt=None if task is None else _cut(text_of(task.instruction)),
+        expected=None if expected is None else _cut(expected if isinstance(expected, str) else show(expected)),
+    )
+
+
+def _cut(said: str) -> str:
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
+
+
+def _by_task(answers: Iterable[Answer]) -> dict[str, Answer]:
+    """The first answer to each task."""
+    found: dict[str, Answer] = {}
+    for one in answers:
+        found.setdefault(one.task, one)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """One task that one experiment gets right and the other wrong."""
+
+    task: str
+    first: float
+    second: float
+    """The mean score of the best run of each, over its seeds."""
+    prompt: str | None
+    expected: str | None
+    first_answer: str | None
+    second_answer: str | None
+    """Of the best seed of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """All of them for one metric."""
+
+    metric: str
+    n_tasks: int
+    gained: list[Flip]
+    lost: list[Flip]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        sides = {"gained": self.gained, "lost": self.lost}
+        return {"metric": self.metric, "n_tasks": self.n_tasks} | {
+            name: [asdict(one) for one in flips] for name, flips in sides.items()
+        }
+
+
+def find_flips(first: Detail, second: Detail) -> Flips | None:
+    """The tasks that only the second gets right, and those that only the first does; None without common tasks."""
+    left, right = first.scores, second.scores
+    shared = [metric for metric in (first.outcome.metric, second.outcome.metric) if metric in left and metric in right]
+    if not shared:
+        return None
+    metric = shared[0]
+    before, after = _means(left[metric]), _means(right[metric])
+    common = [task for task in before if task in after]
+    flipped = [task for task in common if (before[task] > _HALF) is not (after[task] > _HALF)]
+    if not common:
+        return None
+    answers = [_answers(detail, metric) if flipped else {} for detail in (first, second)]
+    flips = [_flip(task, before[task], after[task], answers[0].get(task), answers[1].get(task)) for task in flipped]
+    gained = [one for one in flips if one.second > one.first]
+    return Flips(metric, len(common), gained, [one for one in flips if one.second < one.first])
+
+
+def _means(scores: SetScores) -> dict[str, float]:
+    tasks = scores.by_task[0] if scores.by_task else {}
+    return {
+        task: sum(seed[task] for seed in scores.by_task) / len(scores.by_task)
+        for task in tasks
+        if all(task in seed for seed in scores.by_task)
+    }
+
+
+def _answers(detail: Detail, metric: str) -> dict[str, Answer]:
+    """What the best seed answered at its latest scoring by a metric."""
+    arm = detail.best_arm
+    taken = [(step, line) for name, step, line, _ in arm.scores if name == metric] if arm is not None else []
+    if arm is None or not taken:
+        return {}
+    _, latest = max(taken, key=lambda one: one[0])
+    return _by_task(read_answers(detail, arm, [latest])[0])
+
+
+def _flip(task: str, before: float, after: float, first: Answer | None, second: Answer | None) -> Flip:
+    known = first or second
+    prompt, expected = (None, None) if known is None else (known.prompt, known.expected)
+    return Flip(task, before, after, prompt, expected, first and first.got, second and second.got)

@@ -1,0 +1,130 @@
+"""Curves and scores as a picture, PNG or SVG, drawn by matplotlib (the extra `plot`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataError
+from ...lazy import import_extra
+from ..detail import Detail
+from ..outcome import RunScore
+from .compare import Comparison, letters
+from .curves import Curve, read_training_curve, score_curve
+
+_FORMATS = (".png", ".svg")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Colours that people who see colours differently can tell apart."""
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
+_MOST_SERIES = 12
+_MOST_RUNS = 30
+_FEW_POINTS = 12
+"""So few that each gets a mark."""
+
+
+def plot_experiment(detail: Detail, path: str) -> None:
+    """Curves of every arm, and the score of each run with its interval; seeds share the colour of their run."""
+    arms = detail.arms[:_MOST_SERIES]
+    losses = _keep_known([read_training_curve(arm, arm.run) for arm in arms])
+    scores = _keep_known([score_curve(arm, detail.outcome.metric, arm.run) for arm in arms])
+    _draw(path, _Picture(detail.summary.id, losses, scores, detail.outcome.runs, detail.outcome.metric))
+
+
+def plot_comparison(comparison: Comparison, path: str) -> None:
+    """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
+    metric = comparison.details[0].outcome.metric
+    runs = [
+        RunScore(f"{letter} {one.id}", one.best_score, one.best_low, one.best_high, covers=one.best_covers)
+        for letter, one in zip(letters(), [detail.summary for detail in comparison.details], strict=False)
+        if one.metric == metric
+    ]
+    title = " against ".join(detail.summary.id for detail in comparison.details)
+    _draw(path, _Picture(title, comparison.loss, comparison.scores, runs, metric))
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    title: str
+    losses: Sequence[Curve]
+    scores: Sequence[Curve]
+    runs: Sequence[RunScore]
+    metric: str
+
+    def colours(self) -> dict[str, str]:
+        """One for each run or experiment, the same in all panels."""
+        names = [*(run.run for run in self.runs), *(curve.label for curve in [*self.losses, *self.scores])]
+        return {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(dict.fromkeys(names))}
+
+
+def _draw(path: str, picture: _Picture) -> None:
+    file = Path(path)
+    if file.suffix.lower() not in _FORMATS:
+        raise DataError(f"--plot {path}: the file must end in .png or .svg (got {file.suffix or 'no ending'!r}).")
+    matplotlib = import_extra("matplotlib", extra="plot", needed_by="--plot")
+    figures = import_extra("matplotlib.figure", extra="plot", needed_by="--plot")
+    scored, colours = [run for run in picture.runs if run.score is not None][:_MOST_RUNS], picture.colours()
+    curves = [found for found in (picture.losses, picture.scores) if found]
+    if not curves and not scored:
+        raise DataError(f"{picture.title} has neither curves nor scores to draw. Run `evsys show` to see why.")
+    with matplotlib.rc_context({"svg.hashsalt": "evsys", "font.size": 9}):  # the same record is the same picture
+        size = (4.6 * (len(curves) + bool(scored)), max(3.4, 0.32 * len(scored) + 1.6))
+        figure: Any = figures.Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(1, len(curves) + bool(scored), squeeze=False)[0]
+        for axes, found in zip(panels, curves, strict=False):
+            _curves(axes, found, colours)
+        if scored:
+            _scores(panels[-1], scored, picture.metric, colours)
+        figure.suptitle(picture.title, fontsize=11)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
+
+
+def _curves(axes: Any, curves: Sequence[Curve], colours: Mapping[str, str]) -> None:
+    names = list(colours)
+    for index, curve in enumerate(curves):
+        steps, values = zip(*curve.points, strict=True)
+        first = all(curve.label != other.label for other in curves[:index])
+        axes.plot(
+            steps,
+            values,
+            label=curve.label if first else None,
+            color=colours[curve.label],
+            linestyle=_DASHES[names.index(curve.label) % len(_DASHES)],
+            marker="o" if len(steps) < _FEW_POINTS else None,
+            linewidth=1.4,
+            markersize=3.5,
+        )
+    axes.set_title(curves[0].metric, fontsize=10)
+    axes.set_xlabel("step")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    _plain(axes)
+    if len({curve.label for curve in curves}) > 1:
+        axes.legend(fontsize=7, frameon=False)
+
+
+def _scores(axes: Any, runs: Sequence[RunScore], metric: str, colours: Mapping[str, str]) -> None:
+    for place, run in enumerate(runs):
+        colour, score = colours[run.run], run.score or 0.0
+        if run.low is not None and run.high is not None:
+            axes.plot([run.low, run.high], [place, place], color=colour, linewidth=2, alpha=0.7)
+        axes.plot([score], [place], marker="o", color=colour, markersize=6)
+        axes.annotate(f"{score:.3g}", (score, place), (0, 7), textcoords="offset points", ha="center", fontsize=7)
+    axes.set_yticks(range(len(runs)), [f"{run.run} (baseline)" if run.role else run.run for run in runs])
+    axes.set_ylim(len(runs) - 0.5, -0.6)
+    axes.margins(x=0.12)
+    over = dict.fromkeys(run.covers for run in runs if run.low is not None)
+    axes.set_title(f"{metric}, 95 % interval over {' or '.join(over)}" if over else metric, fontsize=10)
+    _plain(axes)
+
+
+def _plain(axes: Any) -> None:
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _keep_known(curves: Sequence[Curve | None]) -> list[Curve]:
+    """Those that are there and about the same metric as the first."""
+    found = [curve for curve in curves if curve is not None]
+    return [curve for curve in found if curve.metric == found[0].metric]

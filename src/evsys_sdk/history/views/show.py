@@ -1,0 +1,298 @@
+"""`evsys show`: one experiment as data, as text and as a page, and what it gained over the one it was derived from.
+
+Where its run started from a checkpoint of the parent, the gain is told against what that very checkpoint scored; else
+against the parent's best run. Only the same metric on the same tasks is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataError
+from ...record.events import Kind
+from ...record.runs import RunRecord, config_runs
+from ...record.values import find_row, items, number, part, text
+from ..detail import Detail, checkpoints, commands, failures, read_detail, run_spend
+from ..find import find_experiment, shortest
+from ..outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores
+from ..summarize import scalars
+from ..text import Page, clip, date_text, duration_text, interval_text, score_text, short_spend_text, spend_text
+from .export import read_exported
+
+_RUN_HEADERS = ("run", "seeds", "score", "95 % interval", "differs by", "failed", "spend")
+_MOST_FAILURES = 10
+_MOST_CHECKPOINTS = 5
+_MOST_ARMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The best run of an experiment minus where it comes from."""
+
+    parent: str
+    run: str
+    """Of the parent."""
+    step: int | None
+    """Of the parent's checkpoint that it started from; None where it is compared with the parent's best run."""
+    difference: PairedDifference
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+    def tell(self) -> str:
+        """In one sentence."""
+        found = self.difference
+        start = (
+            f"its checkpoint after step {self.step}, where this one started"
+            if self.step is not None
+            else "its best run"
+        )
+        interval = interval_text(found.low, found.high, found.covers)
+        scores = f"{found.metric} {score_text(found.first)} -> {score_text(found.second)}"
+        told = " ".join(filter(None, (f"{found.difference:+.3g}", interval)))
+        remark = f"; {found.remark}" if found.remark else ""
+        return f"Against its parent {self.parent} ({self.run}, {start}): {told} ({scores}{remark})"
+
+
+def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
+    """The JSON form; `gain` is what it gained over its parent."""
+    best = detail.best_arm
+    return {
+        **detail.summary.to_dict(),
+        "failures": failures(detail),
+        "runs": [_run_data(detail, run) for run in detail.outcome.runs],
+        "arms": [_arm_data(detail, arm) for arm in detail.arms],
+        "gain_over_parent": gain.to_dict() if gain else None,
+        "best_arm": best.name if best else None,
+        "artifacts": best.artifacts if best else {},
+        "checkpoints": checkpoints(best) if best else [],
+        "decisions": detail.decisions,
+        "conclusion": detail.conclusion or None,
+        "config": detail.config,
+        "commands": commands(detail),
+    }
+
+
+def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = False) -> str:
+    """The page, for a terminal or as Markdown."""
+    page, summary = Page(markdown=markdown), detail.summary
+    page.title(f"{summary.id}: {summary.status}{_when(detail)}")
+    if summary.invalidated:
+        page.paragraph(f"INVALIDATED: {summary.invalidated}")
+    if summary.flags:
+        page.paragraph(f"FLAGGED by its last audit: {', '.join(summary.flags)} (evsys audit {summary.id} says why)")
+    if summary.hypothesis:
+        page.paragraph(f"Hypothesis: {summary.hypothesis}")
+    if summary.description:
+        page.paragraph(summary.description)
+    said = summary.sentence or summary.verdict
+    page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
+    if gain is not None and not _is_told(detail, gain):
+        page.paragraph(gain.tell())
+    page.heading("Runs")
+    page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
+    if detail.outcome.metric:
+        direction = "less" if detail.outcome.mode == "min" else "more"
+        page.add(f"score: {detail.outcome.metric} ({direction} is better); * marks the best run")
+    _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
+    _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
+    _list(page, "Decisions", [_decision(event) for event in detail.decisions])
+    _list(page, "Next", [one for one in items(detail.conclusion.get("next")) if isinstance(one, str)])
+    _list(page, "Best arm", _best_lines(detail), wrap=False)
+    notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in summary.notes]
+    _list(page, "Notes", notes)
+    page.heading("Record")
+    page.add(*_facts(detail))
+    return str(page)
+
+
+def _is_told(detail: Detail, gain: Gain) -> bool:
+    """Whether the conclusion compares with the same run of the parent already."""
+    return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.outcome.runs)
+
+
+def _write_unfinished(detail: Detail) -> list[str]:
+    lines: list[str] = []
+    for arm in detail.arms:
+        if arm.status not in ("completed", "failed"):
+            found = latest_score(arm, detail.outcome.metric)
+            told = "no score yet" if found is None else f"{score_text(found[0])} at step {found[1]}"
+            lines.append(f"{arm.name}: {arm.status}, {told}")
+    return lines
+
+
+def _when(detail: Detail) -> str:
+    one = detail.summary
+    took = f", took {duration_text(one.ended - one.started)}" if one.ended and one.started else ""
+    return f", started {date_text(one.started)}{took}"
+
+
+def _run_row(detail: Detail, run: RunScore) -> list[str]:
+    mark = "* " if run.run == detail.outcome.best_run else ""
+    return [
+        f"{mark}{run.run}",
+        str(run.n_seeds or "-"),
+        score_text(run.score) + ("" if run.step is None else f" (step {run.step})"),
+        interval_text(run.low, run.high, run.covers) or "-",
+        run.role or _difference(detail, run.run),
+        str(run.failures or "-"),
+        short_spend_text(run_spend(detail, run.run)) or "-",
+    ]
+
+
+def _difference(detail: Detail, run: str) -> str:
+    """What the conclusion says of the run against the baseline, corrected for the number of runs."""
+    for raw in items(detail.conclusion.get("comparisons")):
+        found = part(raw)
+        difference = number(found.get("difference"))
+        if found.get("run") == run and difference is not None:
+            interval = interval_text(number(found.get("low")), number(found.get("high")))
+            return f"{difference:+.3g} {interval}".rstrip()
+    return "-"
+
+
+def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
+    return {
+        "run": run.run,
+        "score": run.score,
+        "low": run.low,
+        "high": run.high,
+        "covers": run.covers,
+        "step": run.step,
+        "n_seeds": run.n_seeds,
+        "n_tasks": run.n_tasks,
+        "failures": run.failures,
+        "is_baseline": run.role == "baseline",
+        "spend": run_spend(detail, run.run),
+    }
+
+
+def _arm_data(detail: Detail, arm: RunRecord) -> dict[str, Any]:
+    score, step = latest_score(arm, detail.outcome.metric) or (None, None)
+    told = {"arm": arm.name, "run": arm.run, "seed": arm.seed, "status": arm.status, "metrics": arm.metrics}
+    return {**told, "score": score, "score_step": step}
+
+
+def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
+    if lines:
+        page.heading(title)
+        for line in lines[:_MOST_FAILURES]:
+            (page.paragraph if wrap else page.add)(f"- {line}")
+    if len(lines) > _MOST_FAILURES:
+        page.add(f"- ... {len(lines) - _MOST_FAILURES} more in --json")
+
+
+def _decision(event: dict[str, Any]) -> str:
+    """What search, budget or a retry decided."""
+    told = {name: value for name, value in event.items() if name not in ("format", "id", "time", "kind", "prev")}
+    if event.get("kind") == Kind.ARM_RETRIED:
+        return f"{told.get('arm')} was taken up again: {told.get('reason')}"
+    if event.get("kind") == Kind.SEARCH_DECISION:
+        return _search_decision(told)
+    if event.get("kind") == Kind.LOOKED:
+        return f"look {told.get('look')} of {told.get('of')}, {told.get('seeds')} seeds a run: {text(told.get('why'))}"
+    return clip(f"stopped by the budget: {', '.join(f'{name} {_short_json(one)}' for name, one in told.items())}", 240)
+
+
+def _search_decision(told: dict[str, Any]) -> str:
+    """Where arms were compared, who went on and who did not, each with its score; or what a race added."""
+    place = " ".join(f"{name} {told[name]}" for name in ("rung", "race") if told.get(name) is not None)
+    step = number(told.get("step"))
+    where = [f"after step {step:.0f}"] if step is not None else []
+    where += [f"by {text(told.get('metric'))}"] if text(told.get("metric")) else []
+    scores = part(told, "scores")
+    parts = [text(told.get("why"))] if text(told.get("why")) else []
+    for what, verb in (("kept", "went on"), ("stopped", "stopped"), ("added", "added")):
+        names = [one for one in items(told.get(what)) if isinstance(one, str)]
+        shown = [
+            f"{name} {score_text(number(scores[name]))}" if name in scores else name for name in names[:_MOST_ARMS]
+        ]
+        more = f" and {len(names) - _MOST_ARMS} more" if len(names) > _MOST_ARMS else ""
+        parts += [f"{verb}: {', '.join(shown)}{more}"] if names else []
+    return f"search {' '.join([place, *where]).strip()}: {'; '.join(parts)}"
+
+
+def _short_json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _best_lines(detail: Detail) -> list[str]:
+    arm = detail.best_arm
+    if arm is None:
+        return []
+    lines = [f"{arm.name} ({arm.status})"]
+    if params := scalars(part(find_row(config_runs(detail.config), "name", detail.chosen_run), "algorithm", "params")):
+        lines.append(clip("params: " + ", ".join(f"{name}={value}" for name, value in params.items()), 300))
+    lines += [f"{name}: {path}" for name, path in arm.artifacts.items()]
+    found = checkpoints(arm)
+    if found:
+        steps = [f"{one['step']}{' (final)' if one['final'] else ''}" for one in found[-_MOST_CHECKPOINTS:]]
+        lines.append(
+            f"checkpoints at steps: {', '.join(steps)}" + (f" ({len(found)} in all)" if len(found) > 5 else "")
+        )
+    return lines
+
+
+def _facts(detail: Detail) -> list[str]:
+    one = detail.summary
+    kinds = [*one.algorithms, *one.models, *(f"on {backend}" for backend in one.backends)]
+    facts = {
+        "spend": spend_text(one.spend),
+        "what": ", ".join(kinds),
+        "varied": ", ".join(one.varied),
+        "tags": ", ".join(one.tags),
+        "parent": one.parent_id,
+        "folder": str(shortest(detail.folder)),
+        "config sha256": one.config_sha256[:12],
+        **commands(detail),
+    }
+    return [f"- {name}: {value}" for name, value in facts.items() if value]
+
+
+def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
+    """What it gained; None without a parent on record that has a score by the same metric on the same tasks."""
+    if not detail.summary.parent_id:
+        return None
+    try:
+        parent = read_detail(find_experiment(detail.summary.parent_id, roots))
+    except DataError:  # it was removed, or its name now means several
+        return None
+    metric = detail.outcome.metric
+    own = detail.scores.get(metric)
+    started = _find_start(detail, parent)
+    before = parent.scores.get(metric) if started is None else _scores_after(*started, metric)
+    if own is None or before is None or parent.folder == detail.folder:
+        return None
+    if own.sha256 and before.sha256 and own.sha256 != before.sha256:
+        return None
+    run, step = (parent.chosen_run, None) if started is None else (started[0].name, started[1])
+    return Gain(parent.summary.id, run, step, pair_scores(metric, before, own))
+
+
+def _find_start(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | None:
+    """The arm and the step of the parent whose weights the best run started from."""
+    model = part(find_row(config_runs(detail.config), "name", detail.chosen_run), "model")
+    reference = text(model.get("init_from_checkpoint")) or text(model.get("load_checkpoint_path"))
+    reference = read_exported(reference) if reference else ""
+    for arm in parent.arms if reference else ():
+        for line in arm.checkpoints:
+            names = {text(line.get("state")), text(line.get("sampler"))}
+            step = number(line.get("next_step"))
+            if step is not None and reference in names:
+                return arm, int(step)
+        if Path(reference).resolve() == arm.folder.resolve() and arm.checkpoints:  # a run stands for its last one
+            return arm, int(number(arm.checkpoints[-1].get("next_step")) or 0)
+    return None
+
+
+def _scores_after(arm: RunRecord, step: int, metric: str) -> SetScores | None:
+    found: dict[str, SetScores] = {}
+    for name, at, line, value in arm.scores:
+        if name == metric and at == step:
+            add_score(found, metric, line, value)
+    return found.get(metric)

@@ -1,0 +1,1 @@
+"""What a project keeps in its `.evsys/` folder about everything that happens in it."""

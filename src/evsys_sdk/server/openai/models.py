@@ -1,0 +1,104 @@
+"""Which model a name means: a base model, weights that were saved here, or what a catalog offers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...backends.client import SamplingClient
+from ...errors import EvsysError, closest, show
+from ...inference.renderer import Renderer, get_renderer
+from ..weights.catalog import Catalog, EmptyCatalog, Offer
+from ..weights.checkpoints import Checkpoints
+from ..weights.engine import Engine
+from .requests import OpenAIRefusal
+
+_MOST: Final = 16
+"""Opened weights that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedModel:
+    """Weights that are open."""
+
+    name: str
+    """As answers have it."""
+    base_model: str
+    client: SamplingClient
+    renderer: Renderer
+    context_length: int
+    top_logprobs: int
+    system_prompt: str = ""
+    shadow: str = ""
+    """Who is to answer the request as well, unseen."""
+
+
+@dataclass(slots=True)
+class OfferedModels:
+    """All names that OpenAI's API answers to."""
+
+    engine: Engine
+    checkpoints: Checkpoints
+    catalog: Catalog = field(default_factory=EmptyCatalog)
+    _open: OrderedDict[tuple[str, str, str], tuple[SamplingClient, Renderer]] = field(
+        default_factory=OrderedDict[tuple[str, str, str], tuple[SamplingClient, Renderer]]
+    )
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """As `GET /v1/models` shows them."""
+        deployed = await asyncio.to_thread(self.catalog.names)
+        saved = [one["tinker_path"] for one in await asyncio.to_thread(self.checkpoints.listed)]
+        names = dict.fromkeys([*self.engine.settings.models, *deployed, *saved])
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "evsys"} for name in names]
+
+    async def open(self, name: str, asker: str = "") -> OfferedModel:
+        """The model of a name; refused as OpenAI's clients expect it where there is none."""
+        offer = await asyncio.to_thread(self._find, name, asker)
+        key = (offer.base_model, offer.ref, offer.renderer or "")
+        try:
+            if key not in self._open:
+                client = await self.engine.open_sampler(offer.base_model, offer.ref or None)
+                self._open[key] = (client, get_renderer(client.tokenizer, offer.renderer))
+        except EvsysError as error:
+            raise OpenAIRefusal(500, f"the weights of {show(name)} cannot be opened: {error}") from error
+        self._open.move_to_end(key)
+        while len(self._open) > _MOST:  # the one that was not used for longest; who draws from it keeps it alive
+            self._open.popitem(last=False)
+        client, renderer = self._open[key]
+        able = self.engine.capabilities(offer.base_model)
+        return OfferedModel(
+            offer.version or name,
+            offer.base_model,
+            client,
+            renderer,
+            able.context_length,
+            able.top_k_logprobs,
+            offer.system_prompt,
+            offer.shadow,
+        )
+
+    def _find(self, name: str, asker: str) -> Offer:
+        settings = self.engine.settings
+        if name in settings.models:
+            return Offer(name, settings.backend, "")
+        if name.startswith("tinker://"):
+            record = self.checkpoints.get(name)
+            return Offer(record.base_model, settings.backend, record.ref)
+        offer = self.catalog.find(name, asker)
+        if offer is None:
+            guess = closest(name, [*settings.models, *self.catalog.names()])
+            hint = f" Did you mean {guess!r}?" if guess else ""
+            raise OpenAIRefusal(
+                404, f"there is no model {show(name)} here.{hint}", param="model", code="model_not_found"
+            )
+        if offer.backend != settings.backend or offer.base_model not in settings.models:
+            raise OpenAIRefusal(
+                404,
+                f"the weights of {show(name)} belong to {offer.base_model} on the backend {offer.backend}, which this "
+                "server does not have. Start it with that --backend and --model.",
+                param="model",
+                code="model_not_found",
+            )
+        return offer

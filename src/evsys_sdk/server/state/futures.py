@@ -1,0 +1,131 @@
+"""Results that clients come back for: each request has an id, and its result waits here until it is fetched.
+
+A result that was fetched stays for a while, because the answer may have been lost on its way and is then asked for
+again. The ids follow from the request, so a request that is sent twice has one result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.responses import Response
+
+from ..answer import Refusal, answer_failure, answer_json
+from .memory import Memory
+
+# Results that were fetched are kept for so long and within so many bytes, for a client whose connection broke.
+_KEEP_S: Final = 120.0
+_KEEP_BYTES: Final = 64_000_000
+_UNLIMITED: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class _Entry:
+    session_id: str
+    queues: tuple[str, ...]
+    """What it counts against: a model, or the sampling of a session and of all."""
+    result: asyncio.Future[Response]
+    size: int
+    """Bytes of the request that are held until the result is there."""
+    fetched: bool = False
+
+
+@dataclass(slots=True)
+class Futures:
+    """All results of a server."""
+
+    memory: Memory = field(default_factory=lambda: Memory(_UNLIMITED))
+    _entries: dict[str, _Entry] = field(default_factory=dict[str, _Entry])
+    _open: dict[str, int] = field(default_factory=dict[str, int])
+    _fetched: deque[tuple[float, str, int]] = field(default_factory=deque[tuple[float, str, int]])
+    _fetched_bytes: int = 0
+    _unfetched: set[str] = field(default_factory=set[str])
+    _running: set[str] = field(default_factory=set[str])
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
+    def open(self, request_id: str, *queues: str, session_id: str, size: int = 0) -> None:
+        """Promise a result to a request of `size` bytes."""
+        result = asyncio.get_running_loop().create_future()
+        self._entries[request_id] = _Entry(session_id, queues, result, size)
+        self.memory.hold(size)
+        self._unfetched.add(request_id)
+        for queue in queues:
+            self._open[queue] = self._open.get(queue, 0) + 1
+        self._running.add(request_id)
+
+    def finish(self, request_id: str, answer: Response) -> None:
+        """Keep the promise; nothing happens if the session has ended meanwhile."""
+        self._running.discard(request_id)
+        entry = self._entries.get(request_id)
+        if entry is not None and not entry.result.done():
+            self.memory.give_back(entry.size)
+            entry.result.set_result(answer)
+
+    @property
+    def running(self) -> int:
+        """How many operations have been accepted and have not ended."""
+        return len(self._running)
+
+    def waiting(self, queue: str) -> int:
+        """Results of a queue that are not there yet or were not fetched."""
+        return self._open.get(queue, 0)
+
+    def unfetched(self) -> int:
+        """Results that nobody has fetched yet."""
+        return len(self._unfetched)
+
+    async def fetch(self, request_id: str, wait_s: float) -> Response:
+        """The result, or after `wait_s` the answer that there is none yet."""
+        entry = self._entries.get(request_id)
+        if entry is None:
+            raise Refusal(
+                410,
+                f"there is no request {request_id!r}: its session has ended, its result was fetched long ago, or the "
+                "server was restarted. Saved weights are still there: go on from them with a new client.",
+            )
+        # Not `wait_for`: when the time is up it would cancel the result, for everybody who waits for it.
+        done, _ = await asyncio.wait([entry.result], timeout=wait_s)
+        if not done:
+            return answer_json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, 408)
+        if not entry.fetched:
+            entry.fetched = True
+            self._close(request_id, entry)
+            self._retire(request_id, len(entry.result.result().body))
+        return entry.result.result()
+
+    def end_session(self, session_id: str) -> None:
+        """Forget everything a session was promised."""
+        for request_id in [key for key, entry in self._entries.items() if entry.session_id == session_id]:
+            entry = self._entries.pop(request_id)
+            self._running.discard(request_id)
+            if not entry.fetched:
+                entry.fetched = True  # whoever is waiting for it must not count it again
+                self._close(request_id, entry)
+            if not entry.result.done():
+                self.memory.give_back(entry.size)
+                entry.result.set_result(answer_failure("the session has ended.", "user"))
+
+    def _close(self, request_id: str, entry: _Entry) -> None:
+        self._unfetched.discard(request_id)
+        for queue in entry.queues:
+            left = self._open.get(queue, 0) - 1
+            if left > 0:
+                self._open[queue] = left
+            else:
+                self._open.pop(queue, None)
+
+    def _retire(self, request_id: str, size: int) -> None:
+        now = time.monotonic()
+        self._fetched.append((now, request_id, size))
+        self._fetched_bytes += size
+        while self._fetched and (self._fetched[0][0] < now - _KEEP_S or self._fetched_bytes > _KEEP_BYTES):
+            _, old, old_size = self._fetched.popleft()
+            self._fetched_bytes -= old_size
+            if old != request_id:  # this one may be asked for again, however long it is
+                self._entries.pop(old, None)

@@ -1,0 +1,122 @@
+"""Sessions: what one client has made, and when it last gave a sign of life."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...backends.client import SamplingClient
+from ..answer import Refusal
+from .model import ServedModel
+
+_REMEMBERED: Final = 10_000
+_MOST_SESSIONS: Final = 10_000
+_MOST_SAMPLERS: Final = 64
+"""Frozen weights that one session can hold: a run that makes a sampler at every step would fill the memory."""
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Frozen weights that a session samples from."""
+
+    sampler_id: str
+    session_id: str
+    base_model: str
+    model_path: str | None
+    client: SamplingClient
+
+
+@dataclass(slots=True)
+class Session:
+    """One client."""
+
+    session_id: str
+    display_name: str | None
+    user_metadata: dict[str, Any] | None
+    last_seen: float = field(default_factory=time.monotonic)
+    models: dict[str, ServedModel] = field(default_factory=dict[str, ServedModel])
+    samplers: dict[str, Sampler] = field(default_factory=dict[str, Sampler])
+
+    def keep(self, sampler: Sampler) -> None:
+        """Hold on to a sampler, and let go of the one that was not used for longest if there are too many."""
+        self.samplers[sampler.sampler_id] = sampler
+        while len(self.samplers) > _MOST_SAMPLERS:
+            del self.samplers[next(iter(self.samplers))]
+
+    @property
+    def busy(self) -> bool:
+        return any(model.busy for model in self.models.values())
+
+
+@dataclass(slots=True)
+class Sessions:
+    """All clients."""
+
+    _open: dict[str, Session] = field(default_factory=dict[str, Session])
+    _ended: dict[str, None] = field(default_factory=dict[str, None])
+
+    def create(self, *, display_name: str | None, user_metadata: dict[str, Any] | None) -> Session:
+        """A session with an id that no other server ever gave."""
+        if len(self._open) >= _MOST_SESSIONS:
+            raise Refusal(429, f"{_MOST_SESSIONS} sessions are open here. Close some.", retry_after_s=5)
+        session = Session(uuid.uuid4().hex, display_name, user_metadata)
+        self._open[session.session_id] = session
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """A session; asking for it is a sign of life."""
+        session = self._open.get(session_id)
+        if session is None:
+            status = 410 if session_id in self._ended else 404
+            raise Refusal(status, f"there is no session {session_id!r}: it has ended, or the server was restarted.")
+        session.last_seen = time.monotonic()
+        return session
+
+    def model(self, model_id: str) -> ServedModel:
+        """A model in training."""
+        session = self._open.get(model_id.partition(":")[0])
+        model = session.models.get(model_id) if session else None
+        if session is None or model is None:
+            raise Refusal(
+                404,
+                f"there is no model {model_id!r}: its session has ended, or the server was restarted. Go on from saved "
+                "weights with a new training client.",
+            )
+        session.last_seen = time.monotonic()
+        return model
+
+    def sampler(self, sampler_id: str) -> Sampler:
+        """Weights to sample from."""
+        session = self._open.get(sampler_id.partition(":")[0])
+        sampler = session.samplers.get(sampler_id) if session else None
+        if session is None or sampler is None:
+            raise Refusal(
+                404,
+                f"there is no sampler {sampler_id!r}: its session has ended, the server was restarted, or the session "
+                f"used {_MOST_SAMPLERS} others since. Weights saved under a name can be opened again.",
+            )
+        session.samplers[sampler_id] = session.samplers.pop(sampler_id)  # the last in line is the last used
+        session.last_seen = time.monotonic()
+        return sampler
+
+    def touch(self, request_id: str) -> None:
+        """Whoever asks for a result is alive."""
+        if session := self._open.get(request_id.partition(":")[0]):
+            session.last_seen = time.monotonic()
+
+    def all(self) -> list[Session]:
+        return list(self._open.values())
+
+    def idle(self, for_s: float) -> list[Session]:
+        """Sessions without a sign of life whose work is done."""
+        before = time.monotonic() - for_s
+        return [session for session in self._open.values() if session.last_seen < before and not session.busy]
+
+    def end(self, session_id: str) -> Session | None:
+        """Forget a session; its id is remembered as ended."""
+        self._ended[session_id] = None
+        while len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+        return self._open.pop(session_id, None)

@@ -1,0 +1,195 @@
+"""Sampling requests: opening weights, and answering what is asked about a prompt and its continuations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from starlette.responses import Response
+
+from ...backends import checks
+from ...backends.client import Capabilities, SamplingClient, SamplingParams, TopLogprobs
+from ...backends.client import Sample as Continuation
+from ...backends.datum import Floats
+from ...backends.future import Operation
+from ...backends.seeds import seed_of_later
+from ...errors import EvsysError
+from ..answer import Refusal
+from ..service import Service
+from ..state.fair_share import FairShare
+from ..state.model import outcome
+from ..state.sessions import Sampler
+from . import requests
+from .prompt_targets import PromptTargets
+from .protobuf import sample_answer
+
+_ALL: Final = "samples"
+_MOST_NUMBERS: Final = 1 << 24
+"""What one answer may hold, in log-probabilities."""
+
+
+async def create_sampling_session(service: Service, request: requests.CreateSamplingSession) -> dict[str, Any]:
+    """Open saved weights, or those of a base model."""
+    session = service.sessions.get(request.session_id)
+    sampler_id = f"{session.session_id}:sample:{request.sampling_session_seq_id}"
+    if sampler_id not in session.samplers:
+        base_model, ref = request.base_model, None
+        if request.model_path is not None:
+            record = await asyncio.to_thread(service.checkpoints.get, request.model_path)
+            if base_model not in (None, record.base_model):
+                raise Refusal(400, f"{request.model_path} was trained from {record.base_model!r}, not {base_model!r}.")
+            base_model, ref = record.base_model, record.ref
+        if base_model is None:
+            raise Refusal(400, "say what to sample from: base_model or model_path.")
+        client = await service.engine.open_sampler(base_model, ref)
+        session.keep(Sampler(sampler_id, session.session_id, base_model, request.model_path, client))
+    return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
+
+
+def sample(service: Service, request: requests.Sample) -> dict[str, Any]:
+    """Take a sampling request; it is worked on when its session's turn comes."""
+    sampler = service.sessions.sampler(request.sampling_session_id)
+    request_id = f"{sampler.sampler_id}:{request.seq_id}"
+    if request_id not in service.futures:
+        queues = (f"{sampler.session_id}:samples", _ALL)
+        _check_room(service, *queues)
+        try:
+            drawing = _Drawing.of(service, sampler, request)
+        except EvsysError as error:
+            raise Refusal(400, str(error)) from None
+        service.futures.open(request_id, *queues, session_id=sampler.session_id)
+        service.follow(_finish(service, request_id, drawing.answer()))
+    ids = [f"{request_id}:{number}" for number in range(request.num_samples)]
+    return {"request_id": request_id, "sample_sequence_ids": ids}
+
+
+def _check_room(service: Service, of_session: str, of_all: str) -> None:
+    settings, futures = service.settings, service.futures
+    limits = ((of_session, settings.max_samples_of_one, "this session"), (of_all, settings.max_samples, "all clients"))
+    for queue, most, whose in limits:
+        if futures.waiting(queue) >= most:
+            raise Refusal(
+                429,
+                f"{most} sampling requests of {whose} are waiting or their results were not fetched. Fetch results, or "
+                "raise --max-samples.",
+                retry_after_s=1,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """One request: what is asked about its prompt, and its samples, each in turn with what other clients ask for."""
+
+    client: SamplingClient
+    request: requests.Sample
+    prompt: list[int]
+    params: SamplingParams
+    targets: PromptTargets | None
+    vocab_size: int
+    turns: FairShare
+    session_id: str
+
+    @classmethod
+    def of(cls, service: Service, sampler: Sampler, request: requests.Sample) -> _Drawing:
+        """Check everything that can be wrong with a request, so that it is refused at once."""
+        prompt, capabilities = request.prompt.tokens(), service.engine.capabilities(sampler.base_model)
+        room = max(1, min(capabilities.context_length - len(prompt), service.settings.max_tokens))
+        params = _params(request.sampling_params, room)
+        checks.check_sampling(prompt, request.num_samples, params, capabilities)
+        _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
+        asked = request.target_prompt_logprobs
+        targets = PromptTargets.read(asked, len(prompt), capabilities) if asked is not None else None
+        return cls(
+            sampler.client,
+            request,
+            prompt,
+            params,
+            targets,
+            capabilities.vocab_size,
+            service.samples,
+            sampler.session_id,
+        )
+
+    async def answer(self) -> Response:
+        request, prompt, client = self.request, self.prompt, self.client
+        k, targets = request.topk_prompt_logprobs, self.targets
+        logprobs = await self._ask(lambda: client.logprobs(prompt)) if request.prompt_logprobs else None
+        top = await self._ask(lambda: client.topk_logprobs(prompt, k)) if k else None
+        whole = await self._ask(lambda: client.topk_logprobs(prompt, self.vocab_size)) if targets is not None else None
+        drawn = await self.turns.run(self.session_id, request.num_samples, self._draw)
+        if request.prompt_logprobs_last_n is not None and logprobs is not None:
+            logprobs, top = _only_last(request.prompt_logprobs_last_n, logprobs, top)
+        return sample_answer(
+            [continuation for continuation, _ in drawn],
+            prompt_logprobs=logprobs,
+            top_prompt=top,
+            top_samples=[best for _, best in drawn if best is not None],
+            targets=(targets, whole) if targets is not None and whole is not None else None,
+        )
+
+    async def _ask[T](self, submit: Callable[[], Operation[T]]) -> T:
+        """Something about the prompt; it takes its turn like a sample."""
+
+        async def start(first: int, count: int) -> Sequence[T]:
+            return [await submit()]
+
+        return (await self.turns.run(self.session_id, 1, start))[0]
+
+    async def _draw(self, first: int, count: int) -> list[tuple[Continuation, TopLogprobs | None]]:
+        """Some of the samples, which are the same as if all were drawn at once."""
+        params, k = self.params, self.request.topk_sample_logprobs
+        if params.seed is not None:
+            params = replace(params, seed=seed_of_later(params.seed, first))
+        samples = await self.client.sample(self.prompt, count, params)
+        scored = [self.client.topk_logprobs([*self.prompt, *one.tokens], k) for one in samples] if k else []
+        # All are submitted before the first is awaited, so that the backend can take them together.
+        tops, start = [await operation for operation in scored], len(self.prompt)
+        best = [TopLogprobs(top.tokens[start:], top.logprobs[start:]) for top in tops]
+        return list(zip(samples, best or [None] * count, strict=True))
+
+
+def _check_logprobs(request: requests.Sample, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:
+    if (last := request.prompt_logprobs_last_n) is not None and not (request.prompt_logprobs and last < prompt):
+        raise Refusal(400, f"prompt_logprobs_last_n={last} needs prompt_logprobs and a prompt longer than that.")
+    in_prompt, in_samples = request.topk_prompt_logprobs, request.topk_sample_logprobs
+    for name, k in (("prompt", in_prompt), ("sample", in_samples)):
+        if k > capabilities.top_k_logprobs:
+            raise Refusal(400, f"topk_{name}_logprobs may be {capabilities.top_k_logprobs} at most here (got {k}).")
+    numbers = prompt * in_prompt + request.num_samples * max_tokens * (1 + in_samples)
+    if numbers > _MOST_NUMBERS:
+        raise Refusal(
+            400,
+            f"{request.num_samples} samples of {max_tokens} tokens with what is asked about them are {numbers} "
+            f"log-probabilities, and an answer may hold {_MOST_NUMBERS}. Lower num_samples, max_tokens or the top k.",
+        )
+
+
+def _only_last(count: int, logprobs: Floats, top: TopLogprobs | None) -> tuple[Floats, TopLogprobs | None]:
+    """Nothing but the log-probabilities of the last tokens of a prompt."""
+    skipped = slice(0, len(logprobs) - count)
+    logprobs = logprobs.copy()
+    logprobs[skipped] = np.nan
+    if top is not None:
+        top.logprobs[skipped] = np.nan
+    return logprobs, top
+
+
+async def _finish(service: Service, request_id: str, work: Awaitable[Response]) -> None:
+    if service.settings.delay_ms:
+        await asyncio.sleep(service.settings.delay_ms / 1000)
+    service.futures.finish(request_id, await outcome(work, request_id))
+
+
+def _params(sampling: requests.Sampling, room: int) -> SamplingParams:
+    stop = [sampling.stop] if isinstance(sampling.stop, str) else sampling.stop
+    return SamplingParams(
+        max_tokens=max(room, 1) if sampling.max_tokens is None else sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop=stop,
+    )

@@ -1,0 +1,264 @@
+"""Saved weights by their public names, on disk, so that they outlive the server.
+
+    <state_dir>/runs/<run>/run.json                     the model: base model, rank, seed
+    <state_dir>/runs/<run>/weights/<name>.json          weights and optimizer, saved under a name
+    <state_dir>/runs/<run>/sampler_weights/<name>.json  weights to sample from
+    <state_dir>/runs/<run>/external_weights/<name>.json weights for programs that do not speak the protocol
+    <state_dir>/runs/<run>/engine/                      what the backend wrote
+
+A name exists once its file does, which is written last; so a server that is killed leaves no half checkpoint behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from ...config.base import Strict
+from ...errors import show
+from ...files import write_json
+from ...log import get_logger
+from ..answer import Refusal
+
+WEIGHTS, SAMPLER, EXTERNAL = "weights", "sampler_weights", "external_weights"
+_TYPES: Final = {WEIGHTS: "training", SAMPLER: "sampler", EXTERNAL: "external"}
+_RUN: Final = re.compile(r"[A-Za-z0-9_-]{1,80}:train:[0-9]{1,9}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a checkpoint is: `tinker://<run>/<kind>/<name>`."""
+
+    run_id: str
+    kind: str
+    name: str
+
+    @classmethod
+    def parse(cls, path: str) -> Place:
+        """Read a tinker path; refuses what cannot be one, so that no path leads out of the folder."""
+        run_id, _, rest = path.removeprefix("tinker://").partition("/")
+        return cls.of(run_id, rest) if path.startswith("tinker://") else cls.of("", path)
+
+    @classmethod
+    def of(cls, run_id: str, checkpoint_id: str) -> Place:
+        """From a run and `weights/<name>`, `sampler_weights/<name>` or `external_weights/<name>`."""
+        kind, _, name = checkpoint_id.partition("/")
+        if not _RUN.fullmatch(run_id) or kind not in _TYPES or not _NAME.fullmatch(name):
+            raise Refusal(
+                400,
+                f"{show(f'tinker://{run_id}/{checkpoint_id}')} is no path of saved weights. They look like "
+                "tinker://<run>/weights/<name>, with sampler_weights or external_weights for weights.",
+            )
+        return cls(run_id, kind, name)
+
+    @property
+    def path(self) -> str:
+        return f"tinker://{self.run_id}/{self.kind}/{self.name}"
+
+
+class RunRecord(Strict):
+    """A model that was trained here, as its file describes it."""
+
+    training_run_id: str = Field(pattern=f"^{_RUN.pattern}$")
+    created: str
+    base_model: str
+    lora_rank: int
+    seed: int
+    user_metadata: dict[str, Any] | None = None
+
+
+class CheckpointRecord(Strict):
+    """Saved weights, as their file describes them."""
+
+    tinker_path: str
+    ref: str
+    """Where the backend keeps them."""
+    inside: bool
+    """Whether `ref` is relative to the backend's folder of the run, which can then be moved."""
+    time: str
+    expires_at: AwareDatetime | None
+    user_metadata: dict[str, str] | None
+    size_bytes: int | None
+    base_model: str
+    lora_rank: int
+
+    @property
+    def place(self) -> Place:
+        return Place.parse(self.tinker_path)
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+
+    def describe(self) -> dict[str, Any]:
+        """As the protocol describes a checkpoint."""
+        place = self.place
+        shown = {"time", "tinker_path", "size_bytes", "user_metadata", "expires_at"}
+        about = {"checkpoint_id": f"{place.kind}/{place.name}", "checkpoint_type": _TYPES[place.kind]}
+        return {**about, "public": False, **self.model_dump(mode="json", include=shown)}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """All that was saved below one folder. Reads and writes files; not for the event loop where there are many."""
+
+    state_dir: Path
+    _unreadable: set[Path] = field(default_factory=set[Path])
+    """Files that were complained about."""
+
+    def run_dir(self, run_id: str) -> Path:
+        return self.state_dir / "runs" / run_id.replace(":", "_")
+
+    def engine_dir(self, run_id: str) -> Path:
+        return self.run_dir(run_id) / "engine"
+
+    def add_run(self, run_id: str, about: dict[str, Any]) -> None:
+        """Record a model that is going to be trained."""
+        record = RunRecord(training_run_id=run_id, created=_now(), **about)
+        write_json(self.run_dir(run_id) / "run.json", record.model_dump())
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """What was recorded about a model."""
+        return _read(RunRecord, self.run_dir(run_id) / "run.json") if _RUN.fullmatch(run_id) else None
+
+    def runs(self) -> list[RunRecord]:
+        """All models, the latest first."""
+        found = [record for folder in self._folders() for record in self._readable(RunRecord, folder, "run.json")]
+        return sorted(found, key=lambda run: run.created, reverse=True)
+
+    def exists(self, place: Place) -> bool:
+        return self._file(place).exists()
+
+    def add(
+        self,
+        place: Place,
+        ref: str,
+        *,
+        ttl_seconds: int | None,
+        user_metadata: dict[str, str] | None,
+        about: dict[str, Any],
+    ) -> None:
+        """Give what the backend wrote its name; a checkpoint that had it before is removed."""
+        before = _read(CheckpointRecord, self._file(place))
+        engine = self.engine_dir(place.run_id)
+        inside = Path(ref).is_relative_to(engine)  # then the folder can be moved
+        size = sum(path.stat().st_size for path in Path(ref).rglob("*") if path.is_file()) if inside else None
+        self._write(
+            CheckpointRecord(
+                tinker_path=place.path,
+                ref=str(Path(ref).relative_to(engine)) if inside else ref,
+                inside=inside,
+                time=_now(),
+                expires_at=expiry(ttl_seconds),
+                user_metadata=user_metadata,
+                size_bytes=size,
+                **about,
+            )
+        )
+        if before is not None:  # only now: whenever the process dies, the name stands for something whole
+            self._discard(before)
+
+    def get(self, path: str) -> CheckpointRecord:
+        """The record of a checkpoint, with `ref` as the backend takes it."""
+        place = Place.parse(path)
+        record = self._kept(place)
+        # a `ref` that is not inside is absolute, and joined to any folder it stays what it is
+        return record.model_copy(update={"ref": str(self.engine_dir(place.run_id) / record.ref)})
+
+    def listed(self, run_id: str | None = None) -> list[dict[str, Any]]:
+        """Checkpoints of a run or of all, the latest first, as the protocol describes them."""
+        folders = [self.run_dir(run_id)] if run_id else self._folders()
+        found = [record for folder in folders for record in self._records(folder) if not record.expired]
+        return [record.describe() for record in sorted(found, key=lambda record: record.time, reverse=True)]
+
+    def set_ttl(self, place: Place, ttl_seconds: int | None) -> None:
+        """Change how long it is kept; None keeps it for good."""
+        self._write(self._kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
+
+    def delete(self, place: Place) -> None:
+        """Remove a checkpoint: first its name, then its content."""
+        record = self._kept(place)
+        self._file(place).unlink(missing_ok=True)
+        self._discard(record)
+
+    def delete_expired(self) -> None:
+        """Remove what has outlived its time."""
+        for record in [record for folder in self._folders() for record in self._records(folder) if record.expired]:
+            self._file(record.place).unlink(missing_ok=True)
+            self._discard(record)
+
+    def _kept(self, place: Place) -> CheckpointRecord:
+        record = _read(CheckpointRecord, self._file(place))
+        if record is None or record.expired:
+            raise Refusal(404, f"there are no saved weights {place.path!r}: never saved here, deleted, or expired.")
+        return record
+
+    def _file(self, place: Place) -> Path:
+        return self.run_dir(place.run_id) / place.kind / f"{place.name}.json"
+
+    def _write(self, record: CheckpointRecord) -> None:
+        write_json(self._file(record.place), record.model_dump(mode="json"))
+
+    def _discard(self, record: CheckpointRecord) -> None:
+        # A record is a file that anybody may have edited: only what really lies in the run's own folder is removed.
+        engine = self.engine_dir(record.place.run_id)
+        folder = (engine / record.ref).resolve()
+        if not record.inside or engine.resolve() not in folder.parents:
+            return  # not ours to remove
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty: another kind of checkpoint lies beside it
+            if folder.parent != engine.resolve():
+                folder.parent.rmdir()
+
+    def _folders(self) -> list[Path]:
+        return sorted((self.state_dir / "runs").glob("*"))
+
+    def _records(self, folder: Path) -> Iterator[CheckpointRecord]:
+        for kind in _TYPES:
+            yield from self._readable(CheckpointRecord, folder, f"{kind}/*.json")
+
+    def _readable[R: RunRecord | CheckpointRecord](self, kind: type[R], folder: Path, pattern: str) -> Iterator[R]:
+        """What can be read; what cannot is named in the log once, because a listing must not fail for it."""
+        for path in sorted(folder.glob(pattern)):
+            try:
+                record = _read(kind, path)
+                if isinstance(record, CheckpointRecord) and self._file(record.place) != path:
+                    raise Refusal(400, f"{path} on the server is the record of {record.tinker_path}.")
+                if record is not None:
+                    yield record
+            except Refusal as refusal:
+                if path not in self._unreadable:
+                    self._unreadable.add(path)
+                    get_logger(__name__).warning("left out of listings: %s", refusal.message)
+
+
+def expiry(ttl_seconds: int | None) -> datetime | None:
+    """When something ends that is to be kept for so long."""
+    return None if ttl_seconds is None else datetime.now(UTC) + timedelta(seconds=ttl_seconds)
+
+
+def _read[R: Strict](kind: type[R], path: Path) -> R | None:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        message = f"{where}: {problem['msg']}" if where else problem["msg"]
+    except OSError as error:
+        message = error.strerror or str(error)
+    raise Refusal(400, f"{path} on the server cannot be read ({message}). Use other saved weights.")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,110 @@
+"""The backend behind a server: makes the models that clients train, and samplers of what was saved."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pydantic import ValidationError
+
+from ...backends.client import Capabilities, ModelSpec, SamplingClient, TrainingClient
+from ...config.checks.problems import problems_in
+from ...errors import ConfigError, closest, show
+from ...registry import config_model, get_backend
+from ..answer import Refusal
+from ..settings import ServeSettings
+
+
+@dataclass(slots=True)
+class Engine:
+    """One backend with the base models it offers."""
+
+    settings: ServeSettings
+    backend: Any
+    _hosts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """For each base model one client that is never trained: it knows what the model can do and opens saved weights."""
+    _samplers: WeakValueDictionary[tuple[str, str], SamplingClient] = field(
+        default_factory=WeakValueDictionary[tuple[str, str], SamplingClient]
+    )
+    """By base model and saved weights, for as long as somebody has them open."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def start(cls, settings: ServeSettings) -> Engine:
+        """Load the base models, so that a mistake shows before the first client connects."""
+        engine = cls(settings, _make_backend(settings))
+        for model in settings.models:
+            engine.host(model)
+        return engine
+
+    def host(self, base_model: str) -> TrainingClient:
+        """The client of a base model that is never trained."""
+        self.check_name(base_model)
+        with self._lock:
+            if base_model not in self._hosts:
+                self._hosts[base_model] = self.backend.prepare(
+                    model=ModelSpec(base_model), run_dir=self.settings.state_dir / "base" / _folder(base_model)
+                )
+            return self._hosts[base_model]["training_client"]
+
+    def check_name(self, base_model: str) -> None:
+        """Refuse a model that this server does not have."""
+        known = self.settings.models
+        if base_model not in known:
+            guess = closest(base_model, known)
+            hint = f" Did you mean {guess!r}?" if guess else ""
+            raise Refusal(
+                400, f"there is no base model {show(base_model)} here.{hint} This server has {', '.join(known)}."
+            )
+
+    def capabilities(self, base_model: str) -> Capabilities:
+        """What a base model can do."""
+        return self.host(base_model).capabilities
+
+    def prepare(self, base_model: str, *, run_dir: Path, rank: int, seed: int) -> dict[str, Any]:
+        """A model to train; may take as long as loading weights takes, so not on the event loop."""
+        return self.backend.prepare(model=ModelSpec(base_model, lora_rank=rank, seed=seed), run_dir=run_dir)
+
+    async def open_sampler(self, base_model: str, ref: str | None) -> SamplingClient:
+        """A sampler of saved weights, or of the base model: one for all who ask, so that they are drawn together."""
+        key = (base_model, ref or "")
+        if (found := self._samplers.get(key)) is None:
+            host = self.host(base_model)
+            # `setdefault`, because somebody else may have opened the same while this one waited
+            found = self._samplers.setdefault(key, await (host.sampler() if ref is None else host.open_sampler(ref)))
+        return found
+
+    async def release(self, handles: dict[str, Any]) -> None:
+        """Let go of a model; waits for what it is working on, so on a thread."""
+        await asyncio.to_thread(self.backend.teardown, handles)
+
+    async def close(self) -> None:
+        """Let go of the base models."""
+        for handles in self._hosts.values():
+            await self.release(handles)
+        self._hosts.clear()
+
+
+def _make_backend(settings: ServeSettings) -> Any:
+    extension, params = get_backend(settings.backend), dict(settings.backend_params)
+    try:
+        return extension(**params)
+    except ValidationError as error:
+        model = config_model(extension)
+        if model is None:
+            raise
+        problems = problems_in(error, model=model, data=params, at=("--backend-param",))
+        raise ConfigError(problems) from None
+    except TypeError as error:
+        given = ", ".join(params) or "none"
+        raise ConfigError(
+            f"the backend '{settings.backend}' does not take these --backend-param: {given} ({error})."
+        ) from None
+
+
+def _folder(model: str) -> str:
+    return "".join(character if character.isalnum() or character in "-_" else "_" for character in model) or "_"
