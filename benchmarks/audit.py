@@ -79,7 +79,8 @@ def write_arm(folder: Path) -> dict[str, object]:
     files, tasks = RunFiles(folder), [f"task{number}" for number in range(TASKS)]
     rewards = [float(number % 2) for number in range(TASKS)]
     write_json(files.config, {"name": folder.name})
-    write_json(files.identity, {"weights": {"model": "tiny"}, "benchmarks": {}})
+    judged = {"test/tools": {"verifiers": {"contains": "0"}}}
+    write_json(files.identity, {"weights": {"model": "tiny"}, "benchmarks": judged})
     answers = files.predictions("test-tools", STEPS)
     given = [
         {"task_id": task, "sample": 0, "reward": reward, "text": f"{folder.name} {task}"}

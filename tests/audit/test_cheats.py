@@ -642,7 +642,7 @@ report.AuditReport.flags = property(lambda self: [])
     (tmp_path / "pyproject.toml").write_text('[tool.evsys]\nimports = ["mine"]\n', encoding="utf-8")
     write_config(tmp_path)
     evsys(tmp_path, "run", "config.yaml", "--quiet")
-    assert flags(tmp_path) == set()
+    assert flags(tmp_path) == {"code"}
     assert _state_of(tmp_path, "answers") == "ok"  # judged again by that very module, elsewhere
     edit_lines(tmp_path / "outputs/study/long__seed42/scores.jsonl", fail_all)
     assert flags(tmp_path, "--import", "mine.py") >= {"scores", "files"}

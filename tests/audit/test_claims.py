@@ -90,6 +90,15 @@ def test_removing_an_attempt_does_not_take_it_back(project: Path) -> None:
     assert attempt(run()) == 3  # the record that is left tells of itself, and of the one that it knew of
 
 
+def test_what_lies_among_rehearsals_is_an_attempt_unless_it_is_one() -> None:
+    first = run(output_dir="outputs/dry")
+    assert attempt(first) == 1
+    assert attempt(run()) == 2
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4, "n_tasks": 2}
+    assert attempt(run(output_dir="outputs/dry", metadata=metadata)) is None
+
+
 def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
     tasks = read_lines(project / "data/test.jsonl")
     first = run()
@@ -106,6 +115,16 @@ def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
     more = run(name="more", metadata=metadata)
     assert attempt(more) == 4
     assert "tasks" not in flagged(more)
+
+
+def test_tasks_that_no_longer_belong_together_are_flagged(project: Path) -> None:
+    tasks = read_lines(project / "data/test.jsonl")
+    grouped = [task | {"metadata": {"cluster": f"c{at % 2}"}} for at, task in enumerate(tasks)]
+    write_lines(project / "data/grouped.jsonl", grouped)
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "tools", "path": "data/grouped.jsonl", "max_tokens": 4}
+    assert "tasks" not in flagged(run(name="first", metadata=metadata))
+    assert "tasks" in flagged(run(name="second"))
 
 
 def flagged(path: Path) -> set[str]:

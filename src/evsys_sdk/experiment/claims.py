@@ -11,6 +11,7 @@ that the project writes to, and from a list in its workspace, which stays when r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..eval.benchmark import Benchmark, hash_question
 from ..record.evidence import hash_value
 from ..record.layout import REHEARSALS
 from ..record.project_files.claims import Claimed, note_claim, sketch_questions
+from .arms.overrides import REHEARSED_ROWS
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
 
@@ -33,13 +35,19 @@ _NAMES = frozenset({"name", "seed", "tags"})
 
 def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> dict[str, Any]:
     """Count an experiment that is about to start; what its journal is to say of that, if it claims anything."""
-    if folder.resolve().parent.name == REHEARSALS:
+    if is_rehearsal(config, folder):
         return {}
     claim = identify_claim(config)
     if claim is None:  # who only looks now may claim later
         return {**sketch_questions(_hash_questions(_load_all(config.metadata.benchmark)))}
     earlier = note_claim(experiment, claim, folder)
     return {**asdict(claim), "attempt": len(earlier) + 1, "earlier_attempts": earlier}
+
+
+def is_rehearsal(config: ExperimentConfig, folder: Path) -> bool:
+    """Whether an experiment lies where rehearsals do and asks as few tasks as they do: nothing is learned from it."""
+    few = all((entry.n_tasks or math.inf) <= REHEARSED_ROWS for entry in config.metadata.benchmark)
+    return few and folder.resolve().parent.name == REHEARSALS
 
 
 def identify_claim(config: ExperimentConfig) -> Claimed | None:

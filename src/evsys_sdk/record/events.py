@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ..redact import redact_text
 from .jsonl_file import JsonlFile, complete_lines, parse_object, parse_text, read_records, read_whole
 from .layout import ExperimentFiles
 from .values import Object, items, number, part, text
@@ -159,7 +160,7 @@ def note_loaded_weights(run_dir: Path, ref: str) -> None:
     """Write into the experiment's journal that an arm loads weights that are not its own."""
     if ExperimentFiles(run_dir.parent).journal.exists():
         with Journal.of(run_dir.parent) as journal:
-            journal.append(Kind.WEIGHTS_LOADED, arm=run_dir.name, ref=ref)
+            journal.append(Kind.WEIGHTS_LOADED, arm=run_dir.name, ref=redact_text(ref))
 
 
 def read_trained_tasks(events: Iterable[Event]) -> dict[str, dict[str, list[str]]]:

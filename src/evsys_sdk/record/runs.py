@@ -83,6 +83,11 @@ class RunRecord:
         return list(read_lines(self.files.scores))
 
     @property
+    def config(self) -> Object | None:
+        """What it was run with; None where that is missing or damaged."""
+        return read_object(self.files.config)
+
+    @property
     def identity(self) -> Object | None:
         """What it is made of; None where that was not written down."""
         return read_object(self.files.identity)

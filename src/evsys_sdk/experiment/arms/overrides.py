@@ -14,7 +14,7 @@ from ...log import get_logger
 from ...registry import config_model, get_algorithm
 
 _REHEARSED_STEPS = 2
-_REHEARSED_ROWS = 4
+REHEARSED_ROWS = 4
 _MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
 """Tokens of the mock model are bytes: a row that fits the real model must fit this one too."""
 _KEPT_AT_HOME = {
@@ -46,7 +46,7 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
             get_logger(__name__).warning("'%s' has no max_steps, so run '%s' is rehearsed in full", kind, run.name)
 
     def rehearse_run(run: RunConfig) -> dict[str, Any]:
-        rows = min(run.eval.n_samples or _REHEARSED_ROWS, _REHEARSED_ROWS)
+        rows = min(run.eval.n_samples or REHEARSED_ROWS, REHEARSED_ROWS)
         return {
             # Without its longest length, which is in tokens of the real model.
             **_with_params(run, {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}),
@@ -72,7 +72,7 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
 
 def _rehearse_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
     """A few tasks, and of the baselines only the one that is at hand."""
-    tasks = min(entry.n_tasks or _REHEARSED_ROWS, _REHEARSED_ROWS)
+    tasks = min(entry.n_tasks or REHEARSED_ROWS, REHEARSED_ROWS)
     return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
 
 

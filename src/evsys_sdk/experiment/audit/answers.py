@@ -122,14 +122,18 @@ class AnswerBook:
         The last arms first: a verifier that keeps count is found out by being asked in another order.
         """
         latest = [(run, line) for run in reversed(self._runs) for line in run.score_lines[-_LATEST:]]
-        for run, line in latest:
-            yield from ((run, one) for one in choose_answers(_read_answers(run, line) or {}))
+        seen: set[tuple[int, Any, Any]] = set()
+        for at, (run, line) in enumerate(latest):
+            for one in choose_answers(_read_answers(run, line) or {}):
+                seen.add((at, one["task_id"], one.get("sample")))
+                yield run, one
         until = time.monotonic() + _LONGEST_S
-        for run, line in latest:
+        for at, (run, line) in enumerate(latest):
             for one in choose_answers(_read_answers(run, line) or {}, most=None):
                 if time.monotonic() > until:
                     return
-                yield run, one
+                if (at, one["task_id"], one.get("sample")) not in seen:
+                    yield run, one
 
 
 def name_scoring(run: RunRecord, line: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ...record.events import Event, Kind, read_trained_tasks
 from ...record.reader import ExperimentRecord
@@ -86,10 +86,42 @@ def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
         yield f"{arm} was trained on {n} tasks of '{name}': {named}"
 
 
+def find_changed_rows(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Sources that held other rows for one arm than for another, although their configs say the same.
+
+    Transforms may make other rows each time, so that only what nothing transforms is compared.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for run in runs:
+        for note in [] if _transforms_rows(run.config) else run.datasets:
+            source, content = text(note.get("source")), text(note.get("sha256"))
+            arm, known = first.setdefault(source, (run.name, content))
+            if known != content:
+                yield f"{source} held other rows for {arm} than for {run.name}"
+
+
+def _transforms_rows(config: Any) -> bool:
+    """Whether any rows that a config names are transformed."""
+    if isinstance(config, dict):
+        inner = cast(Object, config)
+        return bool(inner.get("transforms")) or any(map(_transforms_rows, inner.values()))
+    return isinstance(config, list) and any(map(_transforms_rows, cast("list[Any]", config)))
+
+
 def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:
     """Weights that an arm took from elsewhere while it went on."""
     loaded = {(event.text("arm"), event.text("ref")): None for event in events if event.kind == Kind.WEIGHTS_LOADED}
     yield from (f"{arm} loaded the weights {ref}, which its config does not name" for arm, ref in loaded)
+
+
+def find_changed_code(identities: Mapping[str, Object]) -> Iterator[str]:
+    """Code of the project that goes by one name and was another for some of the arms."""
+    first: dict[str, tuple[str, Any]] = {}
+    for arm, identity in identities.items():
+        for name, content in part(identity, "own_code").items():
+            before, known = first.setdefault(name, (arm, content))
+            if known != content:
+                yield f"the {name} of {before} was not that of {arm}: its code was changed in between"
 
 
 def find_replaced_code(events: Sequence[Event]) -> Iterator[str]:

@@ -37,10 +37,18 @@ from ...record.values import items, part, text
 from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256
 from .answers import AnswerBook, name_scoring
-from .arms import find_dropped_scores, find_foreign_weights, find_misquoted_scores, find_stray_arms, find_trained_tasks
+from .arms import (
+    find_changed_code,
+    find_changed_rows,
+    find_dropped_scores,
+    find_foreign_weights,
+    find_misquoted_scores,
+    find_stray_arms,
+    find_trained_tasks,
+)
 from .arms import find_replaced_code as find_replaced_code_of
 from .identity import COMPARED
-from .neighbours import find_changed_tasks, find_copies, find_left_out, find_repeated_tasks
+from .neighbours import find_changed_tasks, find_copies, find_left_out, find_lost_clusters, find_repeated_tasks
 from .recheck import Rechecker, compare_conclusions
 from .replaced_code import find_replaced_code, find_start_hooks
 from .report import AuditReport, Check, State, find_contradiction
@@ -61,7 +69,8 @@ def audit_experiment(
     names code of the project that its settings do not; a process of its own imports it.
     """
     record = ExperimentRecord(path)
-    with Rechecker(None if quick else [*imports, *_imports_of(record)]) as recheck:
+    during = (record.began or 0.0, max((event.time or 0.0 for event in record.events), default=0.0))
+    with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
         return _audit(
             _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
         )
@@ -174,7 +183,7 @@ class _Auditor:
 
     def check_code(self) -> Check:
         """Nothing stood in for the code of this package, neither while its arms went on nor here."""
-        found = list(find_replaced_code_of(self.events))
+        found = [*find_replaced_code_of(self.events), *find_changed_code(self.identities)]
         here = [f"{what} (in this audit)" for what in [*find_start_hooks(), *find_replaced_code()]]
         return _judge("code", [*found, *here], invalidates=False)
 
@@ -276,9 +285,13 @@ class _Auditor:
         completed = {event.text("arm") for event in ended if event.text("status") == "completed"}
         return [arm for arm, n in starts.items() if n == 1 and arm in completed]
 
+    @cached_property
+    def identities(self) -> dict[str, dict[str, Any]]:
+        return {run.name: identity for run in self.runs if (identity := run.identity) is not None}
+
     def check_identities(self) -> Check:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
-        known = {run.name: identity for run in self.runs if (identity := run.identity) is not None}
+        known = self.identities
         if not known:
             return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
         about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
@@ -292,6 +305,7 @@ class _Auditor:
                 first, second = [arms[0] for arms in values.values()][:2]
                 found.append(f"{first} and {second} do not have the same {what}, and the claim is not about that")
         found += [] if "weights" in about else find_foreign_weights(self.events)
+        found += find_changed_rows(self.runs)
         return _judge("identity", found, said=f"{len(known)} arms")
 
     def check_contamination(self) -> Check:
@@ -352,7 +366,8 @@ class _Auditor:
 
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
-        found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_repeated_tasks(self.benchmarks)]
+        found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_lost_clusters(self.record)]
+        found += find_repeated_tasks(self.benchmarks)
         return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:

@@ -26,6 +26,7 @@ from ..benchmark_plan import PlannedBenchmark
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
 _PACKAGE = __name__.partition(".")[0]
 _BUILT_IN = "evsys-sdk"
+_UNKNOWN = "unknown"
 _PACE = ("concurrency", "timeout_s", "run_every", "models", "tags")
 """What says when and how fast tasks are asked, and of whom else."""
 _MOST_HASHED = 64 << 20
@@ -35,13 +36,20 @@ _MOST_HASHED = 64 << 20
 def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedBenchmark]) -> dict[str, Any]:
     """The identity of an arm, as it is written before its first step."""
     planned = list(planned)
+    algorithm, agent = _hash_code(lambda: get_algorithm(run.algorithm.kind)), _identify_agent(run)
+    transforms = {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in _transforms(run)}
+    named = {
+        f"algorithm '{run.algorithm.kind}'": algorithm,
+        **{f"transform '{one}'": transforms[one] for one in transforms},
+    }
     return {
+        "own_code": {name: found for name, found in named.items() if _is_hash(found) and found != _hash_package()},
         "weights": _identify_weights(run),
         "backend": _identify_backend(run),
-        "algorithm": _hash_code(lambda: get_algorithm(run.algorithm.kind)),
-        "transforms": {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in _transforms(run)},
+        "algorithm": algorithm,
+        "transforms": transforms,
         "rewards": _verifiers(_names_in(rows)),
-        "agent": _identify_agent(run),
+        "agent": agent,
         "benchmarks": {
             f"{one.split}/{one.label}": {
                 "content": one.benchmark.content,
@@ -100,7 +108,11 @@ def _hash_code(find: Callable[[], Any], *, exact: bool = False) -> str:
         is_built_in = str(found.__module__).startswith(f"{_PACKAGE}.")
         return _hash_package() if is_built_in and not exact else code_hash(found)
     except (EvsysError, KeyError, OSError, TypeError, AttributeError, ImportError) as error:
-        return f"unknown: {type(error).__name__}"
+        return f"{_UNKNOWN}: {type(error).__name__}"
+
+
+def _is_hash(found: str) -> bool:
+    return not found.startswith(_UNKNOWN)
 
 
 @cache

@@ -82,6 +82,27 @@ def find_left_out(record: ExperimentRecord) -> list[str]:
     return found
 
 
+def find_lost_clusters(record: ExperimentRecord) -> list[str]:
+    """Earlier scorings of these tasks that knew which of them belong together, where this one does not."""
+    mine, began = _sketch(record), record.began or 0.0
+    if not mine or _count_clusters(record):
+        return []
+    for other in _neighbours(record):
+        is_earlier = (other.began or 0.0) < began and share_questions(mine, _sketch(other)) >= _PART
+        if is_earlier and (known := _count_clusters(other)):
+            return [
+                f"in {other.folder.name} these tasks were in {known} clusters, and here each of them counts alone. "
+                "Say again which belong together"
+            ]
+    return []
+
+
+def _count_clusters(record: ExperimentRecord) -> int:
+    """Into how many clusters the tasks of its first arm were put; 0 where they stand alone."""
+    lines = [line for run in record.runs[:1] for line in run.score_lines]
+    return len({text(one) for line in lines for one in items(line.get("clusters"))} - {""})
+
+
 def find_repeated_tasks(benchmarks: Mapping[str, Sequence[HarborTask]]) -> list[str]:
     """Benchmarks many of whose tasks look the same, and count several times; clusters of them are counted once."""
     found: list[str] = []

@@ -17,8 +17,9 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ...data.chat import text_of
@@ -31,6 +32,7 @@ from ...eval.verifier import VerifierInput, build_verifier
 from ...registry import registry
 from ...settings import import_project_code
 from ...training.blocking import run_blocking
+from .shadow import make_shadow
 
 if TYPE_CHECKING:
     from ..conclusion import Conclusion
@@ -58,9 +60,13 @@ def choose_answers(answers: Mapping[Any, dict[str, Any]], most: int | None = _RE
 class Rechecker:
     """Judges and measures again; what is not registered here is left to a process that has imported the project."""
 
-    def __init__(self, imports: Sequence[str] | None = ()) -> None:
-        """`imports` is what the project's settings do not name; None leaves the project's code alone."""
-        self._imports = list(imports or ())
+    def __init__(self, imports: Sequence[str] | None = (), *, during: tuple[float, float] = (0.0, 0.0)) -> None:
+        """`imports` is what the project's settings do not name; None leaves the project's code alone.
+
+        What was written into the project `during` the experiment is kept from its code.
+        """
+        self._imports, self._during = list(imports or ()), during
+        self._open = ExitStack()
         self._project: subprocess.Popen[str] | None = None
         self._gave_up = imports is None
 
@@ -71,6 +77,7 @@ class Rechecker:
         if self._project is not None:
             self._project.kill()
             self._project.communicate()
+        self._open.close()
 
     def judge(self, task: HarborTask, answer: str) -> float | None:
         """What an answer earns now; None where its verifier is not run for an audit."""
@@ -111,7 +118,9 @@ class Rechecker:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", __spec__.name, *self._imports]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        folder = self._open.enter_context(make_shadow(Path.cwd(), *self._during))
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True, encoding="utf-8")
 
 
 def judge_here(task: HarborTask, answer: str) -> float | None:
