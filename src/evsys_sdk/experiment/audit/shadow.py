@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...paths import in_project
 from ...record.layout import DEFAULT_ROOT
-from ...record.project_files.roots import read_output_roots
+from ...record.project_files.known_folders import read_output_roots
 
 _MOST = 50_000
 """Entries of a project that are looked at."""
