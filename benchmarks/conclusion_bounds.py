@@ -25,8 +25,8 @@ from conclusion_worlds import TWELVE_POINTS, World
 
 _CAPS = (0.025, 0.035, 0.035)
 _ERRATIC = 25.0
-_ROUNDS = 300
-_SEEN = 40_000
+_ROUNDS = 120
+_SEEN = 200_000
 
 
 def main() -> None:
