@@ -9,7 +9,7 @@ import pytest
 
 from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors, pool_attempts, spent_error
 from evsys_sdk.experiment.statistics.charges import charge_run
-from evsys_sdk.experiment.statistics.noise import noise_floor
+from evsys_sdk.experiment.statistics.luck import noise_floor, shrunk
 from evsys_sdk.experiment.statistics.power import Prospect
 from evsys_sdk.experiment.statistics.reference import Reference, adjust_to_rate
 from evsys_sdk.experiment.statistics.student_t import chi2_quantile, f_above, t_cdf, t_quantile
@@ -24,7 +24,6 @@ from evsys_sdk.experiment.statistics.two_level import (
     run_mean,
     seed_noise,
 )
-from evsys_sdk.experiment.statistics.winner import shrunk
 from evsys_sdk.experiment.statistics.worlds import Design
 
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from ..hypothesis import Claim
 from ..statistics.attempts import attempt_error, look_errors
+from ..statistics.luck import shrunk
 from ..statistics.power import Prospect
 from ..statistics.reference import ERROR, Reference, adjust_to_rate, detectable_effect, reference_of
 from ..statistics.two_level import Differences, RunScores, SeedNoise, compare
-from ..statistics.winner import shrunk
 from .evidence import Evidence
 from .measured import Measured, measure
 from .model import Comparison

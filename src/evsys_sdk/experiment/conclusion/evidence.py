@@ -6,6 +6,7 @@ fills these from the folder of an experiment.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -176,3 +177,18 @@ class Evidence:
         planned = [(entry.role or "eval", entry.label or "") for entry in self.metadata.benchmark]
         scored = sorted({key for arm in self.arms for key in arm.scorings if key[0] != BASELINE})
         return list(dict.fromkeys([*planned, *scored]))
+
+
+# What differs between the runs: the settings that a difference in scores can come from.
+
+
+def find_differing_settings(runs: Sequence[RunEvidence]) -> dict[str, dict[str, Any]]:
+    """Run -> the settings that are not the same in all runs; None where a run does not set one."""
+    known = [run for run in runs if run.settings]
+    if len(known) < 2:
+        return {}
+    paths = dict.fromkeys(path for run in known for path in run.settings)
+    differing = [
+        path for path in paths if len({json.dumps(run.settings.get(path), sort_keys=True) for run in known}) > 1
+    ]
+    return {run.name: {path: run.settings.get(path) for path in differing} for run in known}

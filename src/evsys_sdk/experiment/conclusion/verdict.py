@@ -7,18 +7,17 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
-from ..statistics.noise import noise_floor
+from ..statistics.luck import noise_floor
 from ..statistics.student_t import t_quantile
 from ..statistics.two_level import RunScores, SeedNoise, are_paired, run_mean, seed_noise
 from .advice import find_extremes, next_steps, threats
 from .comparison import Analysis, analyse, attempt_level, choose, complete, error_rate, run_costs
-from .evidence import Evidence, RunEvidence
+from .evidence import Evidence, RunEvidence, find_differing_settings
 from .interim import tell_looks
 from .looks import Looks
 from .model import Comparison, Conclusion, NoiseFloor, Population, RunSummary
 from .question import Baseline, Question, claim_question, find_baseline, success_question
 from .rules import Ruling, rule
-from .settings import find_differing_settings
 from .summary import in_one_sentence, pluralise
 from .trend import find_trend
 
