@@ -243,7 +243,7 @@ class SummaryCache:
 
 def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSummary | None, **more: int) -> NewRow:
     """What is kept of a folder; without a summary it is no experiment, which is kept so that it is not read again."""
-    row = {"folder": folder, "fingerprint": fingerprint, "unfinished": 0, "status": status, **more}
+    row: NewRow = {"folder": folder, "fingerprint": fingerprint, "unfinished": 0, "status": status, **more}
     if summary is None:
         return row
     row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}
