@@ -167,7 +167,7 @@ class SummaryCache:
         """Add the indexes once the first look is through: all at once they take half of what row by row takes."""
         if _version_of(self._db) != _version():
             with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next one does it
-                self._db.execute("BEGIN IMMEDIATE")  # or two processes would both begin, and both fail to write
+                self._db.execute("BEGIN IMMEDIATE")  # two that began by reading could not both go on to write
                 _add_indexes(self._db, _INDEXES)
                 self._db.execute(f"PRAGMA user_version = {_version()}")
 

@@ -139,7 +139,7 @@ class CheckpointLog:
     def rank(self, metric: str, mode: Literal["min", "max"], *, stage: int = 0) -> list[Checkpoint]:
         """The checkpoints that have a metric, the best first."""
         scored = [found for found in self.read_kept() if found.stage == stage and metric in found.metrics]
-        sign = 1 if mode == "min" else -1  # not reverse=True, by which the later of two equal ones would come first
+        sign = 1 if mode == "min" else -1  # sorting keeps the order of equals, so that the earlier one wins
         return sorted(scored, key=lambda checkpoint: sign * checkpoint.metrics[metric])
 
     def read_dropped(self) -> set[str]:
