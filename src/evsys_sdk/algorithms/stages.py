@@ -288,12 +288,12 @@ class _StagedRun:
         keep = None if isinstance(algorithm, GepaPrompt) else algorithm.cfg.keep_checkpoints
         if keep is None:
             return
-        there = self.checkpoints.kept()
+        there = self.checkpoints.read_kept()
         pending = self.services.scoring.pending if self.services.scoring else None
         wanted = {one.name for one in there[-keep.last :]} | {one.name for one in there if one.final}
         # One that is being scored may still turn out to be the best.
         wanted |= {one.name for one in there if pending and one.next_step == pending["step"]}
-        wanted |= {one.name for one in self.checkpoints.ranked(*self._selection(stage), stage=stage)[: keep.best]}
+        wanted |= {one.name for one in self.checkpoints.rank(*self._selection(stage), stage=stage)[: keep.best]}
         for one in there:
             if one.name not in wanted and all(_is_below(ref, self.ctx.output_dir) for ref in (one.state, one.sampler)):
                 self.checkpoints.drop(one)  # first, so that nobody looks for what is half removed

@@ -59,7 +59,7 @@ def load_document(document: Document, *, deep: bool = False, rehearsed: bool = F
         raise ConfigError(locate_problem(Problem(message, value=data, hint=hint), document))
     config, problems = _load(cast("dict[str, Any]", data), _check_kinds(rehearsed) if deep else None)
     if problems or config is None:
-        raise _located_error(problems, document)
+        raise _collect_error(problems, document)
     return config
 
 
@@ -74,7 +74,7 @@ def load_settings[M: Strict](path: str | Path, model: type[M]) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise _located_error(problems_in(error, model=model, data=fields), document) from None
+        raise _collect_error(problems_in(error, model=model, data=fields), document) from None
 
 
 def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
@@ -134,7 +134,7 @@ def _expand_runs(
     return runs, list(found.values())
 
 
-def _located_error(problems: list[Problem], document: Document) -> ConfigError:
+def _collect_error(problems: list[Problem], document: Document) -> ConfigError:
     """All problems of a file in the order of its lines."""
     located = [locate_problem(problem, document) for problem in problems]
     return ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))

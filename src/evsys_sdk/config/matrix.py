@@ -123,6 +123,7 @@ def _path_problems(axis: str, where: str) -> list[Problem]:
     hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(known)}."
     if part in known:
         hint = f"'{parent}' is a list: say which item, as in '{parent}[0].{part}'."
+    # Written from the top of the file, as paths in error messages are.
     if path[0] in ("run", "base_run") and find_unknown_part(RunConfig, path[1:]) is None:
         hint = f"Write '{join_path(path[1:])}': the path starts inside the run."
     return [Problem(f"'{part}' is not a field of {parent}", path=where, hint=hint)]

@@ -69,11 +69,12 @@ class _Reach:
         queue = list(range(len(module.statements))) if name is None else list(module.binders.get(name, ()))
         while queue:
             index = queue.pop()
-            if (module_name, index) in self._seen:
+            if (module_name, index) in self._seen:  # names that need each other would lead in a circle
                 continue
             self._seen.add((module_name, index))
             statement = module.statements[index]
             found[index] = [module.text(statement), *self._follow_import(statement, module_name)]
+            # Whatever is reached through a dot begins with a name.
             used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
             queue.extend(binder for each in sorted(used) for binder in module.binders.get(each, ()))
         return [text for index in sorted(found) for text in found[index]]

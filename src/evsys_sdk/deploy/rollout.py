@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 from ..errors import DataError, show
 from ..experiment.statistics.student_t import t_quantile
 from ..record.events import Kind
-from ..record.project_files.journals import PromotionLog, promoting
+from ..record.project_files.journals import PromotionLog, lock_promotions
 from .deployers.openai_server import OpenAIServer
 from .deployments import Deployment, Deployments, Staged, check_promotions
 from .policy import GatePolicy, Rollout
@@ -114,7 +114,7 @@ def take_step(name: str, policy: GatePolicy, scores: LiveScores) -> Step:
         step = judge_stage(staged, *both, policy.rollout, policy.error)
     if step.action == "wait":
         return step
-    with promoting():  # not held before: a judge may take long
+    with lock_promotions():  # not held before: a judge may take long
         if _find_staged(name) != (staged, candidate, live):
             raise DataError(f"somebody decided about {show(name)} meanwhile. Look at it again: evsys deployments list.")
         with PromotionLog.open() as log:

@@ -20,7 +20,7 @@ from ..experiment.audit.audit import AuditReport, audit_experiment
 from ..files import write_text
 from ..paths import workspace_dir
 from ..record.events import Kind
-from ..record.project_files.journals import PromotionLog, promoting
+from ..record.project_files.journals import PromotionLog, lock_promotions
 from ..record.values import number, text
 from ..registry import get_deployer
 from .deployer import Built, Deployer, Publisher
@@ -72,7 +72,7 @@ def ship(
             f"{source.detail.folder}: its record does not hold ({audit.invalid}). Nothing is shipped. See evsys audit, "
             "or ship it all the same with --despite-audit."
         )
-    with promoting():
+    with lock_promotions():
         # One lock from the look at what is live to the line in the list: with another promotion in between, the verdict
         # of the gate would be about other weights, and two deployments could get one number.
         gate = find_pass(source, name) if gated else ""
@@ -107,7 +107,7 @@ def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bo
     Where something answers a share of the requests or shadows them, it is what is taken back.
     """
     check_promotions()
-    with promoting():
+    with lock_promotions():
         known = Deployments.read()
         live = known.live_under(name)
         if live is None:

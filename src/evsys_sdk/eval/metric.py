@@ -156,7 +156,7 @@ _INPUTS: dict[str, Callable[[Sequence[TaskSamples]], Any]] = {
 # How sure a score is. Tasks are what was drawn, so they are the clusters; samples of one task are not independent.
 
 _MOST_GROUPS = 200
-"""How often a statistic is computed for its error; with thousands of tasks, once for each would take minutes."""
+"""How often a statistic is computed for its error; each time it goes over nearly all tasks."""
 _Z = 1.959964
 
 

@@ -35,7 +35,7 @@ _NAMES = frozenset({"name", "seed", "tags"})
 
 def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> dict[str, Any]:
     """Count an experiment that is about to start; what its journal is to say of that, if it claims anything."""
-    if is_rehearsal(config, folder):
+    if is_rehearsal(config, folder):  # it can show nothing, so that it is no attempt
         return {}
     claim = identify_claim(config)
     if claim is None:  # who only looks now may claim later

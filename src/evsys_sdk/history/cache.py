@@ -167,7 +167,7 @@ class SummaryCache:
         """Add the indexes once the first look is through: all at once they take half of what row by row takes."""
         if _version_of(self._db) != _version():
             with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next one does it
-                self._db.execute("BEGIN IMMEDIATE")  # or two processes would both begin, and both fail to write
+                self._db.execute("BEGIN IMMEDIATE")  # two that began by reading could not both go on to write
                 _add_indexes(self._db, _INDEXES)
                 self._db.execute(f"PRAGMA user_version = {_version()}")
 
@@ -243,7 +243,7 @@ class SummaryCache:
 
 def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSummary | None, **more: int) -> NewRow:
     """What is kept of a folder; without a summary it is no experiment, which is kept so that it is not read again."""
-    row = {"folder": folder, "fingerprint": fingerprint, "unfinished": 0, "status": status, **more}
+    row: NewRow = {"folder": folder, "fingerprint": fingerprint, "unfinished": 0, "status": status, **more}
     if summary is None:
         return row
     row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}

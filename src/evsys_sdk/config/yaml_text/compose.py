@@ -102,7 +102,7 @@ class _Composer:
         if self._parser.check_event(yaml.StreamEndEvent):
             self._stop(_EMPTY)
         self._parser.get_event()
-        first = self._parser.peek_event()
+        first = self._parser.peek_event()  # of comments alone the parser makes an empty value
         if isinstance(first, yaml.ScalarEvent) and first.implicit[0] and not first.value:  # pyright: ignore[reportUnknownMemberType]
             self._stop(_EMPTY)
         root = self._read_node()

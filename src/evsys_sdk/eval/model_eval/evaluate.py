@@ -239,6 +239,7 @@ def _answer(text: str, message: Message) -> str:
 
 
 def _task_of(row: EvalRow, config: ModelEvalConfig) -> HarborTask:
+    # It is not asked, because `_judge` knows the aliases; metrics that compare texts find the target in it.
     verifier = InProcessVerifier("exact_match", expected=row.target)
     metadata = {} if row.toolkit is None else {"toolkit": row.toolkit}
     if config.prompt_format == "chat":

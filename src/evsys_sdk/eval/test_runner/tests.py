@@ -37,7 +37,7 @@ class Finder:
             proxy = self._channel.ask("import", name)
             know(proxy, name)
         except ImportError as error:
-            if getattr(error, "name", name) not in (None, name):
+            if getattr(error, "name", name) not in (None, name):  # it is there, and lacks a module of its own
                 raise
             return None
         spec = type(sys.__spec__)(name, self, is_package=True)  # pyright: ignore[reportAttributeAccessIssue]

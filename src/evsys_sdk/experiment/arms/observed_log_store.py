@@ -26,6 +26,7 @@ class LogStoreCallback(Callback):
         self._store = store
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
+        # Both are for stores that can take lines back, which one of the user's own need not be able to.
         rewind = getattr(self._store, "rewind", None)
         if rewind is not None:
             rewind(info.next_step)

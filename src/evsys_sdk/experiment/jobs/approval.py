@@ -91,7 +91,7 @@ def _ask_elsewhere(askers: Sequence[Callback], folder: Path) -> None:
     for asker in askers:
         try:
             word = asker.read_decision(folder)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # code of the user's own may call sys.exit
             get_logger(__name__).warning("callback '%s' failed: %s: %s", asker.name, type(error).__name__, error)
             continue
         if word is not None and is_awaited(folder):

@@ -164,5 +164,5 @@ class RayLauncher:
             unpack(files, job.run_dir)
             done.set_result(result)
         except Exception as error:
-            said = str(error).strip().splitlines() or ["no reason was given"]  # Ray adds the log of a whole cluster
+            said = str(error).strip().splitlines() or ["no reason was given"]  # the rest is about Ray
             done.set_exception(WorkerLost(f"{type(error).__name__}: {said[0]}", retries=self.cfg.retries))

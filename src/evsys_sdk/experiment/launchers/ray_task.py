@@ -102,7 +102,7 @@ def unpack(files: bytes, folder: Path) -> None:
     if files:
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-            archive.extractall(folder, filter="data")  # nothing that leads out of the folder, no links, no devices
+            archive.extractall(folder, filter="data")  # no path or link that leads out of the folder, and no devices
 
 
 @contextmanager

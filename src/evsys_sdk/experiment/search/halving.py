@@ -81,7 +81,7 @@ def _steps(length: int, every: int, shares: Sequence[float]) -> list[int]:
     """Different scorings, each as near to its share as the ones before leave room for, all before the end."""
     steps: list[int] = []
     for share in shares:
-        nearest = int(share * length / every + 0.5) * every
+        nearest = int(share * length / every + 0.5) * every  # not round(), by which 2.5 is nearer to 2 and 3.5 to 4
         step = max(nearest, steps[-1] + every if steps else every)
         if step < length:
             steps.append(step)

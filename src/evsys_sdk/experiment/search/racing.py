@@ -47,7 +47,7 @@ class RacingRules:
     def confidence(self) -> float:
         """Of each interval, such that all looks at all rivals together err in one of 20 races at most."""
         looks = max(self.max_seeds - max(self.min_seeds, self.first_seeds) + 1, 1)
-        return 1 - 0.05 / (looks * (self.top - 1))  # Bonferroni: as if none of them told anything about another
+        return 1 - 0.05 / (looks * (self.top - 1))  # Bonferroni: it holds however much one look tells about another
 
 
 @dataclass(frozen=True, slots=True)

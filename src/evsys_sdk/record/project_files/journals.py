@@ -70,7 +70,7 @@ class PromotionLog(Journal):
         return cls(promotions_file(start))
 
 
-def promoting(start: Path | None = None) -> AbstractContextManager[None]:
+def lock_promotions(start: Path | None = None) -> AbstractContextManager[None]:
     """Hold this while something is judged by the list and then added to it; waits for whoever has it."""
     file = promotions_file(start)
     return exclusive(lock_beside(file), str(file))

@@ -34,11 +34,11 @@ def find_checkpoint(reference: str | Path) -> Checkpoint | None:
     """The checkpoint that the folder of a run, or a name below it, stands for; None for any other reference."""
     path = Path(reference)
     if (whole := CheckpointLog.in_dir(path)).path.is_file():
-        return whole.named("last")
+        return whole.find("last")
     path = path.parent if path.name in _PARTS else path
     folder = path.parent.parent if path.parent.name == RunFiles.stored.name else path.parent
     log = CheckpointLog.in_dir(folder)
-    return log.named(path.name) if log.path.is_file() else None
+    return log.find(path.name) if log.path.is_file() else None
 
 
 def locate_weights(reference: str, *, sampler: bool = False) -> str:
@@ -123,40 +123,40 @@ class CheckpointLog:
             return {}
         return {int(step): found for step, found in json.loads(path.read_text(encoding="utf-8")).items()}
 
-    def kept(self) -> list[Checkpoint]:
+    def read_kept(self) -> list[Checkpoint]:
         """Every checkpoint whose weights are still stored."""
-        dropped = self.dropped()
+        dropped = self.read_dropped()
         return [found for found in self.read() if found.name not in dropped]
 
     def last(self) -> Checkpoint | None:
         """The newest checkpoint, if there is one."""
-        return (self.kept() or [None])[-1]
+        return (self.read_kept() or [None])[-1]
 
     def best(self, metric: str, mode: Literal["min", "max"], *, stage: int = 0) -> Checkpoint | None:
         """The checkpoint with the best value of a metric; the earlier one wins a tie."""
-        return next(iter(self.ranked(metric, mode, stage=stage)), None)
+        return next(iter(self.rank(metric, mode, stage=stage)), None)
 
-    def ranked(self, metric: str, mode: Literal["min", "max"], *, stage: int = 0) -> list[Checkpoint]:
+    def rank(self, metric: str, mode: Literal["min", "max"], *, stage: int = 0) -> list[Checkpoint]:
         """The checkpoints that have a metric, the best first."""
-        scored = [found for found in self.kept() if found.stage == stage and metric in found.metrics]
-        sign = 1 if mode == "min" else -1  # not reverse=True, by which the later of two equal ones would come first
+        scored = [found for found in self.read_kept() if found.stage == stage and metric in found.metrics]
+        sign = 1 if mode == "min" else -1  # sorting keeps the order of equals, so that the earlier one wins
         return sorted(scored, key=lambda checkpoint: sign * checkpoint.metrics[metric])
 
-    def dropped(self) -> set[str]:
+    def read_dropped(self) -> set[str]:
         """Names of the checkpoints whose weights were removed to save room; what was measured at them stays."""
         path = self.files.dropped_checkpoints
         return set(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else set()
 
     def drop(self, checkpoint: Checkpoint) -> None:
         """Note that the weights of a checkpoint are going to be removed."""
-        write_json(self.files.dropped_checkpoints, sorted({*self.dropped(), checkpoint.name}))
+        write_json(self.files.dropped_checkpoints, sorted({*self.read_dropped(), checkpoint.name}))
 
-    def named(self, alias: str) -> Checkpoint | None:
+    def find(self, alias: str) -> Checkpoint | None:
         """The checkpoint that `last`, `best` or `step000120` means; None where that is no such name."""
         found = _ALIAS.fullmatch(alias)
         if found is None:
             return None
-        kept = self.kept()
+        kept = self.read_kept()
         if not kept:
             raise TrainingError(f"{self.files.folder} has no checkpoint yet. Wait for its first one.")
         if alias == "last":

@@ -53,7 +53,7 @@ class RolloutLog:
         """Record the attempts of one step, and how long they took."""
         if self._lines is None or self._timing is None:
             self._lines, self._timing = JsonlFile(self._files.rollouts), JsonlFile(self._files.rollout_timing)
-        self._lines.append_line(b"".join(lines))  # all in one write: a killed run leaves a step whole, or nearly never
+        self._lines.append_line(b"".join(lines))  # in one write: hardly ever does a killed run leave half a step
         self._timing.append(timing)
 
     def close(self) -> None:
