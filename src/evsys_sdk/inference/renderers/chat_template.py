@@ -125,7 +125,7 @@ class ChatFormat:
             trailer=after[len(close) :],
             prefill=_open_thinking(prompt.removeprefix(asked)),
             stop_tokens=(*marks, *(token for token in end_of_text if token not in marks)),
-            # A mark of ordinary text is no token, and stops are all texts or all tokens: so the end of text is one, too.
+            # A mark of ordinary text is no token; stops are all texts or all tokens, so the end of text is one, too.
             stop_texts=(close.strip(), *(decode(template.tokenizer, [token]) for token in end_of_text))
             if close and end is None
             else (),
