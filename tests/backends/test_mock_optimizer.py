@@ -9,7 +9,7 @@ import pytest
 
 from evsys_sdk.backends.client import AdamParams
 from evsys_sdk.backends.mock.model import Gradient
-from evsys_sdk.backends.mock.optimizer import Adam, GradientSum
+from evsys_sdk.backends.mock.state import Adam, GradientSum
 from evsys_sdk.backends.mock.weights import TABLE, Weights
 
 

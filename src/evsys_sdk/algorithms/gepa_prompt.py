@@ -129,7 +129,7 @@ class GepaPrompt:
         train, val = tasks[n_val:], tasks[:n_val]
         if not train:
             raise DataError(f"{len(tasks)} rows are too few to tune a prompt on: some are scored on, others read.")
-        # The seed prompt is scored once; each proposal is tried before and after on a few rows, and then on all.
+        # The seed prompt is scored once; each proposal is tried on a few rows beside its parent, and then on all.
         needed = len(val) + _FEWEST_PROPOSALS * (2 * min(self.cfg.minibatch, len(train)) + len(val))
         if self.cfg.budget < needed:
             message = f"this budget is not enough for {_FEWEST_PROPOSALS} proposals on {len(val)} validation rows"

@@ -126,8 +126,8 @@ def _check_all(
 ) -> Iterator[GateCheck]:
     target = candidate.score(policy.target.metric)
     attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256)
-    # Every further candidate on the same tasks gets a smaller part of the error rate, so that trying often is no way
-    # in.
+    # Every further candidate on the same tasks gets a smaller
+    # part of the error rate, so that trying often is no way in.
     error = attempt_error(attempt, policy.error)
     told = f" (candidate {attempt} on these tasks)" if attempt > 1 else ""
     yield _check_gap("target", policy.target, policy.target.min_gain, candidate, live, error, told)

@@ -1,1 +1,1 @@
-"""Built-in inference clients, one per module."""
+"""Built-in inference clients, one per module; those that sample tokens themselves share `sampled`."""

@@ -125,7 +125,7 @@ class ChatFormat:
             trailer=after[len(close) :],
             prefill=_open_thinking(prompt.removeprefix(asked)),
             stop_tokens=(*marks, *(token for token in end_of_text if token not in marks)),
-            # Ordinary text cannot be stopped at by its token, and then neither can the end of text: both are texts.
+            # A mark of ordinary text is no token; stops are all texts or all tokens, so the end of text is one, too.
             stop_texts=(close.strip(), *(decode(template.tokenizer, [token]) for token in end_of_text))
             if close and end is None
             else (),

@@ -31,7 +31,7 @@ def admit(config: ExperimentConfig) -> int | None:
     load_campaign(name)
     latest = latest_attempt(config)
     goes_on = latest is not None and not ExperimentRecord(latest).is_finished
-    # Planning may take seconds, so it comes before the lock.
+    # Planning reads the rows and may take a while, so it comes before the lock.
     plan, plan_id = plan_experiment(config), hash_plan(config)
     with change_campaign(name) as (events, journal):
         campaign = tell_campaign(name, events)

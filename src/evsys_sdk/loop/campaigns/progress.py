@@ -80,8 +80,8 @@ def _state(
     campaign: Campaign, counted: Sequence[ExperimentSummary], best: ExperimentSummary | None, left: dict[str, float]
 ) -> tuple[str, str]:
     terms = campaign.terms
-    # In this order: what a person said, then success, then what is used up. A goal that was met with the last of the
-    # budget is met.
+    # In this order: what a person said, then success, then what is
+    # used up. A goal that was met with the last of the budget is met.
     if campaign.closed:
         return "closed", campaign.closed
     if terms.goal is not None:
@@ -117,8 +117,8 @@ def _spent(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: fl
         spent["hours"] += one.spend.get("wall_s", 0.0) / 3600
     for admission in campaign.admissions:
         ours = _experiment_of(admission, experiments)
-        # Between being let in and the first line of its record an experiment is in no list, and must count all the
-        # same.
+        # Between being let in and the first line of its record an
+        # experiment is in no list, and must count all the same.
         if ours is None and now - admission.time < _NOT_SEEN_S:
             spent["experiments"] += 1
         if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.status == "running"):

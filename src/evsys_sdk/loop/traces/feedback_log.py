@@ -108,8 +108,8 @@ class FeedbackLog:
 
     def _find(self, id: str) -> str | None:
         """The trace of an answer, by whatever its producer calls it."""
-        # A trace is kept by a hash of its format and its id. Who gives feedback knows only the id, so every format is
-        # tried.
+        # A trace is kept by a hash of its format and its id. Who
+        # gives feedback knows only the id, so every format is tried.
         names = (Trace(id, []).id_in(source) for source in FORMATS)
         return next((name for name in names if self._live.knows(name)), None)
 

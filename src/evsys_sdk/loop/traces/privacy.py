@@ -55,8 +55,8 @@ def _is_address(text: str) -> bool:
     return True
 
 
-# In this order: each works on what the one before has left, and a short pattern must not cut a piece out of a long
-# number.
+# In this order: each works on what the one before has left, and
+# a short pattern must not cut a piece out of a long number.
 _PATTERNS: tuple[tuple[str, re.Pattern[str], Callable[[str], bool] | None], ...] = (
     ("EMAIL", re.compile(r"[A-Za-z0-9._%+'-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}"), None),
     ("IBAN", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _is_iban),

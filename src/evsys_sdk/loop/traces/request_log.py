@@ -123,8 +123,8 @@ class RequestLog:
     def _write(self) -> None:
         is_over = False
         while not is_over:
-            # Waits for one and takes what else is there by now: a quiet server writes at once, a busy one many at a
-            # time.
+            # Waits for one and takes what else is there by now: a
+            # quiet server writes at once, a busy one many at a time.
             found = [self._waiting.get()]
             while len(found) < _AT_ONCE and not self._waiting.empty():
                 found.append(self._waiting.get())

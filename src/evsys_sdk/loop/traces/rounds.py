@@ -86,7 +86,7 @@ def seal_round(
         untaken = [one for one in store.read() if one["id"] not in used]
         fresh = sorted((one for one in untaken if one["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
-        # By time and not by number: of traces of one moment none may be on either side.
+        # By time and not by number: traces of one moment are all on the same side.
         held = [one for one in fresh if _when(one)[0] >= cut]
         kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
         tasks, poor = _make_tasks(held, min_reward, verifier)

@@ -168,8 +168,8 @@ def _warn_once() -> None:
 
 # One shell command on this machine, with a time limit and a limit on what is kept of its output.
 #
-# It does not use asyncio's own pipes: with those, a process in the background that holds on to stdout would keep the
-# command from ending.
+# It does not use asyncio's own pipes: with those, a process in the
+# background that holds on to stdout would keep the command from ending.
 
 _CHUNK = 1 << 18
 _TIMED_OUT = 124

@@ -114,8 +114,8 @@ class SupervisorClient(asyncio.Protocol):
         try:
             self._write({"op": "stop"})
             async with asyncio.timeout(_STOP_TIMEOUT_S):
-                # Shielded, because running out of patience would otherwise cancel the future that others wait for as
-                # well.
+                # Shielded, because running out of patience would otherwise
+                # cancel the future that others wait for as well.
                 await asyncio.shield(self._closed)
         except TimeoutError:
             pass

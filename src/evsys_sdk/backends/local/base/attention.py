@@ -90,7 +90,7 @@ class PackedLayout:
             k, v = torch.cat([key[:, prefix], k], dim=1), torch.cat([value[:, prefix], v], dim=1)
         total = segment.prefix_length + segment.length
         plain = not segment.prefix_length and (traits.window is None or total <= traits.window)
-        # Without a mask torch takes the kernel that knows "causal" by itself and reads half as much.
+        # Without a mask torch can take a kernel that knows "causal" by itself and leaves half of the work out.
         seen = None if plain else self._mask(segment.length, total, traits.window, q.device)
         return masked_attention(q[None], k[None], v[None], seen, traits)[0]
 

@@ -33,7 +33,7 @@ type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
 type Attend = Callable[[Tensor, Tensor, Tensor, Traits], Tensor]
 
 _TRIED_TOKENS = 8
-_TOLERANCE = 1.0  # bfloat16 is tenths off for improbable tokens; a wrong kernel is off by much more
+_TOLERANCE = 1.0  # bfloat16 is far off for improbable tokens, and a wrong kernel further still
 
 
 def hidden_of(

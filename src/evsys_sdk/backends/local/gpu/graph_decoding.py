@@ -176,7 +176,7 @@ class Lease:
 
     def __init__(self, space: Space, base: Base) -> None:
         self.space = space
-        # Snapshots come and go with every step of training; capturing anew each time would take longer than sampling.
+        # Snapshots come and go with every step of training; what was captured for them stays.
         weakref.finalize(self, _give_back, base.spaces, space)
 
 

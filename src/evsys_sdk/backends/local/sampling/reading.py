@@ -59,8 +59,8 @@ class Reading:
     def of(cls, prompts: Sequence[Sequence[int]], slots: Sequence[int], known: Sequence[int]) -> Reading:
         families: dict[tuple[int, ...], list[int]] = {}
         for number, prompt in enumerate(prompts):
-            # Only behind the same known tokens can rests share what they begin with: attention saw other things
-            # elsewhere.
+            # Only behind the same known tokens can rests share what
+            # they begin with: attention saw other things elsewhere.
             families.setdefault(tuple(prompt[: known[number]]), []).append(number)
         rows: list[packing.MicroBatch] = []
         segments: list[Segment] = []

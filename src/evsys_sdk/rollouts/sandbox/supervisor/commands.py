@@ -117,8 +117,8 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
             _write_all(script, command)
             fcntl.fcntl(script, fcntl.F_ADD_SEALS, _SEALED)  # or the command could keep there what nobody counts
             arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
-        # The order matters: the host's /proc is out of reach once inside, and the filter refuses most of what the steps
-        # before it need.
+        # The order matters: the host's /proc is out of reach once inside,
+        # and the filter refuses most of what the steps before it need.
         give_way_first()
         sandbox.namespaces.enter()
         os.umask(0o022)
@@ -169,8 +169,8 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         os.umask(0o022)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            # Emptied only once it is known to be a file: O_TRUNC would already do something to whatever else lies
-            # there.
+            # Emptied only once it is known to be a file: O_TRUNC
+            # would already do something to whatever else lies there.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)

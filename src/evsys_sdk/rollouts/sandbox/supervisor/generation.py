@@ -89,8 +89,8 @@ class Maker:
             raise OSError(f"no PID namespace can be made: {made.decode('utf-8', 'replace')}")
         generation = Generation(int(made.removeprefix(_MADE)))
         said = self._hear(generation.pidfd)
-        # The first process can be joined only while it may be looked into; it shuts that door when it hears that it
-        # was.
+        # The first process can be joined only while it may be
+        # looked into; it shuts that door when it hears that it was.
         if said == _READY:
             generation.join()
             os.write(self._joined, b"+")
