@@ -82,7 +82,7 @@ class RunRecord:
         """Every line of `scores.jsonl`, also those that later ones replace."""
         return list(read_lines(self.files.scores))
 
-    @property
+    @cached_property
     def identity(self) -> Object | None:
         """What it is made of; None where that was not written down."""
         return read_object(self.files.identity)

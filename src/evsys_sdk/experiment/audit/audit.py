@@ -54,13 +54,14 @@ def audit_experiment(
     anchors: Path | None = None,
     witnessed: Sequence[dict[str, Any]] = (),
     imports: Sequence[str] = (),
+    record: ExperimentRecord | None = None,
 ) -> AuditReport:
     """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
 
     Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`. `imports`
     names code of the project that its settings do not; a process of its own imports it.
     """
-    record = ExperimentRecord(path)
+    record = record or ExperimentRecord(path)
     with Rechecker(None if quick else [*imports, *_imports_of(record)]) as recheck:
         return _audit(
             _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
