@@ -72,7 +72,8 @@ def _code_of(value: Any) -> CodeType | None:
     elif isinstance(value, classmethod | staticmethod):
         value = cast(Any, value).__func__
     else:
-        value = vars(value).get("__wrapped__") if hasattr(value, "__dict__") and callable(value) else None
+        # Asked in this order: a model of pydantic that nobody needed yet is built when it is asked for any attribute.
+        value = vars(value).get("__wrapped__") if callable(value) and hasattr(value, "__dict__") else None
     return value.__code__ if isinstance(value, FunctionType) else None
 
 
