@@ -30,29 +30,19 @@ def t_quantile(p: float, df: float) -> float:
         raise ValueError(f"a quantile needs 0 < p < 1 and df > 0, not p={p} and df={df}")
     if p <= 0.5:
         return -t_quantile(1 - p, df) if p < 0.5 else 0.0
-    low, high, x = 0.0, math.inf, _guess_quantile(p, df)
-    for _ in range(200):
+    low, high = 0.0, 2.0
+    while t_cdf(high, df) < p:
+        low, high = high, 2 * high
+    x = (low + high) / 2
+    for _ in range(100):
         error = t_cdf(x, df) - p
         low, high = (low, x) if error > 0 else (x, high)
         step = x - error / _density(x, df)
-        # Newton, as long as it stays where the answer is; the error after a step is about the square of the step.
-        if low < step < high:
-            if abs(step - x) <= 1e-8 * x:
-                return step
-            x = step
-        else:
-            x = 2 * x if math.isinf(high) else (low + high) / 2
-            if high - low <= 1e-13 * x:
-                return x
+        following = step if low < step < high else (low + high) / 2  # Newton, as long as it stays where the answer is
+        if abs(following - x) <= 1e-13 * x:
+            return following
+        x = following
     return x
-
-
-def _guess_quantile(p: float, df: float) -> float:
-    """Near a quantile above one half: that of the normal distribution, widened (Abramowitz, Stegun 26.2.23, 26.7.5)."""
-    t = math.sqrt(-2 * math.log1p(-p))
-    z = t - (2.515517 + 0.802853 * t + 0.010328 * t**2) / (1 + 1.432788 * t + 0.189269 * t**2 + 0.001308 * t**3)
-    z, df = max(z, 1e-3), max(df, 1.0)
-    return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
 
 
 def chi2_quantile(p: float, df: float) -> float:
