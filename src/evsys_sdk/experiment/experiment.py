@@ -229,11 +229,11 @@ class Experiment:
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
 
-    def _audit(self, folder: ExperimentDir, journal: Journal) -> AuditReport:
+    def _audit(self, record: ExperimentRecord, journal: Journal) -> AuditReport:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
         from .audit.audit import audit_experiment
 
-        report = audit_experiment(folder.path, before_conclusion=True)
+        report = audit_experiment(record.folder, before_conclusion=True, record=record)
         for check in report.flags:
             get_logger(__name__).warning("audit: %s: %s", check.name, check.evidence[0])
         if report.flags:
@@ -244,8 +244,9 @@ class Experiment:
         """Write what follows from the record; whatever goes wrong with that undoes no training."""
         from .conclusion import write_conclusion
 
+        record = ExperimentRecord(folder.path)
         try:
-            found = write_conclusion(folder.path, self._audit(folder, journal))
+            found = write_conclusion(folder.path, self._audit(record, journal), record)
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None

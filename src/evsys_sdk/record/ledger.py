@@ -95,10 +95,11 @@ class _Account:
     spend: Spend = field(default_factory=Spend)
     clock: Intervals = field(default_factory=Intervals)
 
-    def add(self, spend: Spend, until: float) -> None:
-        self.spend += replace(spend, wall_s=0.0)  # time is no sum: it is covered once, however many records cover it
-        if spend.wall_s > 0:
-            self.clock.add(until - spend.wall_s, until)
+    def add(self, timeless: Spend, until: float, wall_s: float) -> None:
+        """Count amounts and, apart from them, time: no sum, but covered once, however many records cover it."""
+        self.spend += timeless
+        if wall_s > 0:
+            self.clock.add(until - wall_s, until)
 
     def copy(self) -> _Account:
         return _Account(self.spend, Intervals([*self.clock.starts], [*self.clock.ends], self.clock.length))
@@ -130,8 +131,9 @@ class Tally:
             return
         if key is not None:
             self.keys.add(key)
-        self._accounts.setdefault(arm, _Account()).add(spend, at)
-        self._all.add(spend, at)
+        timeless = replace(spend, wall_s=0.0)
+        for account in (self._accounts.get(arm) or self._accounts.setdefault(arm, _Account()), self._all):
+            account.add(timeless, at, spend.wall_s)
 
     def total(self) -> Spend:
         """Everything, by all arms."""

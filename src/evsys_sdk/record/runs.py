@@ -87,7 +87,7 @@ class RunRecord:
         """What it was run with; None where that is missing or damaged."""
         return read_object(self.files.config)
 
-    @property
+    @cached_property
     def identity(self) -> Object | None:
         """What it is made of; None where that was not written down."""
         return read_object(self.files.identity)

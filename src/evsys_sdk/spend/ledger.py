@@ -3,6 +3,12 @@
 The format is that of `record/ledger.py`. This is the writing side: it keeps its place in the file and reads only what
 is new.
 
+It is no `JsonlFile`, although it is appended to as well: that one has one writer, or a lock that every line waits for,
+cuts off what a killed writer left half-written, and fails when the disk is full. Here the arms of many processes write
+at every step without waiting for each other. So each record brings its own line ends, in one write to the end of the
+file; nothing is ever cut off, because it may be what another process is writing; and what cannot be written is counted
+in memory until it can: a run does not end because its bill could not be kept.
+
     ledger = open_ledger(experiment_dir)
     ledger.add("sft__seed1", Spend(tokens_trained=2048, wall_s=0.4))
     ledger.total().tokens, ledger.of("sft__seed1").wall_s

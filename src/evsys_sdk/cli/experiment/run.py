@@ -74,7 +74,7 @@ def run(
         return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
         result = experiment.run(resume=resume, fresh=fresh)
-    emit(result.to_dict(), as_json, lambda: _render(result, told=not quiet))
+    emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, told=not quiet))
     if not (quiet or as_json):
         _say_what_next(result)
     if output is not None:

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,19 +18,26 @@ if TYPE_CHECKING:
 
 _MOST_FILTER_BITS, _SPARE_FILTER_BITS = 24, 8
 """As many places as turn nearly every n-gram away, and no more: of a few tasks, filling memory would be most of it."""
-_UNSPACED = re.compile(
+_UNSPACED = (
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0002fa1f])"
 )
-_FOREIGN, _FOREIGN_SIGNS = re.compile(r"[^\x00-\x7f]+"), re.compile(r"[^\w\x00-\x7f]+")
+_FOREIGN, _FOREIGN_SIGNS = r"[^\x00-\x7f]+", r"[^\w\x00-\x7f]+"
+"""Text, because they take milliseconds to compile and most projects need none of them."""
 
 
 def normalize(text: str) -> str:
     """One spelling for texts that read the same; the case of a to z is kept, because names are told by it."""
     if text.isascii():
         return text
-    text = _UNSPACED.sub(r" \1 ", _FOREIGN_SIGNS.sub(" ", unicodedata.normalize("NFKC", text)))
-    return _FOREIGN.sub(lambda found: found[0].casefold(), text)
+    unspaced, foreign, signs = _patterns()
+    text = unspaced.sub(r" \1 ", signs.sub(" ", unicodedata.normalize("NFKC", text)))
+    return foreign.sub(lambda found: found[0].casefold(), text)
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    return re.compile(_UNSPACED), re.compile(_FOREIGN), re.compile(_FOREIGN_SIGNS)
 
 
 def is_template_size(tasks: int) -> float:

@@ -62,13 +62,14 @@ def audit_experiment(
     anchors: Path | None = None,
     witnessed: Sequence[dict[str, Any]] = (),
     imports: Sequence[str] = (),
+    record: ExperimentRecord | None = None,
 ) -> AuditReport:
     """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
 
     Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`. `imports`
     names code of the project that its settings do not; a process of its own imports it.
     """
-    record = ExperimentRecord(path)
+    record = record or ExperimentRecord(path)
     during = (record.began or 0.0, max((event.time or 0.0 for event in record.events), default=0.0))
     with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
         return _audit(

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, NoneType
 from typing import Any, cast
 
 _PACKAGE = __name__.partition(".")[0]
@@ -25,6 +24,8 @@ _LIBRARIES = (
 )
 """What this package builds on: their decorators leave functions of their own in our modules and classes."""
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\.]+)")
+_NO_CODE = frozenset({str, int, float, bool, NoneType, tuple, list, dict, set, frozenset, ModuleType, re.Pattern})
+_STANDARD_LIBRARY = f"{os.path.dirname(os.__file__)}{os.sep}"
 _CUSTOM = ("sitecustomize", "usercustomize")
 _known: dict[str, tuple[int, list[str]]] = {}
 """By module: what it held when it was last looked at, and what of that is not ours."""
@@ -63,12 +64,17 @@ def _look_into(name: str, module: ModuleType) -> list[str]:
 
 def _code_of(value: Any) -> CodeType | None:
     """The code of a function, however it is wrapped up."""
+    if type(value) is FunctionType:  # most are, or are no code at all, and there are thousands
+        return value.__code__
+    if type(value) in _NO_CODE:
+        return None
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, classmethod | staticmethod):
         value = cast(Any, value).__func__
-    elif not isinstance(value, FunctionType):
-        value = vars(value).get("__wrapped__") if hasattr(value, "__dict__") and callable(value) else None
+    else:
+        # Asked in this order: a model of pydantic that nobody needed yet is built when it is asked for any attribute.
+        value = vars(value).get("__wrapped__") if callable(value) and hasattr(value, "__dict__") else None
     return value.__code__ if isinstance(value, FunctionType) else None
 
 
@@ -78,12 +84,15 @@ def _is_expected(name: str, file: str) -> bool:
     return _is_known_file(file)
 
 
+@cache
 def _is_known_file(file: str) -> bool:
     """Whether a file is of this package, of Python itself, or of a library that it builds on."""
     if file.startswith(_own_places()):
         return True
     installed = _INSTALLED.search(file)
-    return installed[1] in _LIBRARIES if installed else file.startswith(_python_places())
+    if installed:
+        return installed[1] in _LIBRARIES
+    return file.startswith(_STANDARD_LIBRARY) or file.startswith(_python_places())
 
 
 @cache
@@ -94,6 +103,8 @@ def _own_places() -> tuple[str, ...]:
 
 @cache
 def _python_places() -> tuple[str, ...]:
+    import sysconfig  # takes longer to answer than everything else here
+
     return tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 
 

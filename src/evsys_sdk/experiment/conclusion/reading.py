@@ -26,9 +26,9 @@ _LONGEST = 60
 """Characters of a changed value that are told."""
 
 
-def read_evidence(path: Path, audit: AuditReport | None = None) -> Evidence:
-    """The evidence in the folder of an experiment; `audit`, if it has just been made, is not made again."""
-    record = ExperimentRecord(path)
+def read_evidence(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Evidence:
+    """The evidence in the folder of an experiment; an `audit`, and the `record` it read, are not made again."""
+    record = record or ExperimentRecord(path)
     config, start = record.load(), record.start
     metadata = _metadata(path, config)
     runs = read_runs(record)

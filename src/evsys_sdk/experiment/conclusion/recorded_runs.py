@@ -60,7 +60,7 @@ def _counts(given: Any) -> list[int]:
 
 
 def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
-    result = load_result(run.folder) or _NOTHING
+    result = run.result or load_result(run.folder) or _NOTHING  # which says what is wrong with a damaged one
     extras: dict[str, Any] = result.get("extras") or _NOTHING
     spend: dict[str, Any] = extras.get("spend") or _NOTHING
     reported: dict[str, Any] = result.get("metrics") or _NOTHING

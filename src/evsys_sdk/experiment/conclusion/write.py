@@ -8,6 +8,7 @@ from pathlib import Path
 from ...errors import DataError
 from ...record import folders
 from ...record.layout import ExperimentFiles
+from ...record.reader import ExperimentRecord
 from ..audit.audit import AuditReport
 from .markdown import as_markdown
 from .model import Conclusion
@@ -15,14 +16,16 @@ from .reading import read_evidence
 from .verdict import conclude_from
 
 
-def conclude(path: Path, audit: AuditReport | None = None) -> Conclusion:
+def conclude(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Conclusion:
     """What the record in the folder of an experiment shows; writes nothing."""
-    return conclude_from(read_evidence(path, audit))
+    return conclude_from(read_evidence(path, audit, record))
 
 
-def write_conclusion(path: Path, audit: AuditReport | None = None) -> Conclusion:
+def write_conclusion(
+    path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None
+) -> Conclusion:
     """Conclude, and put both files beside the record, each whole or not at all."""
-    conclusion = conclude(path, audit)
+    conclusion = conclude(path, audit, record)
     folders.write_conclusion(path, page=as_markdown(conclusion), content=conclusion.to_json())
     return conclusion
 

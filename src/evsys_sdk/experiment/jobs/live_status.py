@@ -103,11 +103,17 @@ class StatusReader:
         default_factory=dict[Path, tuple[tuple[int, int] | None, Scores]]
     )
 
-    def read(self, path: Path) -> LiveStatus:
-        """The state of the experiment in a folder, at this moment."""
+    def read(self, path: Path, *, to_count: bool = False) -> LiveStatus:
+        """The state of the experiment in a folder, at this moment.
+
+        With `to_count`, how far arms came is left out where no arm is running, whose end could be told from it.
+        """
         record = ExperimentRecord(path)
         owner, running = record.owner, record.is_running
-        arms = [_arm_status(run, running, self._read_scores(run)) for run in record.runs]
+        if to_count and all(run.status != STARTED for run in record.runs):
+            arms = [ArmStatus(run.name, WAITING if run.status == PENDING else run.status) for run in record.runs]
+        else:
+            arms = [_arm_status(run, running, self._read_scores(run)) for run in record.runs]
         return LiveStatus(path, record.experiment_id, record.status, owner.get("pid"), owner.get("host"), arms)
 
     def _read_scores(self, run: RunRecord) -> Scores:

@@ -25,7 +25,10 @@ def t_cdf(x: float, df: float) -> float:
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """The value that a share `p` of the distribution lies below."""
+    """The value that a share `p` of the distribution lies below.
+
+    To the last bit the same as ever: a search that goes on compares what it decides with what is on record.
+    """
     if not 0 < p < 1 or not df > 0:
         raise ValueError(f"a quantile needs 0 < p < 1 and df > 0, not p={p} and df={df}")
     if p <= 0.5:

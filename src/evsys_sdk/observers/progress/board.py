@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
             _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
         known = status.done
 
-    with _look_regularly(path, look or StatusReader().read, show):
+    with _look_regularly(path, look or partial(StatusReader().read, to_count=True), show):
         yield
 
 
