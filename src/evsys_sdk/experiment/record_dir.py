@@ -46,6 +46,8 @@ class ExperimentDir:
     """Whether it was there before and is taken up again."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """How it is run from now on; written by whoever has the folder to itself."""
+    changed: list[str] = field(default_factory=list[str])
+    """What of that is not as it was before, as dotted paths."""
 
     def write_config(self) -> None:
         """Note how it is run from now on, which may have changed."""
@@ -75,7 +77,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
         taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
         if resume or not (changed or taken or record.is_finished):
             _refuse_later_format(record)
-            return ExperimentDir(latest, resumed=True, config=resolved)
+            return ExperimentDir(latest, resumed=True, config=resolved, changed=_find_changes(record.load(), resolved))
     return ExperimentDir(folders.create_attempt(base, resolved), config=resolved)
 
 
@@ -103,9 +105,12 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
 
 def _changes(recorded: dict[str, Any], resolved: dict[str, Any]) -> list[str]:
     """The keys in which a recorded experiment is another one than this, as dotted paths."""
-    recorded = _complete(recorded)
-    kept = {key: value for key, value in recorded.items() if key not in _MAY_CHANGE}
-    return list(_differences(kept, {key: value for key, value in resolved.items() if key not in _MAY_CHANGE}))
+    return [key for key in _find_changes(recorded, resolved) if re.split(r"[.\[]", key)[0] not in _MAY_CHANGE]
+
+
+def _find_changes(recorded: dict[str, Any], resolved: dict[str, Any]) -> list[str]:
+    """The keys in which two configs differ, as dotted paths."""
+    return list(_differences(_complete(recorded), resolved))
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

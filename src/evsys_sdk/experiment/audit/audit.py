@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,12 @@ class _Auditor:
         known = turns[-1].text("recorded_config") if turns else ""
         if not known:
             return Check("config", "unchecked", ["no hash of its config was taken"])
-        changed = hash_recorded_config(self.path) != known
-        return _judge("config", ["config.json was changed after the experiment was started"] if changed else [])
+        between = [(one.text("recorded_config"), other.text("found_config")) for one, other in pairwise(turns)]
+        changed = any(left and found and left != found for left, found in between)
+        found = ["config.json was changed before the experiment was taken up again"] if changed else []
+        if hash_recorded_config(self.path) != known:
+            found.append("config.json was changed after the experiment was started")
+        return _judge("config", found)
 
     def check_code(self) -> Check:
         """Nothing stood in for the code of this package, neither while its arms went on nor here."""

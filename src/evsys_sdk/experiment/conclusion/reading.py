@@ -74,13 +74,20 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 
 def _deviations(events: Iterable[Event]) -> list[str]:
-    """What did not go as planned before the conclusion, which later events must not change."""
-    resumed = 0
+    """What did not go as planned: resumes after which something was trained, and what they changed."""
+    resumed: list[Event] = []
+    latest: Event | None = None
     for event in events:
-        if event.kind == Kind.CONCLUDED:
-            break
-        resumed += event.kind == Kind.RESUMED
-    return [f"It was resumed {'once' if resumed == 1 else f'{resumed} times'}."] if resumed else []
+        if event.kind == Kind.RESUMED:
+            latest = event
+        elif event.kind == Kind.ARM_STARTED and latest is not None:
+            resumed.append(latest)
+            latest = None
+    if not resumed:
+        return []
+    changed = dict.fromkeys(text(key) for event in resumed for key in items(event.get("changed")))
+    what = ", with another " + ", ".join(f"`{key}`" for key in changed) if changed else ""
+    return [f"It was resumed {'once' if len(resumed) == 1 else f'{len(resumed)} times'}{what}."]
 
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
