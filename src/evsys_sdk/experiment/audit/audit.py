@@ -250,7 +250,7 @@ class _Auditor:
 
     @cached_property
     def answers(self) -> AnswerBook:
-        return AnswerBook(self.runs, self.recheck)
+        return AnswerBook(self.runs, self.recheck, self.record.shared_answers)
 
     def check_copies(self) -> Check:
         """No arm is another one under a new name: real runs never share the very times they took."""
