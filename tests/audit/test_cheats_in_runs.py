@@ -358,6 +358,35 @@ class Mend(Callback):
     assert_marked(tmp_path, "identity")
 
 
+def test_seeds_that_make_no_difference_make_it_invalid(tmp_path: Path) -> None:
+    """One lucky arm is trained again and again, and called another seed each time."""
+    code = """
+from dataclasses import replace
+from evsys_sdk import register_backend
+from evsys_sdk.backends.mock.backend import MockBackend
+
+@register_backend("lucky")
+class Lucky(MockBackend):
+    name = "lucky"
+
+    def prepare(self, *, model, run_dir):
+        return super().prepare(model=replace(model, seed=7), run_dir=run_dir)
+
+@register_algorithm("lucky_sft")
+class LuckySFT(SFT):
+    name = "lucky_sft"
+
+    def train(self, ctx):
+        return super().train(replace(ctx, services=replace(ctx.services, seed=7)))
+"""
+    prepare(tmp_path, code, steps=8)
+    change_config(tmp_path, "kind: mock", "kind: lucky")
+    change_config(tmp_path, "kind: sft", "kind: lucky_sft")
+    done = run(tmp_path)
+    assert "Invalid" in done.stdout, done.stdout + done.stderr
+    assert_marked(tmp_path, "copies")
+
+
 def test_a_backend_of_the_candidates_own_makes_it_invalid(tmp_path: Path) -> None:
     code = '''
 from evsys_sdk import register_backend

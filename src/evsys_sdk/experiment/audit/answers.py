@@ -97,7 +97,7 @@ class AnswerBook:
 
     def find_unpaid(self, tally: Tally, arms: Collection[str]) -> Iterator[str]:
         """Which of some arms have answers with more tokens than were sampled for them."""
-        for arm in self._written.keys() & {*arms}:
+        for arm in sorted(self._written.keys() & {*arms} & {*tally.arms()}):
             told, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
             if told > paid:
                 yield f"{arm} has answers of {told:,.0f} tokens, and {paid:,.0f} were sampled for it"

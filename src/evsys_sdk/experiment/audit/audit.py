@@ -42,6 +42,7 @@ from .arms import (
     find_changed_code,
     find_changed_rows,
     find_dropped_scores,
+    find_equal_seeds,
     find_foreign_weights,
     find_misquoted_scores,
     find_stray_arms,
@@ -263,7 +264,7 @@ class _Auditor:
                 if first != run.name:
                     found.append(f"{run.name} and {first} have the same {path.name}, down to the times they took")
                     break
-        return _judge("copies", found)
+        return _judge("copies", [*found, *find_equal_seeds(self.runs)])
 
     def check_spend(self) -> Check:
         """The ledger has at least what the journal had heard of."""
