@@ -348,6 +348,16 @@ def hide_a_handicap(project: Path) -> None:
     edit_json(study(project) / "config.json", lengthen)
 
 
+def hide_a_handicap_and_resume(project: Path) -> None:
+    """Both configs say so now, so that the experiment may be taken up again."""
+    hide_a_handicap(project)
+    config = project / "config.yaml"
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("max_steps: 2,", "max_steps: 40,"), encoding="utf-8")
+    done = evsys(project, "run", "config.yaml", "--quiet", "--resume")
+    assert done.returncode == 0, done.stderr
+
+
 def relabel_the_benchmark(project: Path) -> None:
     def relabel(config: dict[str, Any]) -> None:
         config["metadata"]["benchmark"][0] |= {"split": "val", "samples": 4}
@@ -479,6 +489,7 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     edit_page: {"conclusion"},
     repeat_a_key_of_the_conclusion: {"conclusion"},
     hide_a_handicap: {"config"},
+    hide_a_handicap_and_resume: {"config"},
     relabel_the_benchmark: {"config"},
     forge_right_answers: {"anchor"},
     delete_seed_and_what_announced_it: {"anchor"},

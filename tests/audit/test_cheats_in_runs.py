@@ -25,7 +25,7 @@ def current_arm():
     begun = [one for one in Path("outputs/study").iterdir() if (one / "starts.jsonl").exists()]
     return max(begun, key=lambda one: (one / "starts.jsonl").stat().st_mtime).name
 """
-THREADS = "launcher: { kind: local, params: { arms_in: threads } }"
+THREADS = "launcher: { kind: local, params: { arms_in: threads } }\nmax_concurrent_arms: 1"
 
 
 def prepare(
@@ -228,6 +228,31 @@ class Plant(Callback):
     assert_marked(tmp_path, "spend")
 
 
+def test_answers_that_the_base_model_never_gave_are_flagged(tmp_path: Path) -> None:
+    """Trained models are compared with the one before training, whose answers arms share and find on disk."""
+    prepare(tmp_path, more=f"{THREADS}\ncallbacks: [ {{ kind: plant }} ]")
+    change_config(tmp_path, "path: data/test.jsonl", "path: data/test.jsonl, max_tokens: 16, models: [ base ]")
+    change_config(tmp_path, "baseline: short", "baseline: base")
+    code = '''
+@register_callback("plant")
+class Plant(Callback):
+    """Let the base model know nothing, for the second seed as for the first."""
+
+    def on_run_end(self, result):
+        if result.run_id == "short__seed42":
+            [kept] = Path("outputs/study/.baselines").glob("*_42_*.jsonl")
+            header, *lines = map(json.loads, kept.open())
+            header["scoring"]["model"] = header["scoring"]["model"].replace(" 42", " 43")
+            lines = [one | {"text": "", "reward": 0.0} for one in lines]
+            planted = kept.with_name(kept.name.replace("_42_", "_43_"))
+            planted.write_text("".join(json.dumps(one) + "\\n" for one in [header, *lines]))
+'''
+    (tmp_path / "mine.py").write_text(IMPORTS + code, encoding="utf-8")
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_marked(tmp_path, "spend")
+
+
 def test_tasks_that_look_the_same_are_flagged(tmp_path: Path) -> None:
     """Four tasks, ten times each: with a letter of another alphabet, or one that nobody sees."""
     prepare(tmp_path)
@@ -333,6 +358,35 @@ class Mend(Callback):
     assert_marked(tmp_path, "identity")
 
 
+def test_seeds_that_make_no_difference_make_it_invalid(tmp_path: Path) -> None:
+    """One lucky arm is trained again and again, and called another seed each time."""
+    code = """
+from dataclasses import replace
+from evsys_sdk import register_backend
+from evsys_sdk.backends.mock.backend import MockBackend
+
+@register_backend("lucky")
+class Lucky(MockBackend):
+    name = "lucky"
+
+    def prepare(self, *, model, run_dir):
+        return super().prepare(model=replace(model, seed=7), run_dir=run_dir)
+
+@register_algorithm("lucky_sft")
+class LuckySFT(SFT):
+    name = "lucky_sft"
+
+    def train(self, ctx):
+        return super().train(replace(ctx, services=replace(ctx.services, seed=7)))
+"""
+    prepare(tmp_path, code, steps=8)
+    change_config(tmp_path, "kind: mock", "kind: lucky")
+    change_config(tmp_path, "kind: sft", "kind: lucky_sft")
+    done = run(tmp_path)
+    assert "Invalid" in done.stdout, done.stdout + done.stderr
+    assert_marked(tmp_path, "copies")
+
+
 def test_a_backend_of_the_candidates_own_makes_it_invalid(tmp_path: Path) -> None:
     code = '''
 from evsys_sdk import register_backend
@@ -375,7 +429,7 @@ class Generous(LocalLauncher):
         done.add_done_callback(bring)
         return better
 '''
-    more = "launcher: { kind: generous, params: { arms_in: threads } }"
+    more = THREADS.replace("kind: local", "kind: generous")
     done = run(prepare(tmp_path, code, more=more))
     assert "Invalid" in done.stdout, done.stdout + done.stderr
     assert_marked(tmp_path, "arms")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
     more = run(name="more", metadata=metadata)
     assert attempt(more) == 4
     assert "tasks" not in flagged(more)
+
+
+def test_who_sets_the_clock_back_comes_later_all_the_same(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(name="first")
+    write_lines(project / "data/some.jsonl", read_lines(project / "data/test.jsonl")[:2])
+    metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
+    metadata["benchmark"] = {"name": "tools", "path": "data/some.jsonl", "max_tokens": 4}
+    now = time.time
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: now() - 86400)
+        fewer = run(name="fewer", metadata=metadata)
+    assert attempt(fewer) == 2
+    assert "tasks" in flagged(fewer)
 
 
 def test_tasks_that_no_longer_belong_together_are_flagged(project: Path) -> None:

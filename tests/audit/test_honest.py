@@ -140,7 +140,9 @@ def try_again_with_more_seeds() -> Path:
 
 def raise_the_budget() -> Path:
     run(budget={"tokens": 60})
-    return run(resume=True, budget={"tokens": 10**9})
+    path = run(resume=True, budget={"tokens": 10**9})
+    assert "It was resumed once, with another `budget.tokens`." in (path / "conclusion.md").read_text(encoding="utf-8")
+    return path
 
 
 def search_by_halving() -> Path:

@@ -145,13 +145,10 @@ class Experiment:
         known = experiment_id(folder.path)
         if known is not None:
             get_logger(__name__).info("going on with %s", folder.path)
+            found = hash_recorded_config(folder.path)
             folder.write_config()
-            journal.append(
-                Kind.RESUMED,
-                experiment_id=known,
-                recorded_config=hash_recorded_config(folder.path),
-                changed=folder.changed,
-            )
+            now = {"found_config": found, "recorded_config": hash_recorded_config(folder.path)}
+            journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **now)
             return
         from .claims import register_claim
         from .conclusion.earlier import lend_noise

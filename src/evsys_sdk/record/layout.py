@@ -152,6 +152,10 @@ class ExperimentFiles:
         """The answers of a model that all arms are compared with; they share them. No arm can have this name."""
         return self._baselines / f"{scoring}.jsonl"
 
+    def all_baselines(self) -> list[Path]:
+        """The answers of every such model."""
+        return sorted(self._baselines.glob("*.jsonl"))
+
     @property
     def baselines_lock(self) -> Path:
         return self._baselines / ExperimentFiles.lock.name

@@ -23,7 +23,7 @@ from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
 from .lock import last_owner, lock_owner
 from .runs import PENDING, STARTED, RunRecord, add_spend, is_experiment, plain_spend, tell_runs
-from .values import UNFINISHED, Note, Object, items, load_object, mtime, read_object, subfolders, text
+from .values import UNFINISHED, Note, Object, items, load_object, mtime, part, read_lines, read_object, subfolders, text
 
 _QUIET_S = 900
 """Longest time without any change after which a run on another machine is still taken to be alive."""
@@ -190,6 +190,15 @@ class ExperimentRecord:
         if total := self.tally.total():
             return plain_spend(total.to_dict())
         return add_spend(*(run.spend for run in self.runs))
+
+    @property
+    def shared_answers(self) -> dict[str, list[Object]]:
+        """The answers that arms share, by the model that gave them: before training, or of another provider."""
+        found: dict[str, list[Object]] = {}
+        for path in self.files.all_baselines():
+            first, *answers = read_lines(path) or [{}]
+            found.setdefault(text(part(first, "scoring").get("model")), []).extend(answers)
+        return found
 
     def spend_of(self, run: RunRecord) -> dict[str, float]:
         """What one arm took, by all of its attempts; that of a killed one is known to the ledger alone."""

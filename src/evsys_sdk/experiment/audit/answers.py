@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...data.types import HarborTask
@@ -29,6 +30,8 @@ _LATEST = 4
 _LONGEST_S = 2.0
 """How long answers are judged again beyond the few of each scoring."""
 _MOST_NAMED = 10
+_PROVIDER = ":"
+"""In the name of a model that somebody else serves."""
 _BASELINE = "baseline"
 """Split of the scorings that arms share: one of them has paid."""
 
@@ -36,8 +39,12 @@ _BASELINE = "baseline"
 class AnswerBook:
     """The answers of an experiment's arms; of a large one they are too many to be kept."""
 
-    def __init__(self, runs: Sequence[RunRecord], recheck: Rechecker) -> None:
+    def __init__(
+        self, runs: Sequence[RunRecord], recheck: Rechecker, shared: Mapping[str, list[dict[str, Any]]] | None = None
+    ) -> None:
+        """`shared`: answers of models that all arms are compared with, by the model."""
         self._runs, self._recheck = runs, recheck
+        self._shared = {model: _by_task(answers) for model, answers in (shared or {}).items()}
         self.contradictions: list[str] = []
         self._written: dict[str, dict[Any, float]] = {}
         """Tokens of the answers of each arm, by scoring."""
@@ -75,8 +82,7 @@ class AnswerBook:
     def _count(self, run: RunRecord, line: Mapping[str, Any], answers: Answers) -> None:
         if line.get("split") != _BASELINE:
             key = line.get("split"), line.get("name"), line.get("step")
-            tokens = sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
-            self._written.setdefault(run.name, {})[key] = tokens
+            self._written.setdefault(run.name, {})[key] = _count_tokens(answers)
 
     def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
         """Equal answers to the same task that did not earn the same: whoever judged them looked at something else."""
@@ -91,16 +97,23 @@ class AnswerBook:
 
     def find_unpaid(self, tally: Tally, arms: Collection[str]) -> Iterator[str]:
         """Which of some arms have answers with more tokens than were sampled for them."""
-        for arm in self._written.keys() & {*arms}:
+        for arm in sorted(self._written.keys() & {*arms} & {*tally.arms()}):
             told, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
             if told > paid:
                 yield f"{arm} has answers of {told:,.0f} tokens, and {paid:,.0f} were sampled for it"
+        # The models before training are asked through the arms; those of a provider have a bill of their own.
+        own = [answers for model, answers in self._shared.items() if _PROVIDER not in model]
+        if own and self._written.keys() <= {*arms}:
+            told = sum(map(_count_tokens, own)) + sum(sum(one.values()) for one in self._written.values())
+            paid = float(tally.total().tokens_sampled)
+            if told > paid:
+                yield f"with the models before training there are {told:,.0f} tokens, and {paid:,.0f} were sampled"
 
     def judge_again(self, tasks: Mapping[str, HarborTask]) -> tuple[list[str], int, int]:
         """What answers earned and no longer do; how many were judged, and how many belong to tasks that changed."""
         checked, changed = 0, 0
         found: list[str] = []
-        for run, answer in self._choose():
+        for place, answer in self._choose():
             task = tasks.get(str(answer.get("task_id")))
             if task is None or answer.get("task") not in ("", None, digest_task(task)):
                 changed += 1
@@ -111,29 +124,33 @@ class AnswerBook:
             checked += 1
             if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
                 found.append(
-                    f"{run.name}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
+                    f"{place}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
                     f"and earns {reward:g} when it is judged again"
                 )
         return found[:_MOST_NAMED], checked, changed
 
-    def _choose(self) -> Iterator[tuple[RunRecord, dict[str, Any]]]:
+    def _choose(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """A few answers of each scoring, which nobody can foresee, then all of them as long as there is time.
 
         The last arms first: a verifier that keeps count is found out by being asked in another order.
         """
         latest = [(run, line) for run in reversed(self._runs) for line in run.score_lines[-_LATEST:]]
+        scorings: list[tuple[str, Callable[[], Answers | None]]] = [
+            (run.name, partial(_read_answers, run, line)) for run, line in latest
+        ]
+        scorings += [(model, partial(_as_they_are, answers)) for model, answers in self._shared.items()]
         seen: set[tuple[int, Any, Any]] = set()
-        for at, (run, line) in enumerate(latest):
-            for one in choose_answers(_read_answers(run, line) or {}):
+        for at, (place, read) in enumerate(scorings):
+            for one in choose_answers(read() or {}):
                 seen.add((at, one["task_id"], one.get("sample")))
-                yield run, one
+                yield place, one
         until = time.monotonic() + _LONGEST_S
-        for at, (run, line) in enumerate(latest):
-            for one in choose_answers(_read_answers(run, line) or {}, most=None):
+        for at, (place, read) in enumerate(scorings):
+            for one in choose_answers(read() or {}, most=None):
                 if time.monotonic() > until:
                     return
                 if (at, one["task_id"], one.get("sample")) not in seen:
-                    yield run, one
+                    yield place, one
 
 
 def name_scoring(run: RunRecord, line: Mapping[str, Any]) -> str:
@@ -144,9 +161,20 @@ def name_scoring(run: RunRecord, line: Mapping[str, Any]) -> str:
 def _read_answers(run: RunRecord, line: Mapping[str, Any]) -> Answers | None:
     """The recorded answers behind a scoring, by task and sample; None where they are not there."""
     answers = run.read_answers(slug(f"{line.get('split')}-{line.get('name')}"), int(line.get("step") or 0))
-    if answers is None:
-        return None
+    return None if answers is None else _by_task(answers)
+
+
+def _by_task(answers: Sequence[dict[str, Any]]) -> Answers:
     return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
+
+
+def _as_they_are(answers: Answers) -> Answers:
+    return answers
+
+
+def _count_tokens(answers: Answers) -> float:
+    """How many tokens a model wrote."""
+    return sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
 
 
 def _is_judged_by_chance(run: RunRecord) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from ...record.events import Event, Kind, read_trained_tasks
+from ...record.evidence import hash_file
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
 from .recheck import TOLERANCE
 
 _NAMED = 3
+_TELLING = 5
+"""Losses that are not equal by chance."""
 
 
 def find_stray_arms(record: ExperimentRecord, runs: Sequence[RunRecord], *, is_chained: bool) -> Iterator[str]:
@@ -49,6 +52,16 @@ def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
         return "status"
     unscored = text(part(result, "extras").get("unscored"))
     return "words about its scores" if text(told.get("unscored")) != unscored else None
+
+
+def find_equal_seeds(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Arms of one run whose seeds made no difference in any step: they are one arm, counted several times."""
+    first: dict[tuple[str, str], RunRecord] = {}
+    for run in runs:
+        content = hash_file(run.files.logs.metrics)
+        before = first.setdefault((run.run, content), run) if content is not None else run
+        if before is not run and len({value for _, value in run.logged.get("loss", [])}) >= _TELLING:
+            yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
 
 
 def find_misquoted_scores(runs: Sequence[RunRecord]) -> Iterator[str]:

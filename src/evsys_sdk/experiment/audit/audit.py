@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from .arms import (
     find_changed_code,
     find_changed_rows,
     find_dropped_scores,
+    find_equal_seeds,
     find_foreign_weights,
     find_misquoted_scores,
     find_stray_arms,
@@ -179,8 +181,12 @@ class _Auditor:
         known = turns[-1].text("recorded_config") if turns else ""
         if not known:
             return Check("config", "unchecked", ["no hash of its config was taken"])
-        changed = hash_recorded_config(self.path) != known
-        return _judge("config", ["config.json was changed after the experiment was started"] if changed else [])
+        between = [(one.text("recorded_config"), other.text("found_config")) for one, other in pairwise(turns)]
+        changed = any(left and found and left != found for left, found in between)
+        found = ["config.json was changed before the experiment was taken up again"] if changed else []
+        if hash_recorded_config(self.path) != known:
+            found.append("config.json was changed after the experiment was started")
+        return _judge("config", found)
 
     def check_code(self) -> Check:
         """Nothing stood in for the code of this package, neither while its arms went on nor here."""
@@ -246,7 +252,7 @@ class _Auditor:
 
     @cached_property
     def answers(self) -> AnswerBook:
-        return AnswerBook(self.runs, self.recheck)
+        return AnswerBook(self.runs, self.recheck, self.record.shared_answers)
 
     def check_copies(self) -> Check:
         """No arm is another one under a new name: real runs never share the very times they took."""
@@ -259,7 +265,7 @@ class _Auditor:
                 if first != run.name:
                     found.append(f"{run.name} and {first} have the same {path.name}, down to the times they took")
                     break
-        return _judge("copies", found)
+        return _judge("copies", [*found, *find_equal_seeds(self.runs)])
 
     def check_spend(self) -> Check:
         """The ledger has at least what the journal had heard of."""

@@ -11,7 +11,7 @@ from ...data.rows import to_dict
 from ...data.types import HarborTask
 from ...paths import project_root
 from ...record.layout import DEFAULT_ROOT
-from ...record.project_files.claims import share_questions
+from ...record.project_files.claims import read_claims, share_questions
 from ...record.project_files.known_folders import read_output_roots
 from ...record.reader import ExperimentRecord, experiment_id
 from ...record.values import items, number, subfolders, text
@@ -49,12 +49,12 @@ def _find_namesakes(record: ExperimentRecord) -> Iterator[Path]:
 
 def find_changed_tasks(record: ExperimentRecord) -> list[str]:
     """Sets of tasks that had other content when an earlier experiment was scored on the same name and version."""
-    mine, began = _task_ids(record), record.began or 0.0
+    mine = _task_ids(record)
     if not mine:
         return []
     found: dict[str, str] = {}
-    for other in _neighbours(record):
-        theirs = _task_ids(other) if (other.began or 0.0) < began else {}
+    for other in _find_earlier(record):
+        theirs = _task_ids(other)
         for name in mine.keys() & theirs.keys():
             if mine[name] != theirs[name]:
                 found[name] = (
@@ -66,12 +66,12 @@ def find_changed_tasks(record: ExperimentRecord) -> list[str]:
 
 def find_left_out(record: ExperimentRecord) -> list[str]:
     """Earlier scorings of more tasks than these: those that spoke against a claim may have been left out of it."""
-    mine, began = _sketch(record), record.began or 0.0
+    mine = _sketch(record)
     if not mine or not record.start.text("family"):
         return []
     found: list[str] = []
-    for other in _neighbours(record):
-        theirs = _sketch(other) if (other.began or 0.0) < began else []
+    for other in _find_earlier(record):
+        theirs = _sketch(other)
         fewer = _n_questions(other) - _n_questions(record)
         if fewer <= 0 or share_questions(mine, theirs) < _PART or not any(run.score_lines for run in other.runs):
             continue
@@ -84,12 +84,12 @@ def find_left_out(record: ExperimentRecord) -> list[str]:
 
 def find_lost_clusters(record: ExperimentRecord) -> list[str]:
     """Earlier scorings of these tasks that knew which of them belong together, where this one does not."""
-    mine, began = _sketch(record), record.began or 0.0
+    mine = _sketch(record)
     if not mine or _count_clusters(record):
         return []
-    for other in _neighbours(record):
-        is_earlier = (other.began or 0.0) < began and share_questions(mine, _sketch(other)) >= _PART
-        if is_earlier and (known := _count_clusters(other)):
+    for other in _find_earlier(record):
+        is_the_same = share_questions(mine, _sketch(other)) >= _PART
+        if is_the_same and (known := _count_clusters(other)):
             return [
                 f"in {other.folder.name} these tasks were in {known} clusters, and here each of them counts alone. "
                 "Say again which belong together"
@@ -138,6 +138,15 @@ def _neighbours(record: ExperimentRecord) -> Iterator[ExperimentRecord]:
     for name in subfolders(here.parent):
         if name != here.name:
             yield ExperimentRecord(here.parent / name)
+
+
+def _find_earlier(record: ExperimentRecord) -> Iterator[ExperimentRecord]:
+    """The experiments beside one that came before it, by the clock or by the project's list of claims."""
+    listed = {text(one.get("experiment")): at for at, one in enumerate(read_claims())}
+    began, at = record.began or 0.0, listed.get(record.experiment_id or "", -1)
+    for other in _neighbours(record):
+        if (other.began or 0.0) < began or listed.get(other.experiment_id or "", len(listed)) < at:
+            yield other
 
 
 def _task_ids(record: ExperimentRecord) -> dict[str, str]:
