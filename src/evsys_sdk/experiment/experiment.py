@@ -26,7 +26,7 @@ from ..paths import in_project
 from ..protocols import RunResult
 from ..record.anchors import note_head
 from ..record.events import Journal, Kind
-from ..record.evidence import hash_conclusion_page, hash_recorded_config
+from ..record.evidence import hash_conclusion_page, hash_recorded_config, hash_value
 from ..record.lock import FolderBusy, folder_lock
 from ..record.project_files.known_folders import remember_output_root
 from ..record.reader import ExperimentRecord, experiment_id
@@ -145,10 +145,9 @@ class Experiment:
         known = experiment_id(folder.path)
         if known is not None:
             get_logger(__name__).info("going on with %s", folder.path)
-            found = hash_recorded_config(folder.path)
-            folder.write_config()
-            now = {"found_config": found, "recorded_config": hash_recorded_config(folder.path)}
-            journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **now)
+            configs = {"found_config": hash_recorded_config(folder.path), "recorded_config": hash_value(folder.config)}
+            journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **configs)
+            folder.write_config()  # after the journal: one that nobody has announced was changed by somebody else
             return
         from .claims import register_claim
         from .conclusion.earlier import lend_noise

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +177,17 @@ class _Auditor:
     def check_config(self) -> Check:
         """The config on disk is the one that the experiment was started, or last taken up, with."""
         turns = [event for event in self.events if event.kind in (Kind.STARTED, Kind.RESUMED)]
-        known = turns[-1].text("recorded_config") if turns else ""
-        if not known:
+        written = [event.text("recorded_config") for event in turns]
+        if not written or not written[-1]:
             return Check("config", "unchecked", ["no hash of its config was taken"])
-        between = [(one.text("recorded_config"), other.text("found_config")) for one, other in pairwise(turns)]
-        changed = any(left and found and left != found for left, found in between)
+        # Who is killed right after announcing a config has not written it yet, so that the one before is there.
+        changed = any(
+            turn.text("found_config") not in {"", *written[max(0, at - 2) : at]} and written[at - 1]
+            for at, turn in enumerate(turns)
+            if at
+        )
         found = ["config.json was changed before the experiment was taken up again"] if changed else []
-        if hash_recorded_config(self.path) != known:
+        if hash_recorded_config(self.path) not in written[-2:]:
             found.append("config.json was changed after the experiment was started")
         return _judge("config", found)
 
