@@ -11,7 +11,7 @@ import pytest
 
 from evsys_sdk import Experiment, ExperimentConfig
 from evsys_sdk.cli.main import main
-from evsys_sdk.experiment.jobs.live_status import experiment_status
+from evsys_sdk.experiment.jobs.live_status import StatusReader, experiment_status
 from evsys_sdk.training.callback import Callback
 
 WORDS = ["red", "green", "blue", "white"]
@@ -116,3 +116,18 @@ def test_of_several_attempts_the_one_that_is_running_is_shown(
 
     folder = run(look)
     assert [(one["state"], Path(one["path"]).name) for one in shown] == [("running", folder.name)]
+
+
+def test_whoever_only_counts_arms_counts_the_same(run: Callable[..., Path]) -> None:
+    counted: list[tuple[Any, ...]] = []
+
+    def look(folder: Path, step: int) -> None:
+        for to_count in (False, True):
+            status = StatusReader().read(folder, to_count=to_count)
+            counted.append((step, status.state, status.counts, status.done, status.seconds_left is None))
+
+    folder = run(look, n_repeats=2)
+    look(folder, 9)
+
+    assert counted[0::2] == counted[1::2]
+    assert [one[3] for one in counted[-2:]] == [2, 2]

@@ -82,6 +82,23 @@ def test_what_one_reader_does_with_its_events_changes_nothing_for_the_next(journ
     assert len(load_events(journal.parent)) == EVENTS
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b'{"kind": "note", "text": [1\n2]}\n{"kind": "looked"}\n',
+        b'{"kind": "note"}, {"kind": "note"}\n{"kind": "looked"}\n',
+        b'\n{"kind": "looked"}\n',
+        b'[{"kind": "note"}]\n{"kind": "looked"}\n',
+        b'\xff\n{"kind": "looked"}\n',
+    ],
+    ids=["two halves", "two in a line", "nothing", "a list", "no text"],
+)
+def test_only_a_line_that_is_one_object_is_an_event(tmp_path: Path, lines: bytes) -> None:
+    ExperimentFiles(tmp_path).journal.write_bytes(lines)
+
+    assert [event.kind for event in load_events(tmp_path)] == ["looked"]
+
+
 def test_a_payload_cannot_take_the_place_of_what_every_event_has(tmp_path: Path) -> None:
     with Journal.of(tmp_path) as journal:
         known = journal.append(Kind.SEARCH_DECISION, id="mine", prev="mine", format=9, why="better")
