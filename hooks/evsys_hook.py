@@ -19,7 +19,7 @@ SEALED = ("data/benchmark/", "data/validation/")
 WORKSPACE = ".evsys"
 JOURNAL = "journal.jsonl"
 RECORDS = re.compile(
-    r"\b(journal|scores|spend|claims|checkpoints|predictions|run_result|conclusion|identity|benchmarks)\.jsonl?\b"
+    r"\b(journal|scores|spend|claims|heads|checkpoints|predictions|run_result|conclusion|identity|benchmarks)\.jsonl?\b"
 )
 WRITERS = re.compile(r"\b(tee|rm|mv|truncate|dd|shred|chmod|ln|install|rsync)\b|\b(sed|perl)\b[^|;]*\s-\w*i")
 CODE = re.compile(

@@ -228,6 +228,7 @@ REFUSED = [
     {"file_path": "outputs/x/arm/scores.jsonl"},
     {"command": "echo '{}' > data/benchmark/t/tasks.jsonl"},
     {"command": "cat x >> .evsys/claims.jsonl"},
+    {"command": "echo > .evsys/heads.jsonl"},
     {"command": "sed -i s/a/b/ data/validation/v/tasks.jsonl"},
     {"command": "cd . && rm -rf .evsys/runs/first"},
     {"command": "cp easy.jsonl data/benchmark/t/tasks.jsonl"},

@@ -39,7 +39,7 @@ from .project import (
 
 pytestmark = pytest.mark.slow
 
-MANY = 176
+MANY = 175
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -300,6 +300,18 @@ def resume_at_another_pace() -> Path:
     return run(resume=True, budget={"tokens": 10**9}, metadata=slower, description="it was too fast")
 
 
+def compare_rows_of_the_config() -> Path:
+    train = read_lines(Path("data/train.jsonl"))
+    runs = [
+        one | {"data": {"source_kind": "in_memory", "rows": train[: 20 * at]}}
+        for at, one in enumerate(config()["runs"], 1)
+    ]
+    metadata = config()["metadata"]
+    [benchmark] = metadata["benchmark"]
+    base = metadata | {"benchmark": [benchmark | {"models": ["base"]}]}
+    return run(runs=runs, metadata=base | {"hypothesis": metadata["hypothesis"] | {"baseline": "base"}})
+
+
 def conclude_by_hand() -> Path:
     path = run()
     (path / "conclusion.json").unlink()
@@ -332,6 +344,7 @@ KINDS: list[Callable[[], Path]] = [
     try_again_under_other_names,
     resume_at_another_pace,
     conclude_by_hand,
+    compare_rows_of_the_config,
 ]
 
 

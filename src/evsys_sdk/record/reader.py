@@ -196,8 +196,9 @@ class ExperimentRecord:
         """The answers that arms share, by the model that gave them: before training, or of another provider."""
         found: dict[str, list[Object]] = {}
         for path in self.files.all_baselines():
-            first, *answers = read_lines(path) or [{}]
-            found.setdefault(text(part(first, "scoring").get("model")), []).extend(answers)
+            lines = list(read_lines(path))
+            model = next((text(part(line, "scoring").get("model")) for line in lines if "scoring" in line), "")
+            found.setdefault(model, []).extend(line for line in lines if "scoring" not in line)
         return found
 
     def spend_of(self, run: RunRecord) -> dict[str, float]:

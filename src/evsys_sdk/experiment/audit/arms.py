@@ -102,23 +102,23 @@ def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
 def find_changed_rows(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Sources that held other rows for one arm than for another, although their configs say the same.
 
-    Transforms may make other rows each time, so that only what nothing transforms is compared.
+    Transforms may make other rows each time, and rows in a config have no name: only plain sources are compared.
     """
     first: dict[str, tuple[str, str]] = {}
     for run in runs:
-        for note in [] if _transforms_rows(run.config) else run.datasets:
+        for note in [] if _makes_rows(run.config) else run.datasets:
             source, content = text(note.get("source")), text(note.get("sha256"))
             arm, known = first.setdefault(source, (run.name, content))
             if known != content:
                 yield f"{source} held other rows for {arm} than for {run.name}"
 
 
-def _transforms_rows(config: Any) -> bool:
-    """Whether any rows that a config names are transformed."""
+def _makes_rows(config: Any) -> bool:
+    """Whether a config transforms any rows, or has them in itself."""
     if isinstance(config, dict):
         inner = cast(Object, config)
-        return bool(inner.get("transforms")) or any(map(_transforms_rows, inner.values()))
-    return isinstance(config, list) and any(map(_transforms_rows, cast("list[Any]", config)))
+        return bool(inner.get("transforms") or inner.get("rows")) or any(map(_makes_rows, inner.values()))
+    return isinstance(config, list) and any(map(_makes_rows, cast("list[Any]", config)))
 
 
 def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:

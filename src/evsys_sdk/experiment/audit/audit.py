@@ -71,7 +71,8 @@ def audit_experiment(
     names code of the project that its settings do not; a process of its own imports it.
     """
     record = record or ExperimentRecord(path)
-    during = (record.began or 0.0, max((event.time or 0.0 for event in record.events), default=0.0))
+    scored = [event.time or 0.0 for event in record.events if event.kind == Kind.SCORED]
+    during = (record.began or 0.0, max(scored, default=0.0))
     with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
         return _audit(
             _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
@@ -377,7 +378,9 @@ class _Auditor:
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
         found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_lost_clusters(self.record)]
-        found += find_repeated_tasks(self.benchmarks)
+        entries = Metadata.model_validate(self._config().get("metadata") or {}).benchmark
+        alone = {entry.label or "" for entry in entries if entry.cluster_by is None}
+        found += find_repeated_tasks({name: tasks for name, tasks in self.benchmarks.items() if name in alone})
         return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
