@@ -16,7 +16,7 @@ from types import CodeType, FunctionType, ModuleType, NoneType
 from typing import Any, cast
 
 _PACKAGE = __name__.partition(".")[0]
-_LIBRARIES = (
+LIBRARIES = (
     *("annotated_types", "click", "httpx", "numpy", "pydantic", "pydantic_core", "rich", "typing_extensions", "yaml"),
     *("anthropic", "datasets", "fastapi", "gepa", "google", "harbor", "matplotlib", "openai", "opentelemetry", "peft"),
     *("psycopg", "ray", "starlette", "tensorboard", "tinker", "torch", "transformers", "trl", "uvicorn", "wandb"),
@@ -91,7 +91,7 @@ def _is_known_file(file: str) -> bool:
         return True
     installed = _INSTALLED.search(file)
     if installed:
-        return installed[1] in _LIBRARIES
+        return installed[1] in LIBRARIES
     return file.startswith(_STANDARD_LIBRARY) or file.startswith(_python_places())
 
 
