@@ -109,11 +109,11 @@ class AnswerBook:
             if told > paid:
                 yield f"with the models before training there are {told:,.0f} tokens, and {paid:,.0f} were sampled"
 
-    def judge_again(self, tasks: Mapping[str, HarborTask]) -> tuple[list[str], int, int]:
+    def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> tuple[list[str], int, int]:
         """What answers earned and no longer do; how many were judged, and how many belong to tasks that changed."""
         checked, changed = 0, 0
         found: list[str] = []
-        for place, answer in self._choose():
+        for place, answer in self._choose(thorough):
             task = tasks.get(str(answer.get("task_id")))
             if task is None or answer.get("task") not in ("", None, digest_task(task)):
                 changed += 1
@@ -129,8 +129,8 @@ class AnswerBook:
                 )
         return found[:_MOST_NAMED], checked, changed
 
-    def _choose(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A few answers of each scoring, which nobody can foresee, then all of them as long as there is time.
+    def _choose(self, thorough: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A few answers of each scoring, which nobody can foresee; `thorough`: then the others, while there is time.
 
         The last arms first: a verifier that keeps count is found out by being asked in another order.
         """
@@ -145,7 +145,7 @@ class AnswerBook:
                 seen.add((at, one["task_id"], one.get("sample")))
                 yield place, one
         until = time.monotonic() + _LONGEST_S
-        for at, (place, read) in enumerate(scorings):
+        for at, (place, read) in enumerate(scorings if thorough else ()):
             for one in choose_answers(read() or {}, most=None):
                 if time.monotonic() > until:
                     return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from ...record.events import Event, Kind, read_trained_tasks
@@ -56,12 +57,16 @@ def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
 
 def find_equal_seeds(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Arms of one run whose seeds made no difference in any step: they are one arm, counted several times."""
-    first: dict[tuple[str, str], RunRecord] = {}
+    of_size: dict[tuple[str, int], list[RunRecord]] = {}
     for run in runs:
-        content = hash_file(run.files.logs.metrics)
-        before = first.setdefault((run.run, content), run) if content is not None else run
-        if before is not run and len({value for _, value in run.logged.get("loss", [])}) >= _TELLING:
-            yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
+        with suppress(OSError):
+            of_size.setdefault((run.run, run.files.logs.metrics.stat().st_size), []).append(run)
+    for alike in of_size.values():
+        first: dict[str | None, RunRecord] = {}
+        for run in alike if len(alike) > 1 else ():  # logs may be long: only those of the same length are read
+            before = first.setdefault(hash_file(run.files.logs.metrics), run)
+            if before is not run and len({value for _, value in run.logged.get("loss", [])}) >= _TELLING:
+                yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
 
 
 def find_misquoted_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
@@ -104,13 +109,15 @@ def find_changed_rows(runs: Sequence[RunRecord]) -> Iterator[str]:
 
     Transforms may make other rows each time, and rows in a config have no name: only plain sources are compared.
     """
-    first: dict[str, tuple[str, str]] = {}
+    held: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
-        for note in [] if _makes_rows(run.config) else run.datasets:
-            source, content = text(note.get("source")), text(note.get("sha256"))
-            arm, known = first.setdefault(source, (run.name, content))
-            if known != content:
-                yield f"{source} held other rows for {arm} than for {run.name}"
+        for note in run.datasets:
+            held.setdefault(text(note.get("source")), {}).setdefault(text(note.get("sha256")), []).append(run)
+    for source, contents in held.items():
+        if len(contents) > 1:
+            plain = [next((run for run in users if not _makes_rows(run.config)), None) for users in contents.values()]
+            first, *others = [run.name for run in plain if run is not None] or [""]
+            yield from (f"{source} held other rows for {first} than for {other}" for other in others)
 
 
 def _makes_rows(config: Any) -> bool:

@@ -107,7 +107,7 @@ def _audit(
         of_record.append(auditor.check_looks)
     beyond: list[Callable[[], Check]] = []
     if not quick:
-        beyond += [auditor.check_answers, auditor.check_origin, auditor.check_tasks]
+        beyond += [partial(auditor.check_answers, not before_conclusion), auditor.check_origin, auditor.check_tasks]
     told = [_guard(check) for check in of_record]
     of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
     if not quick and not before_conclusion:
@@ -350,12 +350,12 @@ class _Auditor:
             found += compare_conclusions(stored, conclude(self.path, audit))
         return _judge("conclusion", found)
 
-    def check_answers(self) -> Check:
+    def check_answers(self, thorough: bool) -> Check:
         """Some of the answers, judged again, earn what they earned."""
         tasks = {task.task_id: task for tasks in self.benchmarks.values() for task in tasks}
         if not tasks:
             return Check("answers", "unchecked", ["no benchmark of it can be read here"])
-        found, checked, changed = self.answers.judge_again(tasks)
+        found, checked, changed = self.answers.judge_again(tasks, thorough=thorough)
         if not checked and not found:
             why = "its tasks have changed since" if changed else "its verifiers cannot be run here"
             return Check("answers", "unchecked", [why])
