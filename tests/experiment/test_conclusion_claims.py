@@ -103,6 +103,13 @@ class TestKinds:
         assert log.change == pytest.approx(0.3, abs=0.03)
         assert linear.change < log.change
 
+    def test_what_changes_beside_the_axis_is_named(self) -> None:
+        given = self.steps({10: 0.0, 20: 0.1, 40: 0.3})
+        assert not any("differ in" in threat for threat in conclude_from(given).threats)
+        more = [replace(run, settings={**run.settings, "lr": at}) for at, run in enumerate(given.runs)]
+        [said] = [threat for threat in conclude_from(replace(given, runs=more)).threats if "differ in" in threat]
+        assert said == "Along `algorithm.params.max_steps` the runs differ in `lr` as well, which may make the trend."
+
     def test_one_seed_shows_no_trend(self) -> None:
         given = self.steps({10: 0.0, 20: 0.1, 40: 0.3})
         single = replace(given, runs=[replace(run, arms=run.arms[:1]) for run in given.runs])
@@ -372,6 +379,14 @@ class TestWords:
         assert "It was resumed once." in page
         assert "model: tiny at 1234" in page
         assert "Among equally noisy runs, luck alone passes in at most 2.5 % of cases." in page
+
+    def test_several_changes_at_once_are_named_as_a_threat(self) -> None:
+        given = evidence(runs(a=0.2))
+        settings = {"baseline": {"lr": 0.1, "steps": 8}, "a": {"lr": 0.2, "steps": 80}}
+        given = replace(given, runs=[replace(run, settings=settings[run.name]) for run in given.runs])
+        assert "`a` and the baseline differ in `lr`, `steps`: which of it matters cannot be told." in (
+            conclude_from(given).threats
+        )
 
     def test_a_design_that_is_too_weak_is_told_so(self) -> None:
         draw = np.random.default_rng(5)

@@ -231,6 +231,13 @@ class TestErraticRuns:
         expected = 1.4 * math.sqrt((0.05**2 + found.noise.between) / 3)
         assert found.stderr == pytest.approx(np.full(4, expected))
 
+    @pytest.mark.filterwarnings("error")
+    def test_a_baseline_that_varies_among_runs_without_any_noise_is_charged_a_number(self) -> None:
+        found = compare(level(0.45, 0.50, 0.55), [level(0.6, 0.6, 0.6), level(0.5, 0.5, 0.5), level(0.5, 0.5, 0.5)])
+        assert found is not None
+        assert np.isfinite(found.stderr).all()
+        assert (found.stderr > 0.05 / math.sqrt(3)).all()
+
     def test_of_two_runs_alone_nobody_can_tell_which_one_is_erratic(self) -> None:
         found = compare(level(0.45, 0.50, 0.55), [level(0.59, 0.60, 0.61)])
         assert found is not None

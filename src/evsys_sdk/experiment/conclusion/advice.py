@@ -9,7 +9,7 @@ import numpy as np
 from ..hypothesis import Claim
 from ..statistics.two_level import FloatArray, IntArray, RunScores
 from .comparison import Analysis
-from .evidence import Evidence
+from .evidence import Evidence, find_differing_settings
 from .looks import Looks
 from .measured import is_saturated
 from .model import Sequential
@@ -87,12 +87,26 @@ def _about_the_design(
         yield "The baseline is a model before training: any training at all may be what helped."
     if baseline is not None and evidence.parent is not None and baseline.name == evidence.parent.name:
         yield f"`{baseline.name}` was run in another experiment: code, prices or the machine may have changed since."
+    yield from _about_what_differs(evidence, claim, analysis)
     if question.sign > 0 and question.metric.endswith("loss"):
         yield f"More {question.metric} counts as better. If that is not meant, set success_metric: {{mode: min}}."
     if evidence.stopped is not None:
         yield f"The experiment was stopped before its end: {evidence.stopped}."
     if evidence.searched:
         yield "A search spent more on what scored well early, so losers may have lost by an unlucky start."
+
+
+def _about_what_differs(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> Iterator[str]:
+    """Settings that are not what is claimed about, and may be what made the difference."""
+    paths = dict.fromkeys(path for changed in find_differing_settings(evidence.runs).values() for path in changed)
+    if claim is not None and claim.kind == "trend":
+        if others := [path for path in paths if path != claim.axis]:
+            yield f"Along `{claim.axis}` the runs differ in {list_names(others)} as well, which may make the trend."
+        return
+    baseline, candidates = analysis.baseline, analysis.candidates
+    if baseline is not None and baseline.kind == "run" and len(candidates) == 1 and len(paths) > 1:
+        named = list_names(list(paths))
+        yield f"`{candidates[0]}` and the baseline differ in {named}: which of it matters cannot be told."
 
 
 def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:

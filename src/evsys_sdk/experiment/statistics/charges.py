@@ -29,6 +29,8 @@ _PAIR = 1.25
 _MARGINS = {1: 1.5, 2: 1.4, 3: 1.2}
 _LEAST_MARGIN = 1.07
 """By how much wider an interval gets where runs are judged by their own seeds; by seeds of the baseline, less one."""
+_BEYOND_DOUBT = 1e9
+"""A ratio from which on nothing changes any more; powers of it must stay numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +61,27 @@ class Spread:
 
 def standard_errors(spread: Spread) -> Floats:
     """Of each difference."""
-    pooled = np.maximum(spread.pooled, 1e-300)[..., None]
+    of_runs, of_baseline = (
+        _compare(each, spread.pooled[..., None]) for each in (spread.of_runs, spread.of_baseline[..., None])
+    )
     if spread.distance is None:
-        own, base = (charge_pair(each / pooled, spread) for each in (spread.of_runs, spread.of_baseline[..., None]))
+        own, base = charge_pair(of_runs, spread), charge_pair(of_baseline, spread)
         training = _training_luck(spread, own) * spread.shares + _training_luck(spread, base) * spread.base_share
         return np.sqrt(spread.tasks + training)
     plain = np.ones_like(spread.of_runs)
-    runs = _training_luck(spread, charge_run(spread.of_runs / pooled)) * spread.shares
+    runs = _training_luck(spread, charge_run(of_runs)) * spread.shares
     company = plain if spread.base_df < 1 else charge_in_company(spread, spread.distance)
     in_company = np.sqrt(spread.tasks + runs + _training_luck(spread, company) * spread.base_share)
     if spread.base_df < 1:
         return in_company
-    own, base = (np.maximum(plain, each / pooled) for each in (spread.of_runs, spread.of_baseline[..., None]))
+    own, base = np.maximum(plain, of_runs), np.maximum(plain, of_baseline)
     training = _training_luck(spread, own) * spread.shares + _training_luck(spread, base) * spread.base_share
     return np.minimum(in_company, _MARGINS.get(spread.base_df, _LEAST_MARGIN) * np.sqrt(spread.tasks + training))
+
+
+def _compare(variance: Floats, usual: Floats) -> Floats:
+    """How many times the usual one a variance is; runs without any noise make it large, and never infinite."""
+    return np.minimum(variance / np.maximum(usual, 1e-300), _BEYOND_DOUBT)
 
 
 def _training_luck(spread: Spread, times: Floats) -> Floats:
@@ -99,6 +108,6 @@ def charge_run(ratio: Floats) -> Floats:
 
 def charge_in_company(spread: Spread, distance: Floats) -> Floats:
     """The same for the baseline, by how far its seeds lie from the other runs: each counts, and so does their mean."""
-    own = (spread.of_baseline / np.maximum(spread.quiet, 1e-300))[..., None]
+    own = _compare(spread.of_baseline, spread.quiet)[..., None]
     ratio = (spread.base_df * own + distance) / (spread.base_df + 1)
-    return np.maximum(1.0, ratio / _OUT_OF_LINE) ** 4
+    return np.clip(ratio / _OUT_OF_LINE, 1.0, _BEYOND_DOUBT) ** 4
