@@ -79,7 +79,6 @@ class UnsafeHostEnvironment:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ExecResult:
-
         if "\0" in command:
             return ExecResult("", "The command holds a NUL character, which no shell can run.", 126)
         folder = self._inside(cwd or ".")
