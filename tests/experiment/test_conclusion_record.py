@@ -12,6 +12,10 @@ import pytest
 from evsys_sdk.errors import DataError
 from evsys_sdk.experiment.conclusion import conclude, read_stored_conclusion, write_conclusion
 from evsys_sdk.experiment.conclusion.reading import read_evidence
+from evsys_sdk.experiment.conclusion.write import find_standing_conclusion
+from evsys_sdk.experiment.experiment import journal_conclusion
+from evsys_sdk.record.events import Journal, Kind
+from evsys_sdk.record.reader import ExperimentRecord
 
 from .conclusion_records import line, metadata, write_experiment
 
@@ -104,6 +108,50 @@ def test_what_is_written_after_the_conclusion_does_not_change_it(tmp_path: Path)
         for kind in ("concluded", "experiment_ended", "note"):
             file.write(json.dumps({"kind": kind, "status": "budget"}) + "\n")
     assert conclude(path).sha256 == found.sha256
+
+
+class TestStandingConclusion:
+    """Taking up what is finished draws no conclusion again; whatever could change it does."""
+
+    @pytest.fixture
+    def concluded(self, experiment: Path) -> Path:
+        with Journal.of(experiment) as journal:
+            journal_conclusion(journal, experiment, write_conclusion(experiment))
+            journal.append(Kind.ENDED, status="completed")
+            journal.append(Kind.RESUMED, changed={})
+            journal.append(Kind.ARM_RECALLED, arm="a__seed0", status="completed")
+        return experiment
+
+    def stands(self, path: Path) -> bool:
+        return find_standing_conclusion(ExperimentRecord(path)) is not None
+
+    def test_it_stands_while_nothing_happens(self, concluded: Path) -> None:
+        assert self.stands(concluded)
+
+    @pytest.mark.parametrize(
+        "kind", [Kind.ARM_STARTED, Kind.SCORED, Kind.BUDGET_STOP, Kind.INVALIDATED, Kind.REINSTATED, Kind.AUDITED]
+    )
+    def test_it_falls_with_what_happens(self, concluded: Path, kind: Kind) -> None:
+        with Journal.of(concluded) as journal:
+            journal.append(kind)
+        assert not self.stands(concluded)
+
+    def test_it_falls_with_a_changed_config(self, concluded: Path) -> None:
+        with Journal.of(concluded) as journal:
+            journal.append(Kind.RESUMED, changed={"budget.usd": [1.0, 2.0]})
+        assert not self.stands(concluded)
+
+    @pytest.mark.parametrize("file", ["conclusion.json", "conclusion.md"])
+    def test_it_falls_with_its_files(self, concluded: Path, file: str) -> None:
+        (concluded / file).write_text("something else", encoding="utf-8")
+        assert not self.stands(concluded)
+
+    def test_it_falls_with_its_rules(self, concluded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("evsys_sdk.experiment.conclusion.write.RULES", 1000)
+        assert not self.stands(concluded)
+
+    def test_what_was_never_concluded_has_none(self, experiment: Path) -> None:
+        assert not self.stands(experiment)
 
 
 def test_arms_that_a_search_stopped_or_never_started_are_told_from_broken_ones(tmp_path: Path) -> None:

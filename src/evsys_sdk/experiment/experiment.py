@@ -238,10 +238,12 @@ class Experiment:
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
         """Write what follows from the record; whatever goes wrong with that undoes no training."""
-        from .conclusion import write_conclusion
+        from .conclusion.write import find_standing_conclusion, write_conclusion
 
         record = ExperimentRecord(folder.path)
         try:
+            if (standing := find_standing_conclusion(record)) is not None:
+                return standing.to_dict()
             found = write_conclusion(folder.path, self._audit(record, journal), record)
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)

@@ -147,6 +147,10 @@ class Sequential(_Readable):
     """Of being supported at the last look, as it looked then; None where that is not known."""
 
 
+RULES = 4
+"""Version of how conclusions are drawn and written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """What an experiment showed, and how far that can be believed."""
@@ -206,7 +210,7 @@ class Conclusion:
     deviations: list[str] = field(default_factory=list[str])
     sequential: Sequential | None = None
     """None where all seeds were to be trained before the claim is judged."""
-    schema_version: int = 4
+    schema_version: int = RULES
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the same record always gives the same bytes."""

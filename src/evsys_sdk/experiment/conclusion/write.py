@@ -7,13 +7,18 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...record import folders
+from ...record.events import Kind
+from ...record.evidence import hash_conclusion_page
 from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ..audit.audit import AuditReport
 from .markdown import as_markdown
-from .model import Conclusion
+from .model import RULES, Conclusion
 from .reading import read_evidence
 from .verdict import conclude_from
+
+_CHANGES_NOTHING = (Kind.ENDED, Kind.RESUMED, Kind.ARM_RECALLED, Kind.NOTE)
+"""What may happen to an experiment without changing what follows from it."""
 
 
 def conclude(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Conclusion:
@@ -42,3 +47,21 @@ def read_stored_conclusion(path: Path) -> Conclusion | None:
             f"{ExperimentFiles(path).conclusion}: this is not a conclusion ({type(error).__name__}: {error}). "
             "Remove it and run `evsys conclude` to write it anew."
         ) from None
+
+
+def find_standing_conclusion(record: ExperimentRecord) -> Conclusion | None:
+    """The conclusion on disk, if it is the one that was journaled, and nothing that could change it came after it."""
+    events = record.events
+    at = max((at for at, event in enumerate(events) if event.kind == Kind.CONCLUDED), default=None)
+    if at is None or any(event.kind == Kind.AUDITED for event in events):  # what was held against it may be mended
+        return None
+    if any(event.kind not in _CHANGES_NOTHING or event.get("changed") for event in events[at + 1 :]):
+        return None
+    try:
+        stored = read_stored_conclusion(record.folder)
+    except DataError:  # it is written again
+        return None
+    told = events[at].text("sha256"), events[at].get("page")
+    if stored is None or (stored.sha256, hash_conclusion_page(record.folder)) != told:
+        return None
+    return stored if stored.schema_version == RULES else None
