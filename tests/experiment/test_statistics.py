@@ -428,6 +428,16 @@ class TestAttempts:
         with pytest.raises(ValueError, match="must grow"):
             look_errors((0.5, 0.5))
 
+    @pytest.mark.parametrize("looks", [(2, 25), (2, 10, 20), (2, 12), (2, 100)])
+    @pytest.mark.parametrize("attempt", [1, 2, 20])
+    def test_a_look_long_before_the_end_decides_nothing_and_costs_nothing(
+        self, looks: tuple[int, ...], attempt: int
+    ) -> None:
+        error = attempt_error(attempt)
+        levels = look_errors(tuple(count / looks[-1] for count in looks), error)
+        assert levels[0] < 1e-6
+        assert error / 2 < levels[-1] <= error * (1 + 1e-3)
+
     def test_one_look_is_no_look_ahead(self) -> None:
         assert look_errors((1.0,))[0] == pytest.approx(0.025, rel=1e-3)
 

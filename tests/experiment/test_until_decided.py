@@ -192,6 +192,14 @@ class TestLook:
         assert found.sequential is not None
         assert (found.sequential.look, found.sequential.outcome) == (1, "broken off")
 
+    def test_a_look_is_reached_when_every_run_has_had_its_seeds(self) -> None:
+        given = evidence(scores(6, 0.3), interim=(2, 4, 6, 10))
+        first, *others = given.runs
+        stopped = replace(given, runs=[first, *(replace(run, arms=run.arms[:2]) for run in others)])
+        found = conclude_from(stopped)
+        assert found.sequential is not None
+        assert found.sequential.look == 1
+
     def test_the_effect_that_can_be_seen_is_that_of_all_seeds(self) -> None:
         few, all_ = looked(4, 0.0), looked(10, 0.0)
         assert few.smallest_detectable == pytest.approx(all_.smallest_detectable, rel=0.35)

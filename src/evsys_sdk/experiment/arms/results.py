@@ -77,7 +77,9 @@ def _plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(inner) for inner in cast("Iterable[Any]", value)), key=str)  # the same in every process
+    if isinstance(value, list | tuple):
         return [_plain(inner) for inner in cast("Iterable[Any]", value)]
     return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)  # NumPy and tensors, else its text
 

@@ -23,6 +23,7 @@ from .measured import Measured, measure
 from .model import Comparison
 from .question import Baseline, Question
 
+_HAD_THEIR_TURN = ("completed", "failed")
 _NOTABLY_CHEAPER = 0.95
 """A run must cost less than this share of another to win a tie by its price."""
 
@@ -122,8 +123,9 @@ def look_levels(evidence: Evidence) -> Sequence[float]:
 
 def find_look(evidence: Evidence, report: Measured) -> int:
     """Which of the planned looks has been reached; what was broken off between two of them is judged as the earlier."""
-    seeds = max((run.n_seeds for run in report.runs.values()), default=0)
-    return max(0, sum(count <= seeds for count in evidence.interim) - 1)
+    # An arm that failed has had its turn; a look is reached when every run has had that many.
+    turns = [sum(arm.status in _HAD_THEIR_TURN for arm in run.arms) for run in evidence.runs if run.name in report.runs]
+    return max(0, sum(count <= min(turns, default=0) for count in evidence.interim) - 1)
 
 
 def complete(evidence: Evidence, names: Sequence[str]) -> list[str]:

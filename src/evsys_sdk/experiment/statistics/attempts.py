@@ -76,7 +76,9 @@ def look_errors(fractions: tuple[float, ...], error: float = ERROR) -> tuple[flo
         mass = density * (here[1] - here[0])
         above = np.cumsum(mass[::-1])[::-1] - mass / 2
         bound = int(np.searchsorted(-above, -allowed))
-        z = float(np.interp(allowed, above[[bound, bound - 1]], edges[[bound, bound - 1]])) if bound else _REACH
+        z = _REACH  # a look so early that next to nothing may be spent decides nothing
+        if 0 < bound < len(edges):
+            z = float(np.interp(allowed, above[[bound, bound - 1]], edges[[bound, bound - 1]]))
         found.append(1 - _NORMAL.cdf(z))
         undecided = np.where(edges < z, density, 0.0)
         before, spent = fraction, spent + allowed
