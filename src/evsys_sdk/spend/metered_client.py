@@ -138,6 +138,7 @@ class MeteredClient:
 
     def _usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
         """What a backward pass takes; a client that sends more than the data says so itself."""
+        # Some losses take more than one pass, or send more than the data; a backend that does so is billed for it.
         says = getattr(self._client, "usage_of", None)
         return says(data, loss_fn) if says else TokenUsage(0, 0, trained_tokens=_size(data))
 

@@ -77,6 +77,7 @@ class ArmScheduler:
         try:
             while self._waiting or self._running:
                 self._start_waiting()
+                # Everything was on disk already, or nothing may start any more.
                 if not self._running:
                     break
                 self._await_one()
@@ -187,6 +188,7 @@ class ArmScheduler:
             return
         if result is not recorded:  # nobody was left to write it down, or what was written is not how it is taken
             write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
+        # Before the decisions that follow from it: the journal is read from its beginning.
         self._journal_end(request, result)
         self._settle(request, result)
 
