@@ -170,7 +170,7 @@ def cpu_count() -> int:
     try:
         return len(os.sched_getaffinity(0)) or 1
     except AttributeError:
-        # Only Linux can say it.
+        # macOS and Windows do not say.
         return os.cpu_count() or 1
 
 

@@ -101,6 +101,6 @@ def _answer_at_once(before: Mapping[signal.Signals, Any], handled: Mapping[int, 
         # In this order: a closed descriptor may be another file's by now, and a signal would be written into that.
         signal.set_wakeup_fd(earlier)
         theirs.close()
-        # It has read the end of the connection by now, and must not find its own side closed under it.
+        # It ends when it reads the end of the connection; its own side must not be closed under it.
         thread.join()
         ours.close()
