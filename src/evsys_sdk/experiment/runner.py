@@ -105,7 +105,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
         info = announce_run(ctx, run, algorithm, services, benchmarks)
         if benchmarks is not None and not info.steps_done:
-            # A run that goes on has trained weights in its client, and its baselines on record.
+            # Once there is a checkpoint they are on record, because they come before the first step.
             benchmarks.score_baselines()
         result = train(algorithm, ctx)
         result.notes.trained_on = None if trained is None else trained.summarise()

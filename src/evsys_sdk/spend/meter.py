@@ -98,6 +98,7 @@ class BudgetMeter(Callback):
             sampled, trained = int(metrics.get("tokens_sampled", 0)), int(metrics.get("tokens", 0))
             self.count(TokenUsage(0, sampled, trained_tokens=trained))
         if (reported := metrics.get("cost_usd", 0.0)) > 0:  # by a judge of rollouts that asks no client of ours
+            # By way of its text: a Decimal of the float itself has all of its binary digits.
             self._add(TokenUsage(0, 0), Decimal(str(reported)))
         # Arms see each other's spend in the file alone, so that a limit they share needs every step there.
         if self._limits or time.perf_counter() - self._since >= _UNWATCHED_S:

@@ -40,6 +40,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
+    # None stands for a handler that was not set by Python, which cannot put it back.
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
     handled = Counter[int]()
 

@@ -147,6 +147,7 @@ class ArmScheduler:
             running.future = self.launcher.start(job)
         except Exception as error:
             running.future.set_exception(error)
+        # Only now: a launcher that runs the arm in this thread comes back when it is over, and signals must reach it.
         running.is_elsewhere = True
 
     def _await_one(self) -> None:
@@ -188,7 +189,7 @@ class ArmScheduler:
             return
         if result is not recorded:  # nobody was left to write it down, or what was written is not how it is taken
             write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
-        # Before the decisions that follow from it: the journal is read from its beginning.
+        # In the journal an end comes before the decisions that follow from it.
         self._journal_end(request, result)
         self._settle(request, result)
 

@@ -77,6 +77,7 @@ class LocalLauncher:
             self._executors = [_InProcess(launch, plan.briefing, share) for share in shares]
         self._free = list(reversed(self._executors))  # taken from the end, so that the first slot comes first
         if plan.where != "here":
+            # For processes as well: each of them is waited for in a thread.
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
         return slots
 

@@ -81,6 +81,7 @@ class WorkerProcess:
 
     def run(self, job: ArmJob, limit_s: float | None) -> RunResult:
         """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
+        # Absolute, because code of the user's own may change the working folder of its process.
         self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
         result, ends_at, overdue = None, math.inf, False
         self._is_busy = True
@@ -96,6 +97,7 @@ class WorkerProcess:
                 what, value = self._connection.recv()
                 if what == "began":
                     self._arm = value
+                    # From here on, not from when it was sent: what a new worker imports first is not the arm's time.
                     ends_at = math.inf if limit_s is None else time.monotonic() + kill_after_s(limit_s)
                 elif what == "result":
                     # Kept until the worker says `ended`: only then has all that the arm left behind been ended as well.

@@ -287,12 +287,14 @@ def _first_run(design: Design) -> tuple[Draws, Draws]:
 
 def _upper_quantile(ordered: Draws, above: float) -> float:
     """The value that this share of the sorted draws lies above, between two of them."""
+    # By hand, because the draws are in order already: `np.quantile` would look for it among all of them.
     place = (len(ordered) - 1) * (1 - above)
     at = min(int(place), len(ordered) - 2)
     return float(ordered[at] + (place - at) * (ordered[at + 1] - ordered[at]))
 
 
 def _share_above(ordered: Draws, value: float) -> float:
+    # In the type of the draws: for a double, NumPy would first copy all of them to doubles.
     above = len(ordered) - int(np.searchsorted(ordered, np.float32(value)))
     # The value itself counts among the draws: no number of them shows that luck never does it, so p is never 0.
     return (above + 1) / (len(ordered) + 1)
