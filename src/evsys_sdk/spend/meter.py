@@ -124,7 +124,6 @@ class BudgetMeter(Callback):
         with self._lock:
             spend, self._new = self._sum_unflushed(), Spend()
             self._since = time.perf_counter()
-        # Outside of the lock: who counts must not wait for the disk.
         if spend:
             self.ledger.add(self.arm, spend, what=what, **notes)
         self._check()

@@ -70,7 +70,7 @@ class Reference:
     def p_value(self, t: float, *, preferred: bool = False) -> float:
         """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
         which, share = self._aim(preferred=preferred)
-        # Each kind of world by its own allowance, so that p and the interval never contradict each other.
+        # Each kind of world by its own allowance, so that p and the interval say the same.
         passes = max(_share_above(drawn, abs(t)) / allowed for drawn, allowed in self._list_tests(which, share))
         return min(1.0, 2 * ERROR * passes)
 
@@ -182,7 +182,7 @@ def coarse_df(df: float) -> int:
     """Degrees of freedom as the reference takes them: what lies beyond a hundred changes nothing that could be seen."""
     if df <= 0:
         return 0
-    # Downwards, which makes intervals wider and never narrower; a whole number may have come out just below itself.
+    # Downwards, on the side of wider intervals; a whole number may have come out just below itself.
     whole = max(1, math.floor(df + 1e-9))
     return whole if whole <= 30 else min(whole // 10 * 10, 200)
 
