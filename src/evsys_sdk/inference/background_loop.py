@@ -30,6 +30,7 @@ class BackgroundLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evsys-inference", daemon=True)
         self._thread.start()
+        # Weak: to be closed at exit must not keep alive what nobody else uses any more.
         self._open: weakref.WeakSet[_Closable] = weakref.WeakSet()
         atexit.register(self._stop)
 
