@@ -156,6 +156,7 @@ def _reporter(ctx: RunContext, asked: RunControl) -> Any:
     class Reporter(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
             numbers = _numbers(logs)
+            # At its end the trainer logs a summary of times, which belongs to no step.
             if "loss" in numbers:
                 ctx.log_store.log_metrics(numbers, state.global_step)
 
@@ -218,6 +219,7 @@ class LocalSFT(TrlAlgorithm):
             **arguments,
             per_device_train_batch_size=self.cfg.batch_size,
             train_sampling_strategy="sequential",  # the order is ours, so that both engines see the same batches
+            # TRL would cut at 1024 tokens by itself; these rows were held to the run's own limit by `setup`.
             max_length=None,
             dataset_kwargs={"skip_prepare_dataset": True},  # the rows are tokens already
         )
@@ -336,6 +338,7 @@ class LocalRL(TrlAlgorithm):
         ) -> list[float | None]:
             async def attempt_all() -> list[Rollout]:
                 each = enumerate(zip(completions, completion_ids, task, strict=True))
+                # TRL puts the attempts at one prompt next to each other.
                 return await asyncio.gather(*(attempt(*one, sample % group) for sample, one in each))
 
             rollouts = run_blocking(attempt_all)

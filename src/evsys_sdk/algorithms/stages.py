@@ -290,6 +290,7 @@ class _StagedRun:
             return
         there = self.checkpoints.read_kept()
         pending = self.services.scoring.pending if self.services.scoring else None
+        # The end of a stage is where the next one begins, also when the run is resumed.
         wanted = {one.name for one in there[-keep.last :]} | {one.name for one in there if one.final}
         # One that is being scored may still turn out to be the best.
         wanted |= {one.name for one in there if pending and one.next_step == pending["step"]}

@@ -62,6 +62,7 @@ class SamplerModel:
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
+        # A word of its own: with the seed of a rollout, a benchmark could draw what training has drawn for the task.
         return policy.with_seed("benchmark", task_id, sample)
 
 
