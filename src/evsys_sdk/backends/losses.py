@@ -128,8 +128,8 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
             "Return a tensor with one number, computed from the log-probabilities without detach() or item()."
         )
     loss.backward()
+    # A loss may leave a datum out, which then has no gradient.
     gradients = [
-        # A loss may leave a datum out, which then has no gradient.
         np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
     ]
     return _check(float(loss.detach()), dict(metrics), gradients, logprobs)
