@@ -101,6 +101,7 @@ def _with_adapter(base: Any, adapter: str) -> Any:
 
     from ..backends.local.base.loading import load_plain
 
+    # A copy of its own: PEFT puts modules into the model, and the base is shared with other runs.
     return PeftModel.from_pretrained(load_plain(base.key), adapter, is_trainable=True)
 
 
@@ -111,6 +112,7 @@ def _arguments(ctx: RunContext, cfg: TrainingConfig, total: int, base: Any) -> d
         "max_grad_norm": cfg.grad_clip_norm,  # 0 does not clip, as with us
         "logging_steps": 1,
         "logging_first_step": True,
+        # Checkpoints are written by our own client, once it has taken the adapter back.
         "save_strategy": "no",
         "report_to": "none",
         "use_cpu": base.device.type == "cpu",

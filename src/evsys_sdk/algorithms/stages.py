@@ -106,6 +106,7 @@ class _StagedRun:
         services, checkpoints = services_of(ctx), CheckpointLog.in_dir(ctx.output_dir)
         client, renderer = _model(ctx, services)
         run = cls(ctx, stages, client, renderer, checkpoints, services)
+        # The runner has told of the run's own rows; of those that stages load themselves nobody has heard yet.
         if any(stage.rows is not ctx.extras["train_rows"] for stage in stages):
             services.observers.on_data([row for stage in stages for row in stage.rows])
         if services.resume:

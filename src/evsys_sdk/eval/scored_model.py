@@ -77,6 +77,7 @@ class ClientModel:
     """What every further question would run into as well, such as refused credentials; it ends the scoring."""
 
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
+        # Not `hash`, whose value for a text is another one in every process.
         digest = hashlib.blake2b(repr((sampling.seed, task_id, sample)).encode(), digest_size=4).digest()
         seed = int.from_bytes(digest) >> 1  # some servers want a signed one
         return _ClientPolicy(self, sampling, seed, f"task '{task_id}', sample {sample + 1}")
