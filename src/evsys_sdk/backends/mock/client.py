@@ -237,7 +237,7 @@ class MockSamplingClient:
             if len(ids) > 1:
                 run = model.forward(self._weights, [ids[:-1]])
                 rows = model.log_softmax(run.logits(self._weights))
-                # Stable, so that of equally probable tokens the same ones are reported on every machine.
+                # Stable: of tokens that are equally probable the lower number comes first, always.
                 best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
                 logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)
             return TopLogprobs(best, logprobs)

@@ -140,7 +140,8 @@ def _pattern(decimal_mark: DecimalMark, group_by_spaces: bool, units: tuple[str,
     grouped = rf"\d{{1,3}}(?:[{comma}'_\xa0{space}]\d{{3}})+(?!\d)(?:{point}\d+)?"
     digits = rf"(?:{grouped}|\d+(?:{point}\d*)?|{point}\d+)"
     raised = r"\ ?(?:\^|\*\*)\ ?[{{(]?(?P<{name}>[+-]?\d+)[)}}]?"
-    # The longest first, or `km` would be read in `km/h`; without any, what never matches, for nothing matches anywhere.
+    # The longest first, or `km` would be read in `km/h`. Without any unit a choice that never matches: an empty one
+    # would match everywhere.
     unit = "|".join(re.escape(name) for name in sorted(units, key=len, reverse=True)) or "(?!)"
     return re.compile(
         rf"""(?<![\w.^{point}])[$€£¥]?(?P<sign>[+-])?[$€£¥]?
