@@ -181,6 +181,7 @@ class MissingExtraError(EvsysError, ImportError):
     """An optional dependency is not installed; the message says how to install it."""
 
     def __init__(self, what: str, extra: str) -> None:
+        # Both and not the sentence: pickle makes an error anew by calling its class with these.
         super().__init__(what, extra)
         self.what, self.extra = what, extra
 

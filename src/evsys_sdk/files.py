@@ -17,6 +17,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     """Open a temporary file beside `path`; it replaces `path` only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding = None if "b" in mode else "utf-8"
+    # A name by chance, and opened with `x`: of two writers at once neither may get into the file of the other.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:

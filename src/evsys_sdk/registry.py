@@ -195,6 +195,7 @@ class Registry:
                 self._load_entry_point(point)
         finally:
             self._loading.here = False
+        # Last: a thread that asks meanwhile must load them as well, and not take them for missing.
         self._entry_points_loaded = True
 
     def _load_entry_point(self, point: EntryPoint) -> None:

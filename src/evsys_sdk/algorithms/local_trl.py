@@ -101,6 +101,7 @@ def _with_adapter(base: Any, adapter: str) -> Any:
 
     from ..backends.local.base.loading import load_plain
 
+    # A copy of its own: PEFT puts modules into the model, and the base is shared with other runs.
     return PeftModel.from_pretrained(load_plain(base.key), adapter, is_trainable=True)
 
 
@@ -111,6 +112,7 @@ def _arguments(ctx: RunContext, cfg: TrainingConfig, total: int, base: Any) -> d
         "max_grad_norm": cfg.grad_clip_norm,  # 0 does not clip, as with us
         "logging_steps": 1,
         "logging_first_step": True,
+        # Checkpoints are written by our own client, once it has taken the adapter back.
         "save_strategy": "no",
         "report_to": "none",
         "use_cpu": base.device.type == "cpu",
@@ -156,6 +158,7 @@ def _reporter(ctx: RunContext, asked: RunControl) -> Any:
     class Reporter(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
             numbers = _numbers(logs)
+            # At its end the trainer logs a summary of times, which belongs to no step.
             if "loss" in numbers:
                 ctx.log_store.log_metrics(numbers, state.global_step)
 
@@ -218,6 +221,7 @@ class LocalSFT(TrlAlgorithm):
             **arguments,
             per_device_train_batch_size=self.cfg.batch_size,
             train_sampling_strategy="sequential",  # the order is ours, so that both engines see the same batches
+            # TRL would cut at 1024 tokens by itself; these rows were held to the run's own limit by `setup`.
             max_length=None,
             dataset_kwargs={"skip_prepare_dataset": True},  # the rows are tokens already
         )
@@ -336,6 +340,7 @@ class LocalRL(TrlAlgorithm):
         ) -> list[float | None]:
             async def attempt_all() -> list[Rollout]:
                 each = enumerate(zip(completions, completion_ids, task, strict=True))
+                # TRL puts the attempts at one prompt next to each other.
                 return await asyncio.gather(*(attempt(*one, sample % group) for sample, one in each))
 
             rollouts = run_blocking(attempt_all)

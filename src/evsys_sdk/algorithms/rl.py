@@ -150,6 +150,7 @@ class RL(RolloutAlgorithm):
             settings,
             save_every=settings.save_every and _up_to_multiple(settings.save_every, updates),
             eval_every=settings.eval_every and _up_to_multiple(settings.eval_every, updates),
+            # The last step is saved in any case.
             save_at_fractions=tuple(steps / total for steps in fractions if steps < total),
         )
 

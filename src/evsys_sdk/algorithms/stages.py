@@ -106,6 +106,7 @@ class _StagedRun:
         services, checkpoints = services_of(ctx), CheckpointLog.in_dir(ctx.output_dir)
         client, renderer = _model(ctx, services)
         run = cls(ctx, stages, client, renderer, checkpoints, services)
+        # The runner has told of the run's own rows; of those that stages load themselves nobody has heard yet.
         if any(stage.rows is not ctx.extras["train_rows"] for stage in stages):
             services.observers.on_data([row for stage in stages for row in stage.rows])
         if services.resume:
@@ -290,6 +291,7 @@ class _StagedRun:
             return
         there = self.checkpoints.read_kept()
         pending = self.services.scoring.pending if self.services.scoring else None
+        # The end of a stage is where the next one begins, also when the run is resumed.
         wanted = {one.name for one in there[-keep.last :]} | {one.name for one in there if one.final}
         # One that is being scored may still turn out to be the best.
         wanted |= {one.name for one in there if pending and one.next_step == pending["step"]}

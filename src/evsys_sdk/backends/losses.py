@@ -84,6 +84,7 @@ def custom_loss(function: LossCallable) -> Callable[[Sequence[Datum], Sequence[F
 
 
 def _from_numpy(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
+    # Copies: what a loss does to them in place must not reach the log-probabilities that are reported.
     returned: Any = function(data, [lp.copy() for lp in logprobs])
     _check_returned(function, returned, (2, 3))
     if len(returned) != 3:
@@ -127,6 +128,7 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
             "Return a tensor with one number, computed from the log-probabilities without detach() or item()."
         )
     loss.backward()
+    # A loss may leave a datum out, which then has no gradient.
     gradients = [
         np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
     ]

@@ -80,6 +80,7 @@ class Worker:
                 raise BackendError(f"{what} was asked of a client that is closed. Prepare the backend again.")
             self._queue.tasks.append(_Task(future, request, run, group))
             if self._thread is None:
+                # The thread knows the queue and not the worker, which could otherwise never be dropped and end it.
                 queue = self._queue
                 self._thread = start_thread(lambda: _serve(queue), name=self._name, give_up=lambda: _give_up(queue))
             self._queue.changed.notify()
@@ -115,6 +116,7 @@ def _end_threads() -> None:
     running = [(give_up, ended) for give_up, ended in _running.values() if not ended.is_set()]
     if running and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would end the waiting and then the process
+    # All are told before the first is waited for, so that they end side by side.
     for give_up, _ in running:
         give_up()
     for _, ended in running:

@@ -143,6 +143,7 @@ class PredictionJournal:
         ordered = {(one.task_id, one.task, one.sample): one for one in predictions}
         others = [one for key, one in self._finished.items() if key not in ordered]
         lines = [self.header, *(asdict(one) for one in (*others, *ordered.values()))]
+        # The open file is the old one from here on, so nothing can be appended any more: this comes last.
         with atomic_write(self.path) as file:
             file.writelines(encode_line(line, str(self.path)) for line in lines)
 

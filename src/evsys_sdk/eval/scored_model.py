@@ -62,6 +62,7 @@ class SamplerModel:
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
+        # A word of its own: with the seed of a rollout, a benchmark could draw what training has drawn for the task.
         return policy.with_seed("benchmark", task_id, sample)
 
 
@@ -76,6 +77,7 @@ class ClientModel:
     """What every further question would run into as well, such as refused credentials; it ends the scoring."""
 
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
+        # Not `hash`, whose value for a text is another one in every process.
         digest = hashlib.blake2b(repr((sampling.seed, task_id, sample)).encode(), digest_size=4).digest()
         seed = int.from_bytes(digest) >> 1  # some servers want a signed one
         return _ClientPolicy(self, sampling, seed, f"task '{task_id}', sample {sample + 1}")

@@ -59,6 +59,7 @@ def identify_claim(config: ExperimentConfig) -> Claimed | None:
     benchmarks = _load_all(entries)
     if not benchmarks:
         return None
+    # Whichever a config names first, the claim is the same.
     tasks = sorted(benchmark.content for benchmark in benchmarks)
     about = [metric, claim.direction, _find_baseline(config, claim)]
     return Claimed(hash_value([tasks, *about]), hash_value(about), **sketch_questions(_hash_questions(benchmarks)))

@@ -189,6 +189,7 @@ class Experiment:
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
         with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
             try:
+                # Inside: one that fails while it opens may hold processes or a cluster already.
                 slots = launcher.open(launch, len(allocation.decide([]).requests))
                 scheduler = ArmScheduler(
                     self.config,

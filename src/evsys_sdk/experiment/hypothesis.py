@@ -181,5 +181,6 @@ def hypothesis_sha256(metadata: Metadata) -> str | None:
     if found is None:
         return None
     # As the record shows it: the conclusion is drawn from there.
+    # Every option is spelt out: another spacing or order would be another fingerprint of the same claim.
     text = json.dumps(redact(found), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()

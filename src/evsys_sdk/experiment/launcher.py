@@ -124,6 +124,7 @@ def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     own = [partial(get_callback(spec.kind), **spec.params) for spec in config.callbacks]
     what = f"run '{job.arm.name}'"
     with (
+        # Before the clock starts: waiting for an orphan of a killed experiment is not the arm's time.
         folder_lock(job.run_dir, what=what, patience_s=_LOCK_PATIENCE_S),
         closing(open_ledger(launch.experiment_dir)) as ledger,
         _time_limit(config.arm_timeout_s, control),
@@ -169,6 +170,7 @@ def cpu_count() -> int:
     try:
         return len(os.sched_getaffinity(0)) or 1
     except AttributeError:
+        # macOS and Windows do not say.
         return os.cpu_count() or 1
 
 

@@ -137,6 +137,7 @@ class RunBenchmarks:
             self._closed = True
             engines = list(self._engines.values())
         for engine in engines:
+            # Without the lock, which a scoring that is about to submit needs to be told that it is too late.
             engine.close()
         if self._scoring is not None:
             self._scoring.close()
@@ -172,6 +173,7 @@ class RunBenchmarks:
 
     def _score_snapshot(self, step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
         due = [one for one in self.in_loop if everything or one.is_due(step)]
+        # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
         found = [self._score(one, step, lambda: self._sampler_model(sampler, ref), self._pace(one)) for one in due]
         return [scoring for scoring in found if scoring is not None]
@@ -189,6 +191,7 @@ class RunBenchmarks:
         record = EvalRecord(one.label, one.split, step, result.flat_metrics, _list_predictions(result))
         self.score_log.add(record, result)
         self.observers.on_scored(record)
+        # What is not scored completely is on record, but must choose no checkpoint.
         return Scoring(record, {} if result.problem else record.named_metrics)
 
     def _score_safely(
@@ -205,6 +208,7 @@ class RunBenchmarks:
         except Exception as error:
             result, problem = None, f"{type(error).__name__}: {error}"
         finally:
+            # The client of a hosted model was opened for this scoring; a sampler belongs to the run.
             if isinstance(subject, ClientModel):
                 subject.client.close()
         self.problems.pop(what, None)

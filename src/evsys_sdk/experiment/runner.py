@@ -96,6 +96,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         evaluator, services = add_evaluator(run, rows, services)
         benchmarks, services = add_benchmarks(config, run, algorithm, services, options)
         if benchmarks is not None:
+            # Entered after the backend, so that no scoring asks for samples of one that is torn down.
             ending.callback(benchmarks.close)
         trained = watch_for_tasks(services, benchmarks, run_dir)
         watch_for_weights(services, run, run_dir)
@@ -104,6 +105,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
         info = announce_run(ctx, run, algorithm, services, benchmarks)
         if benchmarks is not None and not info.steps_done:
+            # Once there is a checkpoint they are on record, because they come before the first step.
             benchmarks.score_baselines()
         result = train(algorithm, ctx)
         result.notes.trained_on = None if trained is None else trained.summarise()

@@ -188,6 +188,7 @@ class SummaryCache:
         with self._db:  # one transaction: whoever reads meanwhile sees all of it or nothing
             for table, columns in _TABLES.items():
                 several = table in ("runs", "effects")
+                # Without a key of their own such rows cannot be replaced: the old ones go first.
                 changed = [(row["folder"],) for row in rows] if several else []
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", [*names, *changed])
                 if several:

@@ -130,6 +130,7 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
     if len(changed) > _BATCH:  # somebody may be watching: what is new comes first
         changed.sort(reverse=True)  # it begins with the time of the journal
     if changed or known:
+        # At least once: where nothing has changed, there may be rows to remove.
         for begin in range(0, max(len(changed), 1), _BATCH):
             cache.write([_new_row(root, *one) for one in changed[begin : begin + _BATCH]], known)
     # What is running spends while its journal is silent.

@@ -72,6 +72,7 @@ class _TextClient(ChatClient):
         except Exception:
             self.totals.count_failure()
             raise
+        # Such a client does not say how many tokens it used: its cost is unknown, which is not the same as 0.
         usage = TokenUsage()
         cost = self._charge(self.model, usage)
         message: Message = {"role": "assistant", "content": text}

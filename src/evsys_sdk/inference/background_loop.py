@@ -30,6 +30,7 @@ class BackgroundLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evsys-inference", daemon=True)
         self._thread.start()
+        # Weak: to be closed at exit must not keep alive what nobody else uses any more.
         self._open: weakref.WeakSet[_Closable] = weakref.WeakSet()
         atexit.register(self._stop)
 
@@ -47,6 +48,7 @@ class BackgroundLoop:
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` here and block until it is done."""
         if self.is_here:
+            # Or Python would warn of a coroutine that was never awaited.
             work.close()
             raise RuntimeError("generate() would wait for itself: inside a client's own async code, await complete().")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -82,6 +84,7 @@ class BackgroundLoop:
 
     async def _close_all(self) -> None:
         try:
+            # Less than `_stop` waits for the thread, so that the loop is stopped in order by then.
             async with asyncio.timeout(1.0):
                 await asyncio.gather(*(resource.aclose() for resource in self._open), return_exceptions=True)
         finally:

@@ -62,6 +62,7 @@ def paying(payer: Payer) -> Generator[None]:
     try:
         yield
     finally:
+        # By value: the blocks of several threads need not end in the order in which they began.
         _open.remove(payer)
         _payer.reset(token)
 

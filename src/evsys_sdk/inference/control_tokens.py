@@ -61,6 +61,7 @@ class ControlTokens:
     def _guard_text(self, text: str) -> str:
         # A tokenizer that does not list its control tokens is asked about each text.
         pattern = self._pattern if self._known else _pattern(self._find_in(text))
+        # Before guards are put in, which would be doubled as well.
         text = text.replace(_GUARD, _GUARD + _GUARD)
         if pattern.search(text) is None:
             return text
@@ -94,6 +95,7 @@ class GuardedTokenizer:
         first, *others = cut(text)
         tokens = self._tokenizer.encode(first, *args, **options)
         for part in others:
+            # Only the first part begins the text; tokens of a beginning would stand in its middle.
             tokens = [*tokens, *self._tokenizer.encode(part, add_special_tokens=False)]
         return tokens
 
@@ -126,6 +128,7 @@ def _texts_of(tokenizer: Tokenizer) -> set[str]:
 
 
 def _pattern(texts: set[str]) -> re.Pattern[str]:
+    # The escape is guarded too: `cut` would take a text that spells it out for a guard of ours.
     # The longest first: one control token may be how another begins.
     longest = sorted((*texts, _ESCAPED), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest)))

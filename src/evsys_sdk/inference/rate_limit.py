@@ -62,6 +62,7 @@ class RateLimiter:
         """Wait until a request of this size may be sent."""
         # One waits and the others stand behind it: otherwise small requests could overtake a large one for ever.
         async with self._turn:
+            # Asked again after each sleep: the server may have asked for a pause meanwhile.
             while (wait := self._wait(tokens)) > 0:
                 await self._sleep(wait)
             slot = Slot(self._clock(), tokens)

@@ -27,6 +27,7 @@ type RetryOn = Callable[[Exception], bool] | type[Exception] | tuple[type[Except
 
 _log = get_logger(__name__)
 _chance = random.SystemRandom()  # waiting must not use up the random numbers of an experiment, nor repeat after a fork
+# 52x: a proxy that did not reach the server behind it; 529 is how some providers say that they are overloaded.
 _PASSING_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 
 
@@ -77,6 +78,7 @@ def is_retryable(error: Exception) -> bool:
         return status in _PASSING_STATUSES
     if isinstance(error, EvsysError):
         return False
+    # By name: to ask whether an error is one of theirs must not import these libraries.
     names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.partition(".")[0] in ("httpx", "requests")}
     return isinstance(error, TimeoutError | ConnectionError) or bool(
         names & {"TransportError", "Timeout", "ConnectionError"}
@@ -203,6 +205,7 @@ class _Tries:
         if not reason:
             raise error
         reason = f"{self._what}: gave up after attempt {self._made} of {self._attempts} because {reason}"
+        # Somebody else's error cannot be made anew with other words, and callers catch it by its class.
         if not isinstance(error, InferenceError):
             error.add_note(reason)
             raise error

@@ -48,6 +48,7 @@ class Answer:
             at = parsedate_to_datetime(value)
         except ValueError:
             return None
+        # A date in the zone -0000 is read without any zone, and could not be compared.
         return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
     @property
@@ -97,6 +98,7 @@ class Transport:
 def encode_body(body: Mapping[str, Any]) -> bytes:
     """`body` as JSON; text that is no valid Unicode is refused with its place in it."""
     try:
+        # Python would write NaN and Infinity, which are no JSON: better refused here, where the value is known.
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         around = ascii(error.object[max(0, error.start - 20) : error.start + 20])
@@ -133,4 +135,5 @@ def _seconds(value: str | None) -> float | None:
         seconds = float(value or "")
     except ValueError:
         return None
+    # `float` reads "nan" and "inf" as well, and no pause of that length would end.
     return max(0.0, seconds) if math.isfinite(seconds) else None

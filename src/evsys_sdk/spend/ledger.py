@@ -46,6 +46,7 @@ class SpendLedger:
         line = spend_line(arm, time.time(), spend, key=key, **notes)
         with self._lock:
             self._read()
+            # Asked after reading: another process may have counted it since.
             if key is not None and key in self._tally.keys:
                 return
             self._unsaved.append(line)
@@ -129,6 +130,7 @@ class SpendLedger:
             size = os.fstat(self._open()).st_size
             if size < self._offset:  # the file is another one, or someone emptied it
                 self._forget()
+            # Most often nothing is new, and a budget is asked about at every step.
             if size == self._offset:
                 return
             os.lseek(self._open(), self._offset, os.SEEK_SET)  # no matter to writes, which go to the end
@@ -136,6 +138,7 @@ class SpendLedger:
         except OSError as error:
             get_logger(__name__).warning("%s: spend cannot be read at the moment: %s", self.path, error)
             return
+        # Behind the last line end may be what another process is writing at this moment.
         complete = data[: data.rfind(b"\n") + 1]
         self._offset += len(complete)
         for line in complete.split(b"\n"):
@@ -147,6 +150,7 @@ class SpendLedger:
         self._read()
         if not self._unsaved:
             return self._tally
+        # A copy: what is written later is read from the file, and would count twice here.
         tally = self._tally.copy()
         for line in self._unsaved:
             tally.take(line)
@@ -168,6 +172,7 @@ def open_ledger(experiment_dir: Path) -> SpendLedger:
         ledger = _OPENED.pop(path, None) or SpendLedger(path)
         _OPENED[path] = ledger  # the last one again: the first is dropped when there are many
         if len(_OPENED) > _MOST_OPENED:
+            # Not closed: an arm may be writing through it, and closes it when it ends.
             _OPENED.pop(next(iter(_OPENED)))
     return ledger
 

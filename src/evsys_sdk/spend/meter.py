@@ -80,6 +80,7 @@ class BudgetMeter(Callback):
     def pay(self, usage: TokenUsage, cost: Decimal | None) -> None:
         """Note an answer of another model; what was paid for is on disk at once, whatever happens next."""
         self._add(usage, cost)
+        # None is not 0: an answer of unknown price was paid for as well.
         if cost != 0:
             self.flush("hosted")
 
@@ -92,11 +93,14 @@ class BudgetMeter(Callback):
         self._check()
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        # An algorithm that trains without a client of ours can only be believed.
         if not self._watches:
             sampled, trained = int(metrics.get("tokens_sampled", 0)), int(metrics.get("tokens", 0))
             self.count(TokenUsage(0, sampled, trained_tokens=trained))
         if (reported := metrics.get("cost_usd", 0.0)) > 0:  # by a judge of rollouts that asks no client of ours
+            # By way of its text: a Decimal of the float itself has all of its binary digits.
             self._add(TokenUsage(0, 0), Decimal(str(reported)))
+        # Arms see each other's spend in the file alone, so that a limit they share needs every step there.
         if self._limits or time.perf_counter() - self._since >= _UNWATCHED_S:
             self.flush("step", step=step)
 
@@ -131,6 +135,7 @@ class BudgetMeter(Callback):
 
     def _check(self) -> None:
         """Ask for a stop where a limit is reached; a budget that cannot be watched is a reason to stop, too."""
+        # The first reason to stop stays the one that is recorded.
         if self._control is None or self._control.stop_reason is not None:
             return
         try:

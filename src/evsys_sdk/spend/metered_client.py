@@ -98,6 +98,7 @@ class MeteredClient:
         self._count(self._usage_of(data, loss_fn))
         if self.hear is not None:
             self.hear(data)
+        # Only after it was heard: what is learned from is on record before, so that no kill takes the evidence along.
         return self._client.forward_backward(data, loss_fn, loss_fn_config)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
@@ -138,6 +139,7 @@ class MeteredClient:
 
     def _usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
         """What a backward pass takes; a client that sends more than the data says so itself."""
+        # Some losses take more than one pass, or send more than the data; the client that does it knows what is billed.
         says = getattr(self._client, "usage_of", None)
         return says(data, loss_fn) if says else TokenUsage(0, 0, trained_tokens=_size(data))
 

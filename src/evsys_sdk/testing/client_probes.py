@@ -78,6 +78,7 @@ class ClientProbes(abc.ABC):
 
     def linear_step(self, client: TrainingClient) -> dict[str, float]:
         """A step that moves the weights by the accumulated gradient times `linear_rate`."""
+        # The rate is larger by as much as the eps makes the step smaller.
         adam = AdamParams(self.linear_rate * _HUGE, beta1=0.0, beta2=0.0, eps=_HUGE)
         return client.optim_step(adam).result().metrics
 

@@ -91,6 +91,7 @@ class BatchOrder:
 def _epoch_order(seed: int, epoch: int, n_examples: int) -> np.ndarray:
     import numpy as np
 
+    # A pair and not a sum: epoch 1 of seed 0 must not have the order of epoch 0 of seed 1.
     return np.random.default_rng([seed, epoch]).permutation(n_examples)
 
 

@@ -133,6 +133,7 @@ class Diagnosis(Callback):
             "worse_for": self._worse_for,
             "changes": list(self._changes),
         }
+        # JSON has no infinity: bounds that no reward has set yet are left out.
         bounds = {"lowest": self._lowest, "highest": self._highest}
         return found | {name: value for name, value in bounds.items() if math.isfinite(value)}
 
@@ -196,6 +197,7 @@ class Diagnosis(Callback):
             )
 
     def _check_length(self) -> None:
+        # Until there is a window behind the first one, it would be compared with itself.
         if len(self._first) < _WINDOW or self._last[-1].step <= self._first[-1].step:
             return
         before, now = fmean(one.tokens for one in self._first), fmean(one.tokens for one in self._last)
@@ -229,6 +231,7 @@ def gives_answer_away(row: Row) -> bool:
     asked = [text_of(one) for one in context or () if isinstance(one, dict) and one.get("role") != "assistant"]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
     prompt = "\n".join([*asked, str(row.get("instruction", ""))])
     found = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt)]
+    # 60 characters are more than the pattern can span; over the whole prompt it would be looked for at every place.
     return any(len(answer) >= _LONG_ANSWER or _GIVEN_AWAY.search(prompt[max(at - 60, 0) : at]) for at in found)
 
 

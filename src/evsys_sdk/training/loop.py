@@ -151,6 +151,7 @@ class TrainingLoop:
         if not batch.data:
             await self._finish_all(in_flight)
             self.observers.on_step(number, {**_numbers(batch.metrics), "empty_batch": 1.0})
+            # After what was in flight: a step that ends later would begin the count of empty ones anew.
             self.watchdog.check_empty(number, batch.empty_because)
             return
         learning_rate = self.settings.learning_rate_at(step)
@@ -228,6 +229,7 @@ class TrainingLoop:
 
     async def _end(self, steps_done: int) -> Checkpoint:
         finished = steps_done == self.settings.total_steps or not self.control.interrupted
+        # Nothing has happened since that one was stored; a second checkpoint would hold the same state.
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:
             return self.last_saved
         if finished:

@@ -83,6 +83,7 @@ class TrainedTasks:
     def look(self, data: Sequence[Datum]) -> None:
         """Look at each sequence once: epochs repeat them."""
         for datum in data:
+            # Of what was looked at only a number is kept: the tokens of a whole run would not be small.
             content = hash(datum.tokens.tobytes())
             if self._anchors and content not in self._looked:
                 self._looked.add(content)

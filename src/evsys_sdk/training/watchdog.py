@@ -30,6 +30,7 @@ class Watchdog:
 
     def state(self) -> dict[str, float]:
         """What `restore` needs to go on watching after a resume."""
+        # JSON has no infinity: before the first loss there is no best one to save.
         found = {"exploded": self._exploded, "empty": self._empty}
         return found | ({"best": self._best} if math.isfinite(self._best) else {})
 

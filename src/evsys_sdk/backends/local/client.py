@@ -243,6 +243,7 @@ class LocalSamplingClient:
         """Continue a prompt several times."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
+        # Marked as running below: a future that was cancelled would refuse the result that the loop has for it.
         request = Request(tuple(int(token) for token in prompt), int(num_samples), params, seed)
         request.future.set_running_or_notify_cancel()
         self._loop.sample(self._snapshot, request)

@@ -70,7 +70,9 @@ def release_unused() -> bool:
     held = any(holder.tokens for holder in holders)
     for holder in holders:
         holder.forget()
+    # Or this list would keep alive what nobody else uses any more.
     del holders
+    # Before torch and the C library are asked, which can give back only what nothing refers to any more.
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -107,6 +107,7 @@ class MockTrainingClient:
     def save_state(self, name: str) -> Operation[str]:
         """Store weights and optimizer under a name that is not taken; returns the folder."""
         folder = checkpoint_folder(self._run_dir, name, "state")
+        # As of this call: what is sampled until the worker gets to it belongs to later states.
         sampled = self._seeds.used
 
         def save() -> str:
@@ -236,6 +237,7 @@ class MockSamplingClient:
             if len(ids) > 1:
                 run = model.forward(self._weights, [ids[:-1]])
                 rows = model.log_softmax(run.logits(self._weights))
+                # Stable: of tokens that are equally probable the lower number comes first, always.
                 best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
                 logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)
             return TopLogprobs(best, logprobs)

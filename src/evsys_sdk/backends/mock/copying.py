@@ -187,6 +187,7 @@ def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Match
 def _cues(packed: Packed) -> tuple[Ints, Ints]:
     """White space after which the prompt announces or lists something, and what it announces."""
     tokens = packed.tokens
+    # The offsets hide what rolls in from the sequence before, or from the other end.
     before = np.where(packed.offset >= 1, np.roll(tokens, 1), 0)
     further = np.where(packed.offset >= 2, np.roll(tokens, 2), ord("\n"))
     after = np.roll(tokens, -1)

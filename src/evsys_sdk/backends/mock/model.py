@@ -266,4 +266,5 @@ def _activate_backward(grad_h: Floats, hidden: Hidden, weights: Weights) -> tupl
 
 
 def _sigmoid(values: Floats) -> Floats:
+    # The same as 1 / (1 + exp(-x)), which would overflow far below zero.
     return 0.5 * (1 + np.tanh(0.5 * values))

@@ -113,6 +113,7 @@ def _truncate(scaled: NDArray[np.float64], params: Sequence[SamplingParams]) -> 
         probability = np.exp(scaled[row][order])
         before = probability.cumsum() - probability
         keep = before < params[row].top_p * probability.sum()
+        # Rounding must not leave nothing to choose from.
         keep[0] = True
         if params[row].top_k != -1:
             keep[params[row].top_k :] = False

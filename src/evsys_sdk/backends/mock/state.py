@@ -44,6 +44,7 @@ class GradientSum:
     def clear(self) -> None:
         """Forget everything added."""
         for name, value in self.values.items():
+            # Of the table only the rows that were reached: it is by far the largest array, and all else is zero.
             value[self.touched if name == TABLE else slice(None)] = 0
         self.touched[:] = False
 

@@ -66,6 +66,7 @@ def seeds(client: TrainingClient) -> bool:
 
 
 def _draw(sampler: SamplingClient, prompt: list[int], seed: int) -> list[list[int]]:
+    # Without any stop: samples that end at once would be the same whatever their seeds.
     params = SamplingParams(max_tokens=16, seed=seed, stop=[])
     return [sample.tokens for sample in sampler.sample(prompt, 2, params).result()]
 

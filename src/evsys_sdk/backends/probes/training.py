@@ -42,6 +42,7 @@ def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
 def logprobs_of(client: TrainingClient, data: Sequence[Datum]) -> Floats:
     """Log-probabilities of all targets of all data, one after another."""
     plain = [dataclasses.replace(datum, advantages=None, logprobs=None) for datum in data]
+    # Negative weights are refused where losses are averaged, and log-probabilities do not depend on them.
     weighted = [dataclasses.replace(datum, weights=np.abs(datum.weights)) for datum in plain]
     return np.concatenate([lp.ravel() for lp in client.forward(weighted).result().logprobs])
 
@@ -141,6 +142,7 @@ def custom_loss(client: TrainingClient) -> bool:
     @numpy_loss
     def repeat(data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
         value = -sum(float((datum.weights * lp).sum()) for datum, lp in zip(data, logprobs, strict=True))
+        # Twice as much, so that a gradient that is not used would show.
         return 2 * value, {}, [-2 * datum.weights for datum in data]
 
     data, size = probe_data(client), GradientScale(client)
@@ -206,6 +208,7 @@ def step_latency(client: TrainingClient) -> float:
         began = time.perf_counter()
         client.optim_step(AdamParams(0.0)).result()
         found.append(time.perf_counter() - began)
+    # Whatever else the server is doing can only make a step slower.
     return min(found)
 
 

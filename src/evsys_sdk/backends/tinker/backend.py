@@ -51,6 +51,7 @@ class TinkerBackend:
         """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
         from ..client import start_of
 
+        # For its refusal alone, before a session is opened in vain.
         start_of(model)
         session, pipeline = self.open_session()
         made = self._preparation(session, pipeline, model, Path(run_dir))

@@ -132,6 +132,7 @@ class TinkerTrainingClient:
         def swap(training: Any) -> None:
             self._training = training
 
+        # It changes no weights: a restored model takes the place of the old one once it is there, or not at all.
         loaded = self._pipeline.submit("load_state", lambda: swap(load()), lambda _: None)
         self._version += 1
         return loaded

@@ -114,6 +114,7 @@ class Pipeline:
         with self._shared.changed:
             pending = self._shared.starting
             assert pending is not None  # only a `start` may wait
+            # Known from here on to whoever gives it up; if that has happened already, it is cancelled below.
             pending.sent = future
         if pending.out.done():
             future.cancel()
@@ -171,6 +172,7 @@ def _serve(shared: _Shared) -> None:
                 shared.changed.wait()
             pending = shared.queue.popleft()
             shared.starting = pending
+        # Given up while it stood in the queue, it must not be sent any more.
         if not pending.out.done():
             _start(shared, pending)
         shared.starting = None

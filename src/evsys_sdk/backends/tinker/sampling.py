@@ -112,6 +112,7 @@ def open_sampler(
     facts = backend.facts(session.base_url, model, served.extras)
     quirks = backend.quirks(facts)
     tokenizer = load_tokenizer(session.config.tokenizer, model, served.extras)
+    # Without a training client there are no live weights that it could follow.
     capabilities = replace(backend.capabilities(facts, served, tokenizer), snapshot_samplers=True)
     source = {"base_model": model} if checkpoint is None else {"model_path": check_reference(checkpoint)}
     sampler = session.service.create_sampling_client(**source, retry_config=quirks.retry_config())
@@ -130,6 +131,7 @@ class SeedCounter:
         with self._lock:
             self._used += 1
             used = self._used
+        # 7 bytes: a seed of the protocol has 63 bits.
         return int.from_bytes(hashlib.blake2b(f"{self._seed}:{used}".encode(), digest_size=7).digest())
 
 
@@ -180,6 +182,7 @@ def prompt_table(response: Any, length: int, k: int) -> TopLogprobs:
     top = response.topk_prompt_logprobs_np
     if top is None or top.token_ids.shape[1] < k:
         raise BackendError(f"{k} alternatives per position were asked for and the server gave none, or fewer.")
+    # From the end: some servers leave out the first position, of which nothing is known anyway.
     found = top.logprobs[-(length - 1) :, :k].astype(np.float32)
     if len(found) != length - 1 or (found <= _MASKED).any():
         raise BackendError(f"the server gave alternatives for {len(found)} of {length - 1} positions.")

@@ -201,6 +201,7 @@ def telemetry(wanted: bool) -> Generator[None]:
         yield
         return
     with _telemetry_lock:
+        # The later ones find our own value there, and go by what the first one found.
         _telemetry_off.append(os.environ.get(_TELEMETRY) if not _telemetry_off else _telemetry_off[0])
         os.environ[_TELEMETRY] = "0"
     try:

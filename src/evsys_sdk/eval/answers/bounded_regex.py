@@ -42,6 +42,7 @@ async def match_within(
 ) -> list[str | None] | None:
     """The whole match and its groups, or None where there is no match; `RegexTimeoutError` when that takes too long."""
     request = {"pattern": pattern, "text": text, "how": how, "flags": int(flags), "timeout_s": timeout_s}
+    # ASCII on one line: newlines and lone surrogates of a text are escaped, so that neither breaks the protocol.
     reply = await asyncio.to_thread(_ask, json.dumps(request).encode("ascii"), timeout_s)
     if reply is None:
         raise RegexTimeoutError(

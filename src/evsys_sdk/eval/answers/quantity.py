@@ -108,6 +108,7 @@ def close(one: Decimal, other: Decimal, *, relative: float, absolute: float) -> 
 
 def plain(text: str) -> str:
     """The text with one way of writing signs, spaces, superscripts, fractions and the LaTeX of numbers."""
+    # ASCII has none of these, and going letter by letter over every answer would be slow.
     if not text.isascii():
         text = _SUPERSCRIPT_RUN.sub(lambda run: f"^{run[0].translate(_LOWERED)}", text)
         text = "".join(_plain_letters(text)).translate(_PLAIN_LETTERS)
@@ -139,6 +140,8 @@ def _pattern(decimal_mark: DecimalMark, group_by_spaces: bool, units: tuple[str,
     grouped = rf"\d{{1,3}}(?:[{comma}'_\xa0{space}]\d{{3}})+(?!\d)(?:{point}\d+)?"
     digits = rf"(?:{grouped}|\d+(?:{point}\d*)?|{point}\d+)"
     raised = r"\ ?(?:\^|\*\*)\ ?[{{(]?(?P<{name}>[+-]?\d+)[)}}]?"
+    # The longest first, or `km` would be read in `km/h`. Without any unit a choice that never matches: an empty one
+    # would match everywhere.
     unit = "|".join(re.escape(name) for name in sorted(units, key=len, reverse=True)) or "(?!)"
     return re.compile(
         rf"""(?<![\w.^{point}])[$€£¥]?(?P<sign>[+-])?[$€£¥]?

@@ -24,6 +24,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def serve() -> None:
     """Answer requests until there are no more."""
+    # Open for as long as the watchdog may strike: it writes to the descriptor, whatever that is by then.
     with open(os.devnull, "wb") as nowhere:
         for line in sys.stdin.buffer:
             request = json.loads(line)

@@ -40,6 +40,7 @@ class Finder:
             if getattr(error, "name", name) not in (None, name):  # it is there, and lacks a module of its own
                 raise
             return None
+        # As a package, so that the import of a module inside it is asked for as well.
         spec = type(sys.__spec__)(name, self, is_package=True)  # pyright: ignore[reportAttributeAccessIssue]
         spec.loader_state = proxy
         return spec
@@ -59,6 +60,7 @@ def names_for_tests(defined: Any) -> dict[str, Any]:
     """What the solution defines, as tests see it. A module is never the solution's word for one that exists here."""
     space: dict[str, Any] = {}
     for name, value in defined:
+        # `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
         module = ALIASES.get(name) or (name if name in getattr(sys, "stdlib_module_names", ()) else None)
         if module is None and isinstance(value, Proxy) and value._kind == "module":
             module = value._name
@@ -150,6 +152,7 @@ def main(folder: str) -> None:
     report("ready")
     os.chdir(job["cwd"] or ".")
     channel = Channel(program)
+    # Behind all others: the solution answers only for modules that do not exist here.
     sys.meta_path.append(Finder(channel))
     space: dict[str, Any] = {}
     broken = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))

@@ -66,6 +66,7 @@ def receive(descriptor: int) -> Any:
 def _read(descriptor: int, length: int) -> bytes:
     parts: list[bytes] = []
     while length:
+        # The length is the other side's word: memory is taken for what has arrived, not for what is announced.
         part = os.read(descriptor, min(length, 1 << 20))
         if not part:
             raise EOFError
@@ -85,6 +86,7 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value if value is None or isinstance(value, bool) else str.__str__(value)
     if isinstance(value, int):
+        # Large ones in hexadecimal: of decimals, Python refuses to read more than 4300 digits.
         return int(value) if -_SAFE_INTEGER < value < _SAFE_INTEGER else {"int": hex(value)}
     if isinstance(value, float):
         return {"float": float.hex(value)}  # to the last bit, and with the infinities that JSON has not

@@ -78,6 +78,7 @@ class FormatOnly(BaseVerifier[FormatOnlyParams]):
         if self.cfg.json_schema is not None:
             value = find_json(extract_answer(completion))
             shape = self.cfg.json_schema
+            # A few are enough: a long list may be wrong in every item.
             wrong += ["there is no JSON in it"] if value is MISSING else itertools.islice(faults(value, shape), 20)
         return VerificationResult(float(not wrong), {"wrong": wrong})
 

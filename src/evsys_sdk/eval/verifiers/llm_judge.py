@@ -120,6 +120,7 @@ def judge_client(spec: InferenceSpec) -> ChatClient:
     return _client(get_inference(spec.kind), json.dumps(spec.params, sort_keys=True))
 
 
+# By the factory and not by its name, under which a project may register another one.
 @functools.lru_cache(maxsize=16)
 def _client(factory: Any, params: str) -> ChatClient:
     return as_chat_client(factory(**json.loads(params)))

@@ -40,6 +40,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
+    # None stands for a handler that was not set by Python, which cannot put it back.
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
     handled = Counter[int]()
 
@@ -72,6 +73,7 @@ def _answer_at_once(before: Mapping[signal.Signals, Any], handled: Mapping[int, 
     that arrive before the main thread gets to the first are one call of its handler, so the second is sent again.
     """
     ours, theirs = socket.socketpair()
+    # Python refuses a descriptor that could make a signal wait.
     theirs.setblocking(False)
     earlier = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
     wanted = {number for number, handler in before.items() if handler is not signal.SIG_IGN}
@@ -97,7 +99,9 @@ def _answer_at_once(before: Mapping[signal.Signals, Any], handled: Mapping[int, 
         yield
     finally:
         over.set()
+        # In this order: a closed descriptor may be another file's by now, and a signal would be written into that.
         signal.set_wakeup_fd(earlier)
         theirs.close()
+        # It ends when it reads the end of the connection; its own side must not be closed under it.
         thread.join()
         ours.close()

@@ -52,6 +52,7 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
             **_with_params(run, {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}),
             "backend": run.backend if run.backend.kind == "mock" else _MOCK,
             "eval": run.eval.model_copy(update={"n_samples": rows, "inference": None}),
+            # Weights of the real model do not fit the mock one.
             "model": run.model.model_copy(update={"load_checkpoint_path": None, "init_from_checkpoint": None}),
         }
 

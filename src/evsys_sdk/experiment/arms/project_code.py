@@ -63,6 +63,7 @@ class ProjectCode:
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError:
+                # A file that was given by its path need not lie where modules are looked for.
                 if file is None or not Path(file).is_file():
                     raise ConfigError(f"a worker cannot import '{name}', which registers extensions.") from None
                 import_project_code([file])

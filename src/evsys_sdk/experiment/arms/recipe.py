@@ -28,6 +28,7 @@ def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
     pinned = traits_of(algorithm).pinned_backend
     if pinned is None or pinned == run.backend.kind:
         return get_backend(run.backend.kind)(**run.backend.params)
+    # The params of the config are those of the other backend.
     return get_backend(pinned)()
 
 

@@ -63,6 +63,7 @@ def content_hash(rows: Sequence[Row]) -> str:
     """A hash of the rows' content, the same for the same rows in the same order."""
     digest = hashlib.sha256()
     for row in rows:
+        # JSON may hold half of a surrogate pair, which plain UTF-8 refuses.
         digest.update(
             json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"
         )

@@ -77,6 +77,7 @@ class ArmScheduler:
         try:
             while self._waiting or self._running:
                 self._start_waiting()
+                # Everything was on disk already, or nothing may start any more.
                 if not self._running:
                     break
                 self._await_one()
@@ -146,6 +147,7 @@ class ArmScheduler:
             running.future = self.launcher.start(job)
         except Exception as error:
             running.future.set_exception(error)
+        # Only now: a launcher that runs the arm in this thread comes back when it is over, and signals must reach it.
         running.is_elsewhere = True
 
     def _await_one(self) -> None:
@@ -187,6 +189,7 @@ class ArmScheduler:
             return
         if result is not recorded:  # nobody was left to write it down, or what was written is not how it is taken
             write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
+        # In the journal an end comes before the decisions that follow from it.
         self._journal_end(request, result)
         self._settle(request, result)
 

@@ -87,8 +87,10 @@ class AnswerBook:
     def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
         """Equal answers to the same task that did not earn the same: whoever judged them looked at something else."""
         for (task, _), one in answers.items():
+            # Of a conversation the last text is not all that was judged.
             if one.get("reward") is None or one.get("messages"):
                 continue
+            # A number in the place of the text: all answers of a large experiment would not fit into memory.
             answer = hash((task, one.get("task"), one.get("text")))
             arm, reward = self._earned.setdefault(answer, (run.name, one["reward"]))
             if reward != one["reward"]:
@@ -103,6 +105,7 @@ class AnswerBook:
                 yield f"{arm} has answers of {told:,.0f} tokens, and {paid:,.0f} were sampled for it"
         # The models before training are asked through the arms; those of a provider have a bill of their own.
         own = [answers for model, answers in self._shared.items() if _PROVIDER not in model]
+        # The bill of an arm that was killed may lack something, and the total with it.
         if own and self._written.keys() <= {*arms}:
             told = sum(map(_count_tokens, own)) + sum(sum(one.values()) for one in self._written.values())
             paid = float(tally.total().tokens_sampled)

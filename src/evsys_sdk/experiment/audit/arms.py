@@ -39,6 +39,7 @@ def find_stray_arms(record: ExperimentRecord, runs: Sequence[RunRecord], *, is_c
 def _find_announced(record: ExperimentRecord) -> set[str]:
     """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
     completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in record.events)
+    # A search starts the arms that it decides for, and may leave out others.
     if not completed or record.search_decisions:
         return set()
     return {text(part(one).get("arm")) for one in items(record.start.get("arms"))} - {""}

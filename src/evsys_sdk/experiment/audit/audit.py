@@ -109,6 +109,7 @@ def _audit(
     if not quick:
         beyond += [partial(auditor.check_answers, not before_conclusion), auditor.check_origin, auditor.check_tasks]
     told = [_guard(check) for check in of_record]
+    # The conclusion was drawn with nothing but these, and is drawn again with the same.
     of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
     if not quick and not before_conclusion:
         beyond += [partial(auditor.check_conclusion, of_record_alone), partial(auditor.check_anchors, find_anchors)]
@@ -221,6 +222,7 @@ class _Auditor:
         sealed = {arm: event.part("sealed") for arm, event in last.items() if event.part("sealed")}
         if not sealed:
             return Check("files", "unchecked", ["no hashes were taken when its arms ended"])
+        # An arm that was taken up again is writing its files anew.
         busy = {event.text("arm") for event in self._open_starts()}
         found = [
             f"{arm}: {what} after it had ended"
@@ -264,6 +266,7 @@ class _Auditor:
         found: list[str] = []
         for run in self.runs:
             for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
+                # Files of a few bytes are equal by chance.
                 content = hash_file(path, at_least=8)
                 first = run.name if content is None else seen.setdefault(f"{path.name} {content}", run.name)
                 if first != run.name:

@@ -121,6 +121,7 @@ def _hash_package() -> str:
     folder = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
+        # With the size of each: what moves from the end of one file to the beginning of the next is another package.
         digest.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 

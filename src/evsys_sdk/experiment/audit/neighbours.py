@@ -121,6 +121,7 @@ def _skeleton(task: HarborTask) -> str:
     """What is left of a task for somebody who only sees it."""
     content = {key: value for key, value in to_dict(task).items() if key not in ("task_id", "metadata")}
     plain = unicodedata.normalize("NFKC", json.dumps(content, sort_keys=True, ensure_ascii=False, default=str))
+    # Cf: zero-width and other characters that nobody sees.
     visible = "".join(one for one in plain if unicodedata.category(one) != "Cf")
     return " ".join(visible.translate(_LOOK_ALIKE).casefold().split())
 

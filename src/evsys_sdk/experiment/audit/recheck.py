@@ -106,17 +106,20 @@ class Rechecker:
             assert project.stdout is not None
             project.stdin.write(json.dumps(question) + "\n")
             project.stdin.flush()
+            # Each question has one line of answer, so that none waits in the buffer, where `select` would not see it.
             ready, _, _ = select.select([project.stdout], [], [], _PATIENCE_S)
             said = json.loads(project.stdout.readline()) if ready else None
         except (OSError, ValueError):
             said = None
         if not isinstance(said, dict):
+            # An answer that comes too late would be taken for that to the next question.
             self._gave_up = True
             return None
         value: Any = said.get("value")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         return float(value) if isinstance(value, int | float) else None
 
     def _start(self) -> subprocess.Popen[str]:
+        # -P: without the project's folder in front, where a file may have the name of a module of ours or Python's.
         command = [sys.executable, "-P", "-m", __spec__.name, *self._imports]
         folder = self._open.enter_context(make_shadow(Path.cwd(), *self._during))
         pipe = subprocess.PIPE

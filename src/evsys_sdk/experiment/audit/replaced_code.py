@@ -33,6 +33,7 @@ _known: dict[str, tuple[int, list[str]]] = {}
 
 def find_replaced_code() -> list[str]:
     """Names in this package that hold code from elsewhere, each with the file that it comes from."""
+    # A copy of the list: another thread may import something meanwhile.
     modules = [(name, one) for name, one in list(sys.modules.items()) if name.partition(".")[0] == _PACKAGE]
     return sorted({line for name, module in modules for line in _look_into(name, module)})
 
@@ -49,6 +50,7 @@ def _look_into(name: str, module: ModuleType) -> list[str]:
     for key, value in [*content]:
         if isinstance(value, type) and value.__module__ == name:
             content += [(f"{key}.{inner}", one) for inner, one in list(vars(value).items())]
+    # Whether something was assigned since shows in the ids, without looking into each value again.
     state = hash(tuple(id(value) for _, value in content))
     before = _known.get(name)
     if before is not None and before[0] == state:

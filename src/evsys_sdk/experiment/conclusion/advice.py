@@ -159,6 +159,7 @@ def intraclass_correlation(values: FloatArray, groups: IntArray) -> float:
     means = np.bincount(groups, values) / sizes
     between = float((sizes * (means - values.mean()) ** 2).sum()) / (number_of - 1)
     within = float(((values - means[groups]) ** 2).sum()) / (total - number_of)
+    # The size of equal groups that would tell as much as these; their mean size would be too large.
     usual = (total - float((sizes**2).sum()) / total) / (number_of - 1)
     spread = between + (usual - 1) * within
     return (between - within) / spread if spread > 0 else 0.0

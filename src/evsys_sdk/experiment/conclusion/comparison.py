@@ -215,6 +215,7 @@ def choose(
     others = [name for name in scored if name != top]
     if not others:
         return top
+    # Runs that may not be chosen still show how far seeds lie apart.
     rest = [run.seed_noise for name, run in measured.runs.items() if name not in scored]
     lent = [noise for noise in rest if noise is not None]
     differences = compare(measured.runs[top], [measured.runs[name] for name in others], lent=lent)
@@ -222,6 +223,7 @@ def choose(
     for at, name in enumerate(others):
         distance = abs(measured.runs[name].mean - measured.runs[top].mean)
         stderr = 0.0 if differences is None else float(differences.stderr[at])
+        # Equal scores are a tie also where nothing tells how noisy they are, but for rounding.
         if distance <= max(stderr, 1e-12):
             ties.append(name)
     return _cheapest(ties, cost)
@@ -236,6 +238,7 @@ def _cheapest(ties: Sequence[str], cost: Callable[[str], Sequence[float | None]]
         at = min(range(len(ties)), key=lambda index: known[index])
         if known[at] < _NOTABLY_CHEAPER * known[0]:
             return ties[at]
+        # Where nothing costs anything by this kind of price, the next one decides.
         if any(known):
             return ties[0]
     return ties[0]
@@ -360,6 +363,7 @@ def _widen(one: Comparison, extremes: Sequence[Comparison | None], widest: tuple
 
     low, high = ends("")
     plain_low, plain_high = ends("plain_")
+    # Where the sign itself hangs on what is missing, nothing speaks against luck.
     one_way = not unknown and len({each.difference > 0 for each in drawn}) == 1
     return replace(
         one,

@@ -110,6 +110,7 @@ def _earlier(folder: Path) -> Iterator[ExperimentRecord]:
     folder = folder.resolve()
     places = [folder.parent / name for name in subfolders(folder.parent) if name != folder.name]
     asked = 0
+    # By name where times are equal: what is lent must not hang on the order of the file system.
     for place in sorted(places, key=lambda path: (-(mtime(path) or 0.0), path.name)):
         record = ExperimentRecord(place)
         if asked < _MOST_ASKED and _counts(record):

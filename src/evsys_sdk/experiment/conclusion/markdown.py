@@ -37,6 +37,7 @@ def _claim(conclusion: Conclusion) -> str:
     when = "registered before the first step" if conclusion.registered else "**not registered before the first step**"
     rule = f" {conclusion.rule}" if conclusion.rule else ""
     attempt = f" This is attempt {conclusion.attempt} at the claim." if conclusion.attempt else ""
+    # On one line, because a blank one inside would end the quotation.
     return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}.{rule}{attempt}{_looks(conclusion)}"
 
 

@@ -257,6 +257,7 @@ def _with_base_model(measured: Measured, base: Sequence[tuple[Score, str]], rows
     if not base:
         return measured
     clusters = next((run.clusters for run in measured.runs.values()), None)
+    # One row: a model that several arms have asked is still one model, and must not pass for several seeds.
     values = np.array(rows).mean(axis=0, keepdims=True)
     scores = RunScores(values, by_task=measured.by_task, trained=False, clusters=clusters)
     hashes = measured.hashes | {sha256 for _, sha256 in base if sha256}
@@ -288,6 +289,7 @@ def _measure(
     failed: dict[str, int] = {}
     hashes: set[str] = set()
     for run in sorted(evidence.runs, key=lambda run: run.name):
+        # By seed, because runs are paired row by row.
         used = sorted((arm for arm in run.arms if arm.arm in rows), key=lambda arm: (arm.seed, arm.arm))
         if not used:
             continue

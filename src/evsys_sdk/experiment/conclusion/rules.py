@@ -130,6 +130,7 @@ def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -
     if all(one.low is None for one in analysis.comparisons):
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
     dear = {one.run: over for one in analysis.comparisons if (over := over_limits(evidence, claim, one.run))}
+    # A cost that is not known refutes nothing; it is told among what the claim lacks.
     too_dear = {name for name, over in dear.items() if any(used is not None for used in over.values())}
     seen = [one.run for one in analysis.comparisons if _clears(one, sign, limit)]
     cleared = [name for name in seen if name not in too_dear]

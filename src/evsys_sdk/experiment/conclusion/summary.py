@@ -62,6 +62,7 @@ def _why_wide(analysis: Analysis, ruling: Ruling) -> str:
     one = analysis.comparison(ruling.judged)
     if one is None or one.scored_low is None or one.scored_high is None or one.low is None or one.high is None:
         return ""
+    # As they are printed: a difference that does not show needs no explanation.
     if number(one.high - one.low) == number(one.scored_high - one.scored_low):
         return ""
     return f"; the interval is wide because {count_missing(analysis.report)} without a score may be right or wrong"

@@ -109,6 +109,7 @@ def _best(evidence: Evidence, analysis: Analysis, ruling: Ruling) -> tuple[str |
     parent = evidence.parent.name if evidence.parent is not None else None
     names = complete(evidence, [name for name in found.report.runs if name in found.selection.runs and name != parent])
     if same and ruling.verdict == "supported" and ruling.cleared:
+        # Else a cheaper run that shows nothing could be called best beside the one that supports the claim.
         names = [name for name in names if name in ruling.cleared]
     best = choose(found.selection, names, question.sign, run_costs(evidence))
     return best, None if best is None else found.report.runs[best].mean

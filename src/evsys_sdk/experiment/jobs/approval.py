@@ -19,6 +19,7 @@ from ...registry import get_callback
 from ...training.callback import Callback
 
 _DECISIONS = (Kind.APPROVED, Kind.REJECTED)
+# The journal is a file at hand and is read often; a place elsewhere is asked over the network.
 _POLL_S = 0.5
 _ASK_S = 5.0
 
@@ -94,6 +95,7 @@ def _ask_elsewhere(askers: Sequence[Callback], folder: Path) -> None:
         except (Exception, SystemExit) as error:  # code of the user's own may call sys.exit
             get_logger(__name__).warning("callback '%s' failed: %s: %s", asker.name, type(error).__name__, error)
             continue
+        # Somebody may have decided here while the answer was on its way.
         if word is not None and is_awaited(folder):
             approve, reason, author = word
             decide(folder, approve=approve, reason=reason, author=author)

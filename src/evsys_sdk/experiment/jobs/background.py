@@ -72,6 +72,7 @@ def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> di
         return {"was_running": False, "stopped": True, "killed": False}
     if "pid" not in owner:
         raise TrainingError(f"{lock} does not say which process runs it. End that one yourself.")
+    # A process id means nothing on another machine; here it may be anybody's.
     if owner.get("host") != socket.gethostname():
         raise TrainingError(f"it runs on {owner.get('host')}, where process {owner.get('pid')} has to be stopped.")
     pid = int(owner["pid"])

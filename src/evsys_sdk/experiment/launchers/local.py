@@ -77,6 +77,7 @@ class LocalLauncher:
             self._executors = [_InProcess(launch, plan.briefing, share) for share in shares]
         self._free = list(reversed(self._executors))  # taken from the end, so that the first slot comes first
         if plan.where != "here":
+            # For processes as well: each of them is waited for in a thread.
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
         return slots
 
@@ -90,6 +91,7 @@ class LocalLauncher:
         try:
             done.set_result(self._execute(executor, job))
         except Exception as error:
+            # A second Ctrl-C is no Exception: it is to end this process, not to become the result of an arm.
             done.set_exception(error)
         return done
 
@@ -157,6 +159,7 @@ class LocalLauncher:
         """What a process is told about its share of the machine."""
         threads = max(cpu_count() // slots, self.cfg.cpus_per_arm, 1)
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        # Each of these takes all cores if nobody says otherwise, and all arms would do so at once.
         told = {name: str(threads) for name in names if name not in os.environ}
         if gpus:
             first = slot * self.cfg.gpus_per_arm
@@ -206,6 +209,7 @@ class _InThisThread(_Executor):
         folder = Path.cwd()
         try:
             with _alarm(self.launch.config.arm_timeout_s):
+                # Where code of the user's own changes the working folder, a relative path would lead elsewhere.
                 return super().run(replace(job, run_dir=job.run_dir.absolute()) if self._own_code else job)
         finally:
             with suppress(OSError):
@@ -278,6 +282,7 @@ def _alarm(seconds: float | None) -> Generator[None]:
     try:
         yield
     finally:
+        # First the timer: an alarm that nobody handles ends the process.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 

@@ -64,6 +64,7 @@ class RayLauncher:
             message = f"Ray's workers cannot import extensions registered in {', '.join(code.unreachable)}"
             raise ConfigError(Problem(message, path="launcher", hint=hint))
         self._connect()
+        # A worker that sees this file works on the same disk, and need not send anything back.
         self._token = ExperimentFiles(launch.experiment_dir).token
         self._token.write_text(launch.experiment_dir.name, encoding="utf-8")
         self._shared = ray.put(pickle.dumps((code, launch)))
@@ -121,6 +122,7 @@ class RayLauncher:
         options: dict[str, Any] = {"runtime_env": {**environment, **self.cfg.runtime_env}, "include_dashboard": False}
         if self.cfg.address is None:
             cpus = max(cpu_count(), round(self.cfg.cpus_per_arm))
+            # `local`: otherwise Ray would join whatever cluster RAY_ADDRESS names.
             options |= {"num_cpus": cpus, "num_gpus": len(visible_gpus()), "address": "local"}
         else:
             options |= {"address": self.cfg.address}
@@ -140,6 +142,7 @@ class RayLauncher:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        # It mostly waits; a core of its own would be one less for the arms.
         options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
         return ray.remote(MessageBoard).options(**options).remote()
 

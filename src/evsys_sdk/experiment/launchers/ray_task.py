@@ -92,6 +92,7 @@ def pack(folder: Path) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
+            # Who holds a lock is no part of what was written, and is another process where this is unpacked.
             if path.is_file() and path.name != RunFiles.lock.name:
                 archive.add(path, arcname=str(path.relative_to(folder)), recursive=False)
     return content.getvalue()

@@ -66,6 +66,7 @@ class WorkerProcess:
         """Start a process and tell it what all arms share, as `write_briefing` puts it."""
         try:
             ours, theirs = socket.socketpair()
+            # The worker's side must not stay open here: when it dies, its end would never be read.
             with ours, theirs:
                 process = _start_process(theirs.fileno(), environment)
                 worker = cls(process, Connection(ours.detach()))
@@ -80,6 +81,7 @@ class WorkerProcess:
 
     def run(self, job: ArmJob, limit_s: float | None) -> RunResult:
         """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
+        # Absolute, because code of the user's own may change the working folder of its process.
         self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
         result, ends_at, overdue = None, math.inf, False
         self._is_busy = True
@@ -88,14 +90,17 @@ class WorkerProcess:
                 if not self._connection.poll(_LOOK_UP_S):
                     if overdue := overdue or time.monotonic() > ends_at:
                         self._kill_arm()
+                    # Asked again: it may have sent its result and ended since.
                     if not self.is_alive and not self._connection.poll():
                         raise EOFError  # its children may keep the connection open, so that its end is never read
                     continue
                 what, value = self._connection.recv()
                 if what == "began":
                     self._arm = value
+                    # From here on, not from when it was sent: what a new worker imports first is not the arm's time.
                     ends_at = math.inf if limit_s is None else time.monotonic() + kill_after_s(limit_s)
                 elif what == "result":
+                    # Kept until the worker says `ended`: only then has all that the arm left behind been ended as well.
                     result = value
                 elif result is not None:
                     return result
@@ -265,9 +270,11 @@ def _fork_for_each_arm(connection: Connection, launch: Launch, problem: EvsysErr
 
 def _execute_in_fork(connection: Connection, launch: Launch, problem: EvsysError | None, job: ArmJob) -> NoReturn:
     """The life of a process with one arm."""
+    # A fork that the arm's code has made and let go on comes out here as well.
     code, owner = 1, os.getpid()
     try:
         with suppress(OSError):
+            # A group of its own, so that all that it starts can be ended with it.
             os.setpgid(0, 0)
         with suppress(OSError):  # if memory runs out, it is this process that has to go
             Path("/proc/self/oom_score_adj").write_text("500", encoding="utf-8")
@@ -278,6 +285,7 @@ def _execute_in_fork(connection: Connection, launch: Launch, problem: EvsysError
     except BaseException as error:
         if os.getpid() == owner:
             get_logger(__name__).error("the result of run '%s' did not arrive: %r", job.arm.name, error)
+    # `os._exit` flushes nothing.
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

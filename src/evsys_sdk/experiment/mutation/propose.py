@@ -63,6 +63,7 @@ def _integer(field: MutableField, rng: Random) -> int:
         if value & (value - 1) == 0 and value > 1:
             return value * 2 if rng.random() < 0.5 else value // 2
         moved = value * _factor(rng)
+        # By one at least: rounded, a small number would often stay what it is.
         return max(value + 1, round(moved)) if moved > value else min(value - 1, round(moved))
     reach = max(1, round((abs(value) if field.high is None else _width(field)) * _SHARE_OF_RANGE))
     return value + rng.choice((-1, 1)) * rng.randint(1, reach)

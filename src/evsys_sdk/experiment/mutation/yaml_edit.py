@@ -99,6 +99,7 @@ def _child(node: Any, part: str | int) -> Any:
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
         return node.value[part] if part < len(node.value) else None
     if isinstance(node, yaml.MappingNode):
+        # What seems to stand here may come from the mapping that is merged.
         if any(key.value == "<<" for key, _ in node.value):
             raise _NotEditableError
         return next((value for key, value in node.value if key.value == part), None)

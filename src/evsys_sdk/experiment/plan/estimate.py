@@ -90,6 +90,7 @@ def _local_tokenizer(model: str) -> Any | None:
 
 
 _ROWS_LOOKED_AT = 512
+# Tokens of the mock model are bytes: rows that fit the real one must fit here.
 _MOCK_CONTEXT = 1 << 20
 
 

@@ -159,6 +159,7 @@ def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tup
     trained = (time.perf_counter() - began) / steps / sum(len(datum.tokens) for datum in data)
     sampler = client.sampler().result()
     began = time.perf_counter()
+    # Nothing ends an answer early: the time is divided by the full number of tokens.
     sampler.sample([1], _SAMPLES, SamplingParams(_SAMPLED, seed=0, stop=[])).result()
     sampled = (time.perf_counter() - began) / (_SAMPLES * _SAMPLED)
     return trained * 1e6, sampled * 1e6

@@ -74,6 +74,7 @@ def check_config(
         runs = RunChecks(config, report, Path(folder), rows, {} if pulled is None else pulled)
         runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
+    # It builds recipes and may read all rows to know how long runs are, which would fail of the same causes again.
     if not report.problems:
         report.add(_first_of_each(search_problems(config)))
     return report

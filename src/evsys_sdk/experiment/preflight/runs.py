@@ -112,6 +112,7 @@ class RunChecks:
 
     def _check_recipe(self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, stage: Stage) -> None:
         params = recipe.cfg.model_dump(mode="json", exclude=_NOT_FOR_ROWS)
+        # By id, because rows are too many to be compared; both are kept as long as this, so that no id comes again.
         if not self._is_new(
             "recipe", f"{recipe.name} {params} {id(pulled)} {client.context_length} {id(client.tokenizer)}"
         ):

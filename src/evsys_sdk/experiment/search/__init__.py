@@ -83,6 +83,7 @@ def expect_shares(config: ExperimentConfig, n_arms: int) -> list[float]:
 
 
 def _finalists(search: SearchSpec) -> int:
+    # A race is between runs that were trained to their end, so that a halving must leave as many.
     return max(search.finalists, search.race.top if search.race is not None else 1)
 
 

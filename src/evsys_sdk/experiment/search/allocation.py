@@ -96,6 +96,7 @@ def all_settled(outcomes: Sequence[Outcome], keys: Sequence[tuple[str, int | Non
 
 def mark_stopped(results: Sequence[ArmResult], folder: ExperimentDir) -> list[ArmResult]:
     """The results, with the reason in those that a recorded decision stopped, here and on disk."""
+    # Without a pause no search has stopped anything, and the journal need not be read.
     if all(result.paused_after is None for result in results):
         return list(results)
     reasons: dict[str, tuple[str, str]] = {}

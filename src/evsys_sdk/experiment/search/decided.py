@@ -39,12 +39,14 @@ class UntilDecided:
         for number, seeds in enumerate(self._looks, start=1):
             requests += [ArmRequest(arm) for arm in self._arms if before <= arm.repeat < seeds]
             before = seeds
+            # The last look is the conclusion itself.
             if number == len(self._looks) or not all_settled(outcomes, [request.key for request in requests]):
                 break
             look = self._look([request.arm for request in requests], outcomes)
             notes.append({"look": number, "of": len(self._looks), "seeds": seeds, **look.to_dict()})
             if look.ends:
                 break
+        # Only a new object makes the scheduler look for what is new.
         if (len(requests), notes) != (len(self._last.requests), list(self._last.notes)):
             self._last = Decision(requests, notes)
         return self._last

@@ -39,6 +39,7 @@ def survivors(n: int, eta: float, keep: int = 1) -> list[int]:
     """How many of `n` runs go on after each comparison, until no more than `keep` are left."""
     found: list[int] = []
     while n > keep:
+        # One less at least: rounded up, a gentle `eta` would keep two of two for ever.
         n = min(max(math.ceil(n / eta), keep), n - 1)
         found.append(n)
     return found
@@ -117,12 +118,14 @@ class Halving:
         self._arms, self._rungs, self._objective, self._curve = list(arms), rungs, objective, curve
         self._count = min((len(rungs[arm.name]) for arm in arms), default=0)
         targets = survivors(len(self._arms), eta, keep)
+        # Rungs that the user has set may be more than it takes to get down to `keep`.
         self._targets = (targets + [keep] * self._count)[: self._count]
         self._standings: dict[tuple[str, int], _Standing] = {}
         self._last = Decision([])
 
     def decide(self, outcomes: Sequence[Outcome]) -> Decision:
         found = self._decide({outcome.request.key: outcome.result for outcome in outcomes})
+        # Both only ever grow, so that their numbers tell whether anything is new.
         if (len(found.requests), len(found.notes)) != (len(self._last.requests), len(self._last.notes)):
             self._last = found
         return self._last

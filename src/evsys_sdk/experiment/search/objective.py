@@ -83,6 +83,7 @@ def read_curve(run_dir: Path, objective: Objective) -> Curve:
     return {
         step: float(scores[objective.name])
         for step, scores in sorted(found.items())
+        # Step 0 is the model before training, which says nothing about a recipe.
         if step > 0 and math.isfinite(scores.get(objective.name, math.nan))
     }
 

@@ -174,6 +174,7 @@ class Racing:
         }
 
     def _scores(self, arm: Arm) -> Mapping[str, float]:
+        # Having no score is not remembered: an arm that failed may be trained again.
         if not self._known.get(arm.name):
             self._known[arm.name] = self._read(arm)
         return self._known[arm.name]
@@ -191,6 +192,7 @@ def gaps_behind(
     everyone = [leader, *rivals.values()]
     asked = [frozenset(one) for each in everyone for one in each]
     # Runs are paired task by task, so a task counts where every seed of every run has a score for it.
+    # Sorted, because sums depend on their order in the last digit, and that of a set changes with every process.
     common = sorted(task for task in asked[0] if all(task in tasks for tasks in asked))
     if common:
         arrays = [np.array([[one[task] for task in common] for one in each]) for each in everyone]

@@ -74,7 +74,9 @@ def look_errors(fractions: tuple[float, ...], error: float = ERROR) -> tuple[flo
         else:
             density = _carry(edges * math.sqrt(before), undecided, here, step)
         mass = density * (here[1] - here[0])
+        # Half of a cell's own mass lies below its centre: with all of it, every bound would be half a step too high.
         above = np.cumsum(mass[::-1])[::-1] - mass / 2
+        # Turned round, because `searchsorted` takes only what rises.
         bound = int(np.searchsorted(-above, -allowed))
         z = _REACH  # a look so early that next to nothing may be spent decides nothing
         if 0 < bound < len(edges):

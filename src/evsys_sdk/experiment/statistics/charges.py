@@ -76,6 +76,7 @@ def standard_errors(spread: Spread) -> Floats:
         return in_company
     own, base = np.maximum(plain, of_runs), np.maximum(plain, of_baseline)
     training = _training_luck(spread, own) * spread.shares + _training_luck(spread, base) * spread.base_share
+    # A baseline that is bad for a reason lies out of line, too: judged by its company alone, nothing could beat it.
     return np.minimum(in_company, _MARGINS.get(spread.base_df, _LEAST_MARGIN) * np.sqrt(spread.tasks + training))
 
 
@@ -108,6 +109,9 @@ def charge_run(ratio: Floats) -> Floats:
 
 def charge_in_company(spread: Spread, distance: Floats) -> Floats:
     """The same for the baseline, by how far its seeds lie from the other runs: each counts, and so does their mean."""
+    # Against the noise of the others: in the pooled one, an erratic baseline would be measured by itself.
     own = _compare(spread.of_baseline, spread.quiet)[..., None]
+    # The distance is one more degree of freedom, which tells most where seeds are few.
     ratio = (spread.base_df * own + distance) / (spread.base_df + 1)
+    # So steep that what its own seeds say, with the margin, soon is the narrower interval and takes over.
     return np.clip(ratio / _OUT_OF_LINE, 1.0, _BEYOND_DOUBT) ** 4

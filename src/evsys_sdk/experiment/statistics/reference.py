@@ -70,6 +70,7 @@ class Reference:
     def p_value(self, t: float, *, preferred: bool = False) -> float:
         """How often luck alone makes a difference this large; 0.05 where the interval just excludes zero."""
         which, share = self._aim(preferred=preferred)
+        # Each kind of world by its own allowance, so that p and the interval say the same.
         passes = max(_share_above(drawn, abs(t)) / allowed for drawn, allowed in self._list_tests(which, share))
         return min(1.0, 2 * ERROR * passes)
 
@@ -93,6 +94,7 @@ class Reference:
     def _list_tests(self, which: str, share: float) -> list[tuple[Draws, float]]:
         """What is drawn in each of the worlds, and how much of it may pass."""
         most, design = _ERROR_IF_ERRATIC, self.erratic or self.design
+        # Seeds are sorted, most first: the last run has the fewest.
         if _HIDING_SEEDS in (self.design.baseline_seeds, self.design.seeds[-1]):
             most = _ERROR_IF_ERRATIC_WITH_TWO_SEEDS
         usual, feared = self.error * share, self.error * share * most / ERROR
@@ -119,12 +121,14 @@ def reference_of(
     """The reference of an experiment; `validation_tasks` are those of a set of its own that chose among the runs."""
     ratio = validation_tasks / differences.tasks_df if differences.tasks_df else 1.0
     shape = Design(
+        # In this order, and not in that of the runs, so that equal shapes share their draws.
         seeds=tuple(sorted(differences.seeds, reverse=True)),
         baseline_seeds=differences.baseline_seeds,
         tasks_df=coarse_df(differences.tasks_df),
         lent_df=differences.lent_df,
         paired=differences.noise is not None and differences.noise.paired,
         unseen=unseen,
+        # At least a tenth, however small the set is: 0 stands for none.
         validation=min(40, max(1, math.ceil(ratio * TENTHS))) if validation_tasks else 0,
     )
     noise = differences.noise
@@ -167,6 +171,7 @@ def adjust_to_rate(effect: float, rate: float, sign: int, *, trained_baseline: b
         return guess < effect * math.sqrt((1 + times) / 2 if trained_baseline else times)
 
     low, high = 0.0, 1.0
+    # Thirty halvings leave a billionth. There is no formula: the noise depends on the rate that is looked for.
     for _ in range(30):
         middle = (low + high) / 2
         low, high = (middle, high) if falls_short(middle) else (low, middle)
@@ -177,6 +182,7 @@ def coarse_df(df: float) -> int:
     """Degrees of freedom as the reference takes them: what lies beyond a hundred changes nothing that could be seen."""
     if df <= 0:
         return 0
+    # Downwards, on the side of wider intervals; a whole number may have come out just below itself.
     whole = max(1, math.floor(df + 1e-9))
     return whole if whole <= 30 else min(whole // 10 * 10, 200)
 
@@ -193,6 +199,7 @@ def mix_noise(design: Design, training: float, answers: float, suiting: float, s
     return replace(
         design,
         seed_share=round(TENTHS * training / of_seed),
+        # Never ten tenths: worlds are drawn in units of the noise of seeds, of which something must be left.
         task_share=min(TENTHS - 1, round(TENTHS * suiting / of_all)),
     )
 
@@ -240,6 +247,7 @@ def _detectable_with_few(design: Design, error: float, preferred: bool, power: f
     """The same where few seeds judge the noise anew in each repetition, and with it how wide an interval must be."""
     difference, stderr = _first_run(design)
     criticals = _draw_criticals(design, error, preferred)
+    # What a world lacks to pass is the effect that would have made it pass.
     return float(np.quantile(criticals * stderr - difference, power))
 
 
@@ -279,11 +287,14 @@ def _first_run(design: Design) -> tuple[Draws, Draws]:
 
 def _upper_quantile(ordered: Draws, above: float) -> float:
     """The value that this share of the sorted draws lies above, between two of them."""
+    # By hand, because the draws are in order already: `np.quantile` would look for it among all of them.
     place = (len(ordered) - 1) * (1 - above)
     at = min(int(place), len(ordered) - 2)
     return float(ordered[at] + (place - at) * (ordered[at + 1] - ordered[at]))
 
 
 def _share_above(ordered: Draws, value: float) -> float:
+    # In the type of the draws: for a double, NumPy would first copy all of them to doubles.
     above = len(ordered) - int(np.searchsorted(ordered, np.float32(value)))
+    # The value itself counts among the draws: no number of them shows that luck never does it, so p is never 0.
     return (above + 1) / (len(ordered) + 1)

@@ -43,6 +43,7 @@ def distance_to_support(
     """
     at_end = np.sqrt(suiting + np.maximum(between, explained) * last_shares)
     raised = np.maximum(between * df / chi2_quantile(_CAUTION, df), explained)
+    # Nothing is open any more at the last look itself, where this divides.
     still_open = np.sqrt(np.maximum(raised * (shares - last_shares), 1e-300))
     return (ahead - critical * at_end) / still_open
 
@@ -63,6 +64,7 @@ def expected_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float, *,
         means = scores[:, :, :seeds].mean(axis=2)
         ahead = means[:, 1:] - means[:, :1] + suited
         ahead[:, 0] += effect
+        # Without the baseline where it is a model as it is, whose zeros would pass for seeds that agree.
         own = scores[:, 2 - sides :, :seeds].var(axis=2, ddof=1)
         between, df = own.mean(axis=1), own.shape[1] * (seeds - 1)
         width = prospect.critical(seeds, error=level) * np.sqrt(prospect.suiting + between * sides / seeds)

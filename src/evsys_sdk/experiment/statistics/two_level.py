@@ -190,6 +190,7 @@ def compare(
     tasks = np.zeros((size, size)) if task_part is None else task_part
     spread = _spread(baseline, candidates, lent, noise, tasks, estimates)
     stderr = np.sqrt(np.diag(tasks)) if spread is None else standard_errors(spread).astype(np.float64)
+    # What arithmetic leaves over of equal scores is no noise.
     rounding = 1e-9 * max(float(np.abs(run.values).max()) for run in [baseline, *candidates])
     if not np.all(stderr > rounding):
         return None  # seeds that agree to the last digit say nothing about how far another one would lie
@@ -234,6 +235,7 @@ def _spread(
     size, distance = len(candidates), None
     if size > 1:
         weights = (np.ones((size, size)) - np.eye(size)) / (size - 1)
+        # With the noise of the others only: an erratic baseline must not explain its own distance by its own noise.
         covariance = _covariance(tasks, max(0.0, quiet - noise.explained), baseline, candidates)
         variance = np.einsum("ij,jk,ik->i", weights, covariance, weights)
         distance = (weights @ estimates) ** 2 / np.maximum(variance, 1e-300)
@@ -289,6 +291,7 @@ def _noise_of_pairs(runs: Sequence[RunScores]) -> SeedNoise:
     df = (size - 1) * (seeds - 1)
     left = _beyond_run_and_seed(runs)
     beyond = np.stack([_beyond_seed(run) for run in runs])
+    # The mean over runs was taken out of each of them, which costs one run's worth of freedom.
     explained = _variance_by_tasks(beyond - beyond.mean(axis=0), runs[0]) * size / (size - 1)
     return SeedNoise(float((left**2).sum()) / df, explained, df, paired=True)
 
@@ -338,6 +341,7 @@ def _task_covariance(baseline: RunScores | None, candidates: Sequence[RunScores]
     if baseline is not None:
         by_task = by_task - baseline.task_means
     covariance = _covariance_of_means(by_task, candidates[0].clusters)
+    # Tasks that agree leave no variance but that of rounding.
     for row in np.flatnonzero(np.diag(covariance) <= 1e-18):
         covariance[row, :] = covariance[:, row] = 0.0
         covariance[row, row] = _unanimous(float(by_task[row].mean()), everyone, candidates[0].tasks_df + 1)
@@ -347,6 +351,7 @@ def _task_covariance(baseline: RunScores | None, candidates: Sequence[RunScores]
 def _unanimous(mean: float, runs: Sequence[RunScores], tasks: float) -> float:
     """All tasks agree, which does not mean that the next one would: as if one more had said the opposite."""
     values = np.concatenate([run.values.ravel() for run in runs])
+    # Where all scores are equal, nothing shows how far one can move; a rate can move by 1.
     spread = float(values.max() - values.min()) or max(1.0, float(np.abs(values).max()))
     surprise = max(abs(mean), spread)
     return surprise**2 / (tasks + 1) / tasks

@@ -55,6 +55,7 @@ def draw(design: Design, baseline_noise: float, run_noise: float) -> tuple[Draws
     """
     draws = _draws(replace(design, seed_share=0, task_share=0, validation=0))
     training, answers = design.seed_share / TENTHS, 1 - design.seed_share / TENTHS
+    # Nobody knows how many seeds a dropped run would have had: as many as the run in the middle.
     seeds = np.array([*design.seeds, *[design.seeds[len(design.seeds) // 2]] * design.unseen], dtype=np.float32)
     own, base = 1 / seeds, 1 / design.baseline_seeds if design.baseline_seeds else 0.0
     suiting = design.task_share / TENTHS / (1 - design.task_share / TENTHS) * float(own.mean() + base)
@@ -115,6 +116,7 @@ def _distances(
     variance = np.maximum(spread.quiet - spread.explained, 0.0)[:, None] * shares
     if design.tasks_df:
         of_tasks = suiting * (_ALIKE + (1 - _ALIKE) / others) + answers * shares
+        # As estimated from another run: the compared one is not among those that the baseline is measured by.
         variance = variance + of_tasks * np.roll(draws.tasks, 1, axis=1)
     return (total / others) ** 2 / np.maximum(variance, 1e-12)
 
@@ -132,6 +134,7 @@ def _seed_variances(
         left -= left.mean(axis=2, keepdims=True)
         left -= left.mean(axis=1, keepdims=True)
         own = (left**2).sum(axis=2) * runs / ((runs - 1) * (seeds - 1))
+        # Runs and seeds were both taken out, so that all runs together have this freedom and each an equal part of it.
         df = np.full(runs, (runs - 1) * (seeds - 1) / runs)
     else:
         scale = np.ones(draws.between.shape[1], dtype=np.float32)
@@ -171,6 +174,7 @@ class _Draws:
     tasks: Draws
 
 
+# Only a few: with many runs, one of them takes tens of megabytes.
 @lru_cache(maxsize=12)
 def _draws(design: Design) -> _Draws:
     random = np.random.default_rng(_SEED)
@@ -184,6 +188,7 @@ def _draws(design: Design) -> _Draws:
         known = np.maximum(np.asarray(df, dtype=float), 1e-9)
         return (random.chisquare(known, (worlds, *shape)) / known).astype(np.float32)
 
+    # The order of what is drawn from here on is part of every conclusion on record: something new is drawn last.
     counts = [*design.seeds, *([design.baseline_seeds] if design.baseline_seeds else [])]
     free = max(1, sum(count - 1 for count in counts))
     common, own = normal(1), normal(size)

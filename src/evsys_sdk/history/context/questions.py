@@ -160,6 +160,7 @@ def _top_runs(
     best = max(
         (row[0] for row in index.rows_of("runs", ("rank",), within, values, "ORDER BY rank DESC LIMIT 1")), default=0
     )
+    # Of equal scores that of most seeds, and then by folder, so that a digest always names the same run.
     rows = index.rows_of("runs", ("-seeds", "folder", "id", "run"), f"{within} AND rank = ?", [*values, best])
     for _, folder, name, run in sorted(rows)[:1]:
         for summary in index.summaries("folder = ? AND id = ?", [folder, name]):

@@ -79,6 +79,7 @@ def _draw(path: str, picture: _Picture) -> None:
             _scores(panels[-1], scored, picture.metric, colours)
         figure.suptitle(picture.title, fontsize=11)
         file.parent.mkdir(parents=True, exist_ok=True)
+        # An SVG would hold the date, and the picture of the same record be another file each day.
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
 
 

@@ -26,6 +26,7 @@ from ..messages import ChatTurn, Part, TextPart, ToolCall, join_turns, tool_call
 from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
+# The API takes no more of them; at the others the answer is cut here.
 _MOST_STOPS = 5
 _OUR_ID = "evsys_call_"
 """Begins the ids that we give to calls, because older models give none."""
@@ -107,6 +108,7 @@ class GeminiClient(HostedClient):
         earlier = sum(len(turn.calls) for turn in call.turns)
         text, message = _message(parts, earlier)
         stop_reason = _STOPS.get(finish, "other")
+        # The API has no reason of its own for calls; it says STOP as after any answer.
         if "tool_calls" in message and stop_reason == "stop":
             stop_reason = "tool_calls"
         return Parsed(text, message, stop_reason, finish, usage, model)

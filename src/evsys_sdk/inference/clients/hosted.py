@@ -180,6 +180,7 @@ class HostedClient(ChatClient):
         check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
         call = Call(turns_of(messages), max_tokens, temperature, tuple(stop or ()), tool_functions(tools), seed)
         # Each answer is a request of its own, so that each has its own tokens, cost and attempts.
+        # And a seed of its own: with one for all of them, the answers would be the same n times.
         calls = [call if seed is None else replace(call, seed=seed + number) for number in range(n)]
         return await background_loop().call(self._all(calls))
 
@@ -285,6 +286,7 @@ class HostedClient(ChatClient):
         return parsed, self._charge(name, parsed.usage, self.config.prices, *listed)
 
     def _understood(self, answer: Answer, call: Call) -> Parsed:
+        # Some gateways answer 200 and put the error into the body.
         refused = not 200 <= answer.status < 300 or (is_object(answer.body) and bool(answer.body.get("error")))
         if refused:
             complaint = self._complaint(answer.body)
@@ -298,6 +300,7 @@ class HostedClient(ChatClient):
             if not is_object(answer.body):
                 raise LookupError("it is no JSON object")
             return self._parse(answer.body, call)
+        # `_parse` reads the body as if it were right; what is missing or of another type ends as one of these.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             reason = hide(f"{type(error).__name__}: {error}", self._key)
             shown = hide(answer.text[:200], self._key)

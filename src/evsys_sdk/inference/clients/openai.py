@@ -21,6 +21,7 @@ from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_
 from .hosted import Call, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
+# The API takes no more of them; at the others the answer is cut here.
 _MOST_STOPS = 4
 _STOPS: dict[str, StopReason] = {
     "stop": "stop",

@@ -194,6 +194,7 @@ class LocalClient(SampledChatClient):
             gguf_file=config.gguf_file,
             samples_at_once=config.samples_at_once,
         )
+        # Nothing is trained here, so the adapter that a client always has may be as small as there is.
         handles = backend.prepare(model=ModelSpec(self.model, seed=config.seed, lora_rank=1), run_dir=Path())
         self._training = handles["training_client"]
         try:

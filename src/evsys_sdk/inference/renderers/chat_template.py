@@ -238,6 +238,7 @@ class ChatTemplateRenderer:
         """The conversation with everything guarded that would become structure."""
         conversation = text_messages(messages)
         for index, message in enumerate(conversation):
+            # Only the mark: the text behind it is that of the end-of-text token, which can be guarded.
             for mark in self._format.stop_texts[:1]:
                 if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
                     _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)

@@ -162,6 +162,7 @@ def propose(name: str, text: str, *, by: str = "") -> Candidate:
     """Add something to try."""
     if not text.strip() or len(text) > _LONGEST:
         raise WorkspaceError(f"a candidate is a sentence of at most {_LONGEST} characters: what to try, and why.")
+    # Here and below: it must exist, and its journal be whole; what it says is read again under the lock.
     load_campaign(name)
     with change_campaign(name) as (events, journal):
         campaign = _refuse_closed(tell_campaign(name, events))

@@ -29,6 +29,7 @@ class GivenFeedback(BaseModel):
     """The id of the answer: `chatcmpl-...`."""
     name: str = Field(default="feedback", min_length=1, max_length=64)
     """What is judged, where there are several things: `stars`, `helpful`."""
+    # In this order: a float would take true for 1, and a text everything.
     value: StrictBool | float | str | None = Field(default=None, union_mode="left_to_right")
     """Thumbs (`up`, `down`, true, false) or a number."""
     comment: str = Field(default="", max_length=4_000)

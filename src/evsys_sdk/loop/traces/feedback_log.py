@@ -115,6 +115,7 @@ class FeedbackLog:
 
     def _clean(self, line: dict[str, Any]) -> dict[str, Any]:
         salt = self._live.salt
+        # Before it is kept, like the traces themselves: a correction is a text that somebody wrote.
         masked = line if salt is None else {**line, **Pseudonyms(salt).mask({k: line[k] for k in _read_verdicts(line)})}
         return redact(masked)
 

@@ -236,6 +236,7 @@ def _iter_lines(
 def _parse(lines: NumberedLines, path: Path, spoil: Callable[[str, str], None]) -> NumberedRecords:
     for number, line in lines:
         try:
+            # Keys come again in every line and texts hardly ever, so that only keys are worth remembering.
             record = from_json(line, allow_inf_nan=False, cache_strings="keys")
         except ValueError:
             if line.strip():

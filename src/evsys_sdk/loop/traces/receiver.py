@@ -85,6 +85,7 @@ class Receiver:
                 f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error}). Choose another --port "
                 "(0 takes a free one) or --host."
             ) from None
+        # 0.1 s is how long `shutdown` may take to be noticed.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     @property
@@ -147,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(Refusal(503, "too many clients send at once. Try again."))
             return
         try:
+            # Who may send is settled before a byte of the body is read.
             self._admit()
             self._take(self._read_body())
         except Refusal as error:

@@ -116,6 +116,7 @@ class RequestLog:
         try:
             self._waiting.put_nowait(one)
         except queue.Full:
+            # A mark that finds no place is nothing that was said.
             self.dropped += not isinstance(one, threading.Event)
             return False
         return True

@@ -76,6 +76,7 @@ class Trace:
             content = f"{source}\0{self.native_id}".encode("utf-8", "surrogatepass")  # JSON may hold half a pair
         else:
             said = json.dumps([self.time, self.messages], sort_keys=True, ensure_ascii=True, default=str)
+            # Two zeros, where a name would begin: what was said must not pass for the name of another trace.
             content = f"{source}\0\0{said}".encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 

@@ -53,6 +53,7 @@ def _layer(base: Base, changes: Mapping[str, Change], number: int, *, pack: bool
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     gates = [mlp.gate_proj, mlp.up_proj]
     window = getattr(attention, "sliding_window", None)
+    # Its attention looks the window up in the config at each call and keeps none itself.
     if type(base.model).__name__ == "MistralForCausalLM":
         window = getattr(attention.config, "sliding_window", None)
     return Layer(

@@ -246,6 +246,7 @@ def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tu
 
     gguf: dict[str, Any] = {"gguf_file": key.gguf_file} if key.gguf_file else {}
     try:
+        # Said outright: left open, transformers asks on the terminal whether to run code that comes with the model.
         config = AutoConfig.from_pretrained(key.model, trust_remote_code=False, **gguf)
         families.check_family(key.model, config)
         sizes = Sizes.of(config)

@@ -173,6 +173,7 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
     """Replace the linear layers of a model; `skip` are left as they are, e.g. the output layer."""
     switch = Switch()
     skipped = {id(module) for module in skip}
+    # All are found before the first is replaced, which changes what is walked through.
     found = [(name, Linear.of(module)) for name, module in model.named_modules() if id(module) not in skipped]
     for name, linear in found:
         if linear is None or _EXPERT.search(name):

@@ -56,6 +56,7 @@ def head_of(model: Any, output: Any, name: str) -> Head:
     for scale, cap in _changes(model.config.get_text_config()):
         head = Head(output.weight, getattr(output, "bias", None), scale, cap)
         if calls and logits.shape == plain.shape:
+            # A copy for each attempt: `to_logits` overwrites what it is given.
             found = head.to_logits(plain.clone())
             if float((found - logits).abs().max()) <= allowed * max(1.0, float(found.abs().max()) / _LARGEST_CRAFTED):
                 return head

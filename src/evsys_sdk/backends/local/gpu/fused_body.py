@@ -194,6 +194,7 @@ def _try_out(base: Base) -> Sequence[Layer] | bool:
         return False
     own = base.body.layers[0].self_attn  # pyright: ignore[reportIndexIssue]
     width, has_tools = own.head_dim, importlib.util.find_spec("triton") is not None and has_varlen()
+    # The kernels load a head at once, and ranges in Triton have powers of two as their lengths.
     if not has_tools or width & (width - 1) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
     try:

@@ -91,6 +91,7 @@ class TrainingGraphs:
     def forget(self) -> None:
         """Give the memory back, and capture nothing more: there is too little of it."""
         self._passes.clear()
+        # So large that `find` takes no row to be worth capturing any more.
         self._pool, self._size = None, 1 << 60
 
     def _drop_oldest(self) -> None:

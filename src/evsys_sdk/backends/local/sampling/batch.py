@@ -294,6 +294,7 @@ class Batch:
                 error,
                 len(active) // 2,
             )
+        # To the front, in their order: they have waited longer than all others.
         for lane in reversed(active):
             lane.restart()
             self.waiting.appendleft(lane)

@@ -73,9 +73,8 @@ class SamplingLoop:
                 raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
             append()
             if self._thread is None:
-                queue = (
-                    self._queue
-                )  # not self: a loop that is dropped unclosed must be let go of, and then end its thread
+                # Not self: a loop that is dropped unclosed must be let go of, and then end its thread.
+                queue = self._queue
                 serving = _Serving(self._base, self._limits, queue, self.prompt_tokens)
                 self._thread = start_thread(serving.run, name=self._name, give_up=lambda: _close(queue))
             self._queue.changed.notify()

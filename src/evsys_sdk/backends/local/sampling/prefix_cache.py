@@ -120,6 +120,7 @@ class PrefixCache:
         tokens -= tokens // 8  # a few more than needed: to look for the oldest at every new text would take long
         with self._lock:
             parents = dict(_family(self._root))
+            # The `id` decides between those of one moment, because stretches themselves cannot be compared.
             ends = [(stretch.used, id(stretch), stretch) for stretch in parents if not stretch.children]
             heapq.heapify(ends)
             while self.tokens > tokens and ends:

@@ -53,6 +53,7 @@ def _trace(own: Sequence[Mapping[str, Any]], messages: list[Message], *, side: b
     }
     models = (str(as_object(one.get("message")).get("model") or "") for one in own)
     return Trace(
+        # With its last line: a session that went on would otherwise pass for the one that is known already.
         f"{session}{'/side' if side else ''}/{own[-1].get('uuid') or len(own)}",
         messages,
         next((at for one in own if (at := parse_time(one.get("timestamp"))) is not None), None),

@@ -44,6 +44,7 @@ def read_session(records: Sequence[Mapping[str, Any]]) -> Iterator[Trace]:
         _add(messages, as_object(item))
     if not messages:
         raise BadRecord("it has no conversation")
+    # With its length: a session that went on would otherwise be taken for the shorter one that is known already.
     yield Trace(session and f"{session}/{len(records)}", messages, when, session, model, usage=usage)
 
 
