@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from evsys_sdk.data.workspace.workspace import Workspace
 from evsys_sdk.errors import DataError
 from evsys_sdk.loop.traces.privacy import Pseudonyms
 from evsys_sdk.loop.traces.rounds import read_rounds, seal_round
-from evsys_sdk.loop.traces.store import TraceStore, import_traces
+from evsys_sdk.loop.traces.store import LiveStore, TraceStore, import_traces
+from evsys_sdk.record.jsonl_file import JsonlFile
 
 type Write = Callable[..., Path]
 
@@ -40,6 +43,47 @@ def test_an_import_that_was_killed_in_a_line_is_gone_on_with(project: Path, writ
         TraceStore("s").file.write_bytes(whole[:cut])
         import_traces("s", [file])
         assert sorted(TraceStore("s").file.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+def test_what_a_full_disk_refused_is_taken_when_it_is_sent_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveStore("s")
+    assert live.add([chat(1, "q1", "a")], "openai_chat").added == 1
+    with monkeypatch.context() as full:
+        full.setattr(JsonlFile, "append_line", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            live.add([chat(2, "q2", "a")], "openai_chat")
+    [second] = {trace["id"] for trace in _converted(chat(2, "q2", "a"))}
+    assert not live.knows(second)
+    assert live.add([chat(2, "q2", "a")], "openai_chat").added == 1
+    assert live.knows(second)
+    assert len(list(TraceStore("s").read())) == 2
+
+
+def refuse(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _converted(record: dict[str, Any]) -> list[dict[str, Any]]:
+    LiveStore("other").add([record], "openai_chat")
+    return list(TraceStore("other").read())
+
+
+def test_a_salt_that_was_never_written_is_no_salt(project: Path) -> None:
+    path = TraceStore("s").folder / "salt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")  # who made it was killed before writing
+    first = TraceStore("s").salt()
+    assert len(first) == 16
+    assert TraceStore("s").salt() == first
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["salt"]
+
+
+def test_all_who_ask_for_a_salt_at_once_get_the_same(project: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: TraceStore("s").salt(), range(8)))) == 1
 
 
 SECRETS = {

@@ -82,12 +82,19 @@ class TraceStore:
     def salt(self) -> bytes:
         """What makes pseudonyms of this store its own; made when it is first asked for."""
         path = self.folder / "salt"
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Written beside it and then linked: nobody reads half of it, and of two processes the first one's counts.
+            made = path.with_name(f".salt-{secrets.token_hex(4)}")
             # For its owner alone: who has the salt can try out whom a mark stands for.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(16))
+            try:
+                os.link(made, path)
+            except OSError:  # another process has one by now, an empty one is left, or there are no links here
+                if not path.exists() or not path.stat().st_size:
+                    os.replace(made, path)
+            made.unlink(missing_ok=True)
         return path.read_bytes()
 
 
@@ -194,6 +201,7 @@ class LiveStore:
             if self.store.file.stat().st_size != self._end:  # somebody else added traces
                 self._known = self.store.ids()
             writer = _Writer(self.store, out, self._known)
+            self._end = -1  # until all is written: after a full disk, what is not there must not be taken for known
             for batch in batches:
                 writer.add(batch)
             self._end = self.store.file.stat().st_size
