@@ -103,7 +103,9 @@ class DPO(BaseAlgorithm):
         for start in range(0, len(datums), _FORWARD_BATCH):
             batch = datums[start : start + _FORWARD_BATCH]
             output = await self.client.forward(batch)
-            found += [float((lp * d.weights).sum()) for lp, d in zip(output.logprobs, batch, strict=True)]
+            found += [
+                float((lp * d.weights).sum(dtype=np.float64)) for lp, d in zip(output.logprobs, batch, strict=True)
+            ]
         return found
 
 
@@ -113,7 +115,7 @@ def dpo_loss(reference_margins: np.ndarray, beta: float) -> LossCallable:
     @numpy_loss
     def loss(data: Sequence[Datum], logprobs: Sequence[Array]) -> tuple[float, Mapping[str, float], list[Array]]:
         # Log-probabilities of whole answers: in float32 their differences would drown in the rounding of long ones.
-        sums = np.array([(lp * d.weights).sum() for lp, d in zip(logprobs, data, strict=True)], dtype=np.float64)
+        sums = np.array([(lp * d.weights).sum(dtype=np.float64) for lp, d in zip(logprobs, data, strict=True)])
         margins = beta * (sums[0::2] - sums[1::2] - reference_margins)
         # d/dm of mean(-log sigmoid(m)) = -sigmoid(-m) / n
         slopes = -beta * _sigmoid(-margins) / len(margins)

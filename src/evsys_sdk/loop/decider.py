@@ -117,7 +117,8 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
         return LearnDecision(False, why, len(fresh))
     cause = next(one for one in why if one.votes is True)
     effect = max(_failure_share(new), min(1.0, next(one.value for one in why if one.rule == "novelty")))
-    hypothesis = f"Learning from {len(fresh)} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
+    learned = len(fresh) - len(aside)
+    hypothesis = f"Learning from {learned} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
     return LearnDecision(True, why, len(fresh), hypothesis, effect, aside)
 
 

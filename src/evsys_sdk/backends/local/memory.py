@@ -68,10 +68,8 @@ def release_unused() -> bool:
     with _guard:
         holders = list(_evictable)
     held = any(holder.tokens for holder in holders)
-    for holder in holders:
-        holder.forget()
-    # Or this list would keep alive what nobody else uses any more.
-    del holders
+    while holders:  # emptied on the way: a list, or the last of it, would keep alive what nobody else uses any more
+        holders.pop().forget()
     # Before torch and the C library are asked, which can give back only what nothing refers to any more.
     gc.collect()
     if torch.cuda.is_available():

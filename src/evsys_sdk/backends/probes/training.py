@@ -110,7 +110,7 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
 
 
 def losses(client: TrainingClient) -> tuple[str, ...]:
-    """Named losses that a backward pass takes, and that give the gradient of their formula."""
+    """Named losses that a backward pass takes, and whose value is a number."""
     return tuple(name for name in sorted(client.capabilities.losses & LOSSES) if _works(client, name))
 
 
