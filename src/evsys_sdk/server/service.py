@@ -267,6 +267,7 @@ class Service:
             await model.wait_until_settled()
             if model.handles is not None:
                 await self.engine.release(model.handles)
+        # Last, because what was waited for still delivers its results there.
         self.futures.end_session(session.session_id)
 
     async def keep_house(self) -> None:
