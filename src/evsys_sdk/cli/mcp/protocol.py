@@ -121,7 +121,7 @@ class Server:
             case "initialize":
                 wanted: Any = params.get("protocolVersion")
                 return {
-                    # To a version that is not known here we name ours; by the protocol, the client decides whether to go on.
+                    # Of a version that is not known here: ours, and the client decides whether it goes on.
                     "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "evsys", "version": __version__},
