@@ -136,7 +136,7 @@ class Connection:
             answer = own.getresponse()
             data, status = answer.read(_LONGEST_ANSWER), answer.status
         except (OSError, HTTPException, ValueError) as error:
-            own.close()
+            own.close()  # or what is left of this answer would be read as that of the next request
             reason = hide(str(error) or type(error).__name__, self.api_key)
             # `from None`: the error beneath may quote the request, and with it the key
             raise Unreachable(f"the dashboard at {self.url} cannot be reached: {reason}.") from None

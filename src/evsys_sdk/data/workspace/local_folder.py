@@ -109,6 +109,7 @@ class LocalFolder:
         found: list[LocalFile] = []
         for place, split in _PLACES[kind]:
             for path in _entries(self.root / "data" / place):
+                # What has another name is not looked into: the version of a folder may stand in a file there.
                 if name is not None and name not in (path.name, path.stem):
                     continue
                 try:
@@ -149,6 +150,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
             for line in file:
                 number += 1
+                # The mark is no part of the rows: with it or without it, they are the same content and have the same id.
                 yield line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
     # Damage shows in three ways: no gzip at all, one that is cut off, and one whose content is wrong.
     except (OSError, EOFError, zlib.error) as error:

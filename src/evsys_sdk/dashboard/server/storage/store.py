@@ -96,6 +96,7 @@ def put_run(connection: Connection, project: str, id: str, experiment: str | Non
         return known
     if experiment is None:
         raise UnknownRun(id)
+    # Its own record may come later, by another stream.
     ensure_experiment(connection, project, experiment)
     name = columns.get("name") or id
     arm = _free_arm(connection, project, experiment, name)
