@@ -150,7 +150,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
             for line in file:
                 number += 1
-                # The mark is no part of the rows: with it or without it, they are the same content and have the same id.
+                # The mark is no part of the rows: with it or without it, the same content has the same id.
                 yield line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
     # Damage shows in three ways: no gzip at all, one that is cut off, and one whose content is wrong.
     except (OSError, EOFError, zlib.error) as error:
