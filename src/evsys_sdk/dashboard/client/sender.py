@@ -331,7 +331,7 @@ def _send(connection: Connection, path: Path) -> Sent:
     before = -1
     try:
         header = read_header(path)
-        # "": written offline without a project, so it may go to whichever sends it.
+        # "": written offline without a project, so it may go to any.
         if header.get("project") not in ("", connection.project):
             raise DataError(f"{path}: it is of project {header['project']!r}, and EVSYS_PROJECT_ID is another.")
         before = _count_known(upload)
