@@ -202,6 +202,7 @@ def _labels(values: Sequence[Any]) -> list[str]:
 
 def slug(value: Any) -> str:
     """A value as part of a run name: floats by `%g` with `p` for the point, the rest made safe for a folder name."""
+    # As YAML writes them: `true`, `null`.
     if isinstance(value, int | None):
         return json.dumps(value)
     if isinstance(value, float):
@@ -247,6 +248,7 @@ def expand_file(data: dict[str, Any], problems: list[Problem]) -> Expansion | No
     if not isinstance(beside, dict | None):
         return None  # reported with the rest of the file
     beside = cast("dict[str, Any] | None", beside)
+    # A name that is wrong has been reported; made part of every run's, it would be reported with each.
     has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = MatrixSpec.model_validate(data["matrix"])

@@ -185,6 +185,7 @@ class Metadata(Strict):
     @model_validator(mode="after")
     def _is_unmistakable(self) -> Self:
         for key in self.model_extra or ():
+            # Stricter than elsewhere: keys are free here, and one's own word is refused only where it is surely a slip.
             if guess := closest(key, type(self).model_fields, cutoff=0.85):
                 message = f"nothing reads the free key '{key}', and it looks like '{guess}'"
                 raise MisplacedValue(f"{message}. Write '{guess}', or choose another word.", key)

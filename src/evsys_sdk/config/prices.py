@@ -135,6 +135,7 @@ def find_tariff(kind: str, model: str, *tables: Prices) -> Tariff | None:
     table says otherwise; None where nothing is known.
     """
     for table in tables:
+        # Its own dated name first: some dated versions do not cost what their family does.
         for name in (model, _SNAPSHOT.sub("", model), kind):
             if (found := table.get(name)) is not None:
                 return Tariff(found if isinstance(found, list) else (found,))

@@ -89,6 +89,7 @@ def expand_space(data: dict[str, Any], problems: list[Problem]) -> SpaceExpansio
         return None
     if any(field in data for field in ("run", "runs", "matrix")):
         return None  # reported with the rest of the file
+    # A name that is wrong has been reported; made part of every run's, it would be reported with each.
     has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = SearchSpec.model_validate(search)

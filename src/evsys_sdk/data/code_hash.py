@@ -76,6 +76,7 @@ class _Reach:
             found[index] = [module.text(statement), *self._follow_import(statement, module_name)]
             # Whatever is reached through a dot begins with a name.
             used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+            # Sorted, because a set of text has another order in each process, and the hash must be the same in all.
             queue.extend(binder for each in sorted(used) for binder in module.binders.get(each, ()))
         return [text for index in sorted(found) for text in found[index]]
 
@@ -106,6 +107,7 @@ class _Module:
 
     def text(self, statement: ast.stmt) -> str:
         decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+        # A definition begins after its decorators, as far as `ast` is concerned, and they change what it does.
         first = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
         return "".join(self._lines[first - 1 : statement.end_lineno])
 

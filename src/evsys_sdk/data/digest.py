@@ -15,6 +15,7 @@ def digest(value: Any, salt: bytes = b"") -> bytes:
         except UnicodeEncodeError:  # half of a surrogate pair, which no file holds but a transform may make
             pass
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    # `person` tells a value from a text that reads like its JSON.
     return blake2b(text.encode(), digest_size=16, salt=salt, person=b"json").digest()
 
 

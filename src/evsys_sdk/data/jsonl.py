@@ -94,7 +94,7 @@ def write_jsonl(path: Path, rows: Iterable[Row]) -> int:
         for count, row in enumerate(rows, 1):
             out.write(dump_line(row, f"{path}: row {count}"))
         if out is not file:
-            out.close()
+            out.close()  # writes the end of the gzip data; the file beneath stays open
     return count
 
 

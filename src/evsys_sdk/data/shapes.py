@@ -43,7 +43,7 @@ def check_messages(value: Any) -> list[Message]:
             else:
                 return value
         except (LookupError, TypeError):
-            pass
+            pass  # the closer look says what is wrong with it
     return _messages_closely(value)
 
 

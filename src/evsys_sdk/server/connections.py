@@ -62,7 +62,7 @@ class Connections:
             return False
         oldest = next(iter(among))
         del among[oldest]
-        oldest.transport.abort()
+        oldest.transport.abort()  # `close` would wait until the other side has read what is left for it
         return True
 
 

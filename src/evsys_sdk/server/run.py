@@ -36,7 +36,7 @@ def serve(
     from .tinker.protobuf import messages
 
     messages()  # what is missing should show before a client connects
-    listening = _listen(settings)
+    listening = _listen(settings)  # before the models are loaded: that a port is taken should show at once
     try:
         asyncio.run(_serve(Service.start(settings, catalog, log), listening, announce))
     finally:

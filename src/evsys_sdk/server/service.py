@@ -120,6 +120,7 @@ class Service:
         if model_id not in session.models:  # a request that is sent again makes no second model
             self._check_new_model(request)
             lora = request.lora_config or requests.Lora()
+            # Drawn here and not left to the backend, because the record of the run has it.
             seed = secrets.randbelow(2**31) if lora.seed is None else lora.seed
             model = ServedModel(
                 model_id,
@@ -267,6 +268,7 @@ class Service:
             await model.wait_until_settled()
             if model.handles is not None:
                 await self.engine.release(model.handles)
+        # Last, because what was waited for still delivers its results there.
         self.futures.end_session(session.session_id)
 
     async def keep_house(self) -> None:

@@ -69,7 +69,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         if not self.models and self.backend == "mock":
-            object.__setattr__(self, "models", (_MOCK_MODEL,))
+            object.__setattr__(self, "models", (_MOCK_MODEL,))  # the class is frozen
         if not self.models:
             raise ConfigError("the server has no model to offer. Name one or more with --model.")
         if self.feedback_key and self.feedback_key == self.api_key:

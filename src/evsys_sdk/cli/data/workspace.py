@@ -210,6 +210,7 @@ def upload_verb(kind: Kind) -> click.Command:
         from ...data.workspace.reference import content_id
         from ...data.workspace.workspace import Workspace
 
+        # First: without a key nothing can be sent, and then nothing should be added to the workspace either.
         connection = Connection.from_environment(offline=False)
         workspace = Workspace()
         if Path(ref).exists():

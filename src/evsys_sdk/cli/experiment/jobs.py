@@ -48,7 +48,7 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
     path = _find(experiment, roots)
     if ExperimentFiles(path).console.exists():
         for line in follow(path):
-            click.echo(line, err=True)
+            click.echo(line, err=True)  # stdout is for the result at the end
     else:
         click.echo("It was started on another terminal, which has its output. Waiting for its end.", err=True)
         wait_for_end(path)

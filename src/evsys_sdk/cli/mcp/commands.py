@@ -52,7 +52,7 @@ class Call:
                 raise ToolError("the call was cancelled.")
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "evsys_sdk", *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,  # ours has the messages of the client
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

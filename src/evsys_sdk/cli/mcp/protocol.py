@@ -68,6 +68,7 @@ class Server:
         """Answer until the client closes its end."""
         with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
             try:
+                # One byte more than is allowed, which tells a line that is too long from one that just fits.
                 while line := self._source.readline(_MOST_BYTES + 1):
                     if len(line) > _MOST_BYTES:
                         while line and not line.endswith(b"\n"):  # its rest, a part at a time: it may never end
@@ -76,7 +77,7 @@ class Server:
                     elif line.strip():
                         self._receive(line, pool)
             finally:
-                for call in list(self._calls.values()):
+                for call in list(self._calls.values()):  # a copy: calls that end meanwhile take themselves out
                     call.cancel()
 
     def _receive(self, line: bytes, pool: ThreadPoolExecutor) -> None:
@@ -86,6 +87,7 @@ class Server:
             self._fail(None, _PARSE, f"this is not JSON: {error}")
             return
         if not isinstance(message, dict) or not isinstance(cast("Json", message).get("method"), str):
+            # A response is never answered, not even one to nothing that was asked.
             if not (isinstance(message, dict) and ("result" in message or "error" in message)):
                 self._fail(None, _REQUEST, "a message is one JSON object with a method; batches are not understood.")
             return
@@ -119,6 +121,7 @@ class Server:
             case "initialize":
                 wanted: Any = params.get("protocolVersion")
                 return {
+                    # Of a version that is not known here: ours, and the client decides whether it goes on.
                     "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "evsys", "version": __version__},
@@ -133,7 +136,7 @@ class Server:
     def _start_call(self, asked: str | int, params: Json, pool: ThreadPoolExecutor) -> None:
         name, arguments = params.get("name"), params.get("arguments", Json())
         tool = self._tools.get(name) if isinstance(name, str) else None
-        key = json.dumps(asked)
+        key = json.dumps(asked)  # 1 and "1" are two ids
         if tool is None:
             raise _Refused(_PARAMS, f"there is no tool {str(name)[:80]!r}. The tools are: {', '.join(self._tools)}.")
         if key in self._calls:

@@ -248,6 +248,7 @@ def sync(path: str | None, again: bool, as_json: bool) -> int:
     from ...dashboard.client.sender import find_mirror, send_mirror
     from ...record.layout import ExperimentFiles
 
+    # Also with EVSYS_OFFLINE set: that is about runs, and this sends what they kept.
     connection = Connection.from_environment(offline=False)
     given = Path(path) if path else connection.mirror_dir
     if path and ExperimentFiles(given).config.is_file() and ExperimentFiles(given).journal.is_file():

@@ -36,6 +36,7 @@ def deep_problems(config: ExperimentConfig) -> list[Problem]:
     for problem in KindCheck().problems(ExperimentConfig, config):
         # The same mistake in a thousand arms of a matrix is one mistake.
         once.setdefault((_RUN_INDEX.sub("runs", problem.path), problem.message), problem)
+    # Prices last: to find them, the recipes are looked up, and must be there.
     return list(once.values()) or price_problems(config)
 
 
@@ -82,6 +83,7 @@ class KindCheck:
             if algorithm is None or not isinstance(params, dict):
                 continue
             merged = algorithm.model_copy(update={"params": {**algorithm.params, **cast("dict[str, Any]", params)}})
+            # What is wrong with the algorithm itself is said there, and not again at each stage.
             new = [problem for problem in self._check(merged) if problem not in self._check(algorithm)]
             yield from _place(new, (*path, "continual", "stages", index))
 

@@ -19,6 +19,7 @@ def where_the_key_belongs(root: type[BaseModel], loc: Path, beside: Collection[s
     fields = {name: field.annotation for model in models for name, field in model.model_fields.items()}
     blocks = {name: [*models_in(type_), *item_models_in(type_)] for name, type_ in fields.items()}
     below = [name for name, inner in blocks.items() if any(key in model.model_fields for model in inner)]
+    # Of several blocks that know the key, the one that the file has is the one that was meant.
     below = [name for name in below if name in beside] or below
     if below:
         return f"Move it into {' or '.join(repr(name) for name in below)}."

@@ -79,6 +79,7 @@ class _Composer:
         if found:  # without a use where tags are refused, and the parsers take quadratic time over many of them
             line = self._text.count("\n", 0, found.start()) + 1
             self._stop(Problem("'%TAG' lines are not supported", hint="Remove the line.", line=line, column=1))
+        # libyaml where PyYAML was built with it; what it lets pass differently is checked here for both.
         self._parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(self._text)
         try:
             root = self._read_document()
@@ -120,6 +121,7 @@ class _Composer:
         mark = event.start_mark
         node = Node(mark.line, mark.column, None)
         if event.anchor is not None:
+            # Before its content is read, so that an alias inside it is found to stand in what it refers to.
             self._name(event.anchor, node)
         if isinstance(event, yaml.ScalarEvent):
             node.value = self._read_scalar(event)
@@ -128,6 +130,7 @@ class _Composer:
         if event.tag not in (None, "!", f"{TAG_PREFIX}{'seq' if is_list else 'map'}"):
             self._refuse_tag(event, "a list" if is_list else "a mapping")
         self._open.append(node)
+        # Before going in: every level is a call, and deeper text must end in a message and not in a RecursionError.
         self._check_depth(node, 0)
         node.height = 1
         node.value = self._read_items(node) if is_list else self._read_entries(node)

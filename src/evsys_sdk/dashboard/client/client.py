@@ -262,6 +262,7 @@ class DashboardClient:
         self._append(line, wait=wait and self._raise)
 
     def _append(self, line: bytes, *, wait: bool = False) -> None:
+        # Looked at without the lock, because every step comes by here; `_open` looks again with it.
         if self._mirror is None or self._forks != count_forks():
             self._open()
         mirror, sender = self._mirror, self._sender

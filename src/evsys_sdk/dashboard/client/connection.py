@@ -30,7 +30,7 @@ API_PREFIX = "/api/dashboard/api"
 DEFAULT_URL = "http://localhost:8000"
 PROJECT_HEADER = "X-Evsys-Project"
 TIMEOUT_S = 10.0
-_TEMPORARY = (408, 425, 429)
+_TEMPORARY = (408, 425, 429)  # the same request may be taken later; of other 4xx it never is
 _LONGEST_ANSWER = 64 << 20
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
@@ -70,6 +70,7 @@ class Connection:
                 f"the dashboard needs {' and '.join(missing)}. Set what `evsys dashboard key` printed, or set "
                 "EVSYS_OFFLINE=1 to keep everything on this disk and send it later with `evsys sync`."
             )
+        # Both go into headers, where a line break would begin another header.
         if not (key.isascii() and key.isprintable() and project.isascii() and project.isprintable()):
             raise EvsysAuthError("EVSYS_API_KEY or EVSYS_PROJECT_ID has characters that no key has. Copy it again.")
         base = Path(log_dir or environment.get("EVSYS_LOG_DIR", "").strip() or workspace_dir())
@@ -135,7 +136,7 @@ class Connection:
             answer = own.getresponse()
             data, status = answer.read(_LONGEST_ANSWER), answer.status
         except (OSError, HTTPException, ValueError) as error:
-            own.close()
+            own.close()  # or what is left of this answer would be read as that of the next request
             reason = hide(str(error) or type(error).__name__, self.api_key)
             # `from None`: the error beneath may quote the request, and with it the key
             raise Unreachable(f"the dashboard at {self.url} cannot be reached: {reason}.") from None
@@ -181,6 +182,7 @@ def check_url(url: str) -> str:
     """`url` without a slash at its end, if it is an address that can be asked."""
     parts = urlsplit(url)
     try:
+        # `urlsplit` looks at the port only when it is asked for, and raises then.
         port_is_fine = parts.port is None or 0 < parts.port < 65536
     except ValueError:
         port_is_fine = False

@@ -53,6 +53,7 @@ class EvsysLogger(Callback):
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         """Report the run; without a key it does not start."""
         self._control, self._run_dir = control, info.run_dir
+        # What the dashboard refuses is a warning here: it is no reason to end a run.
         self._client = client = DashboardClient(raise_refusals=False, on_request=self._take_request)
         experiment_id = experiment_id_of(info.run_dir.parent)
         self._run_id = run_id_of(experiment_id, info.run_id)

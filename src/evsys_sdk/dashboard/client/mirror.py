@@ -137,6 +137,7 @@ def read_header(path: Path) -> dict[str, Any]:
         line = file.readline(LARGEST_RECORD)
     try:
         header: Any = json.loads(line)
+        # A copy under another name would be another stream to the server, and its records would count twice.
         if header["kind"] != "stream" or header["stream"] != path.name.removesuffix(_SUFFIX):
             raise KeyError("kind")
         if header["format"] != FORMAT:
@@ -157,6 +158,7 @@ def is_all_sent(path: Path, target: str) -> bool:
     """Whether a server is known to have the whole stream."""
     try:
         noted: Any = json.loads(path.with_suffix(".sent").read_text(encoding="utf-8"))
+        # By size: a process that was still writing has added to it since.
         return noted["target"] == target and noted["bytes"] == path.stat().st_size
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -199,6 +201,7 @@ class StepLines:
         # Where the encoder gives anything else for the same numbers (a metric is called like the step, or its value is
         # hidden), the form is not used.
         same = _encode(run_id, float(_PROBE), _PROBE, dict.fromkeys(names, _PROBE)) == (form % numbers).encode()
+        # A program that logs under new names all the time must not fill the memory; forms are quickly made anew.
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
         self._forms[run_id, *names] = form if same else ""
@@ -209,7 +212,7 @@ def _encode(run_id: str, at: float, step: int, metrics: Mapping[str, Any]) -> by
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("%", "%%")
+    return json.dumps(text, ensure_ascii=False).replace("%", "%%")  # the form is filled in with `%`
 
 
 def _are_plain(values: tuple[Any, ...]) -> bool:

@@ -30,6 +30,7 @@ class DashboardSource:
     @classmethod
     def from_environment(cls) -> DashboardSource | None:
         """The dashboard that the environment names; None where it names none, or says to stay offline."""
+        # Looked at first: a project without a dashboard has no key, and that is no error of a config.
         if not os.environ.get("EVSYS_API_KEY", "").strip():
             return None
         connection = Connection.from_environment()

@@ -170,6 +170,7 @@ class Sender:
                 answered = not self._failing and self._upload.acknowledged > 0
                 left = timeout_s if answered or stubborn else min(timeout_s, self._patience_s)
                 left -= time.monotonic() - began
+                # An attempt made for this caller has failed, and the next one comes only after a pause.
                 if left <= 0 or (self._failing and self._attempts > attempts and not stubborn):
                     break
                 self._state.wait(left)
@@ -214,6 +215,7 @@ class Sender:
                 if self._stopping:
                     break
             pause = self._send_all(pause)
+        # Half a stream is not worth a note: `evsys sync` skips only what is known to be there whole.
         if self.refusal is None and self._upload.acknowledged >= self._mirror.length:
             self._note()
         self._upload.close()
@@ -237,6 +239,7 @@ class Sender:
                 if self._stopping or not self._upload.is_behind:  # what is new since is gathered first
                     return 0.0
             if self.on_request is not None:
+                # Answers to records bring requests along; without any to send, one has to ask.
                 self._hand_on(self._upload.ask())
             self._settle(failing=False)
         except Unreachable as error:
@@ -328,6 +331,7 @@ def _send(connection: Connection, path: Path) -> Sent:
     before = -1
     try:
         header = read_header(path)
+        # "": written offline without a project, so it may go to any.
         if header.get("project") not in ("", connection.project):
             raise DataError(f"{path}: it is of project {header['project']!r}, and EVSYS_PROJECT_ID is another.")
         before = _count_known(upload)

@@ -86,5 +86,6 @@ def _first_file(folder: Path, names: Sequence[str]) -> tuple[str, int, int] | No
             status = stat(path)
         except OSError:
             continue
+        # The size as well: two lines may be written within one tick of the file system's clock.
         return path, status.st_mtime_ns, status.st_size
     return None

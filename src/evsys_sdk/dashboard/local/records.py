@@ -134,6 +134,7 @@ class LocalRecords:
             else:
                 begin = _begin_after(index, filters, query.sort, max(position, 0), last)
                 page = select(index, filters, sort=query.sort, limit=query.limit, offset=begin)
+                # A first page that is not full has them all, and saves the count.
                 is_all = not begin and len(page) < query.limit
                 total = len(page) if is_all else count_experiments(index, filters)
         end = begin + len(page)
@@ -159,6 +160,7 @@ class LocalRecords:
             same = index.summaries("id = ? AND fingerprint = ?", [id, state])
             summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
         data = self._read_experiment(folder, summary)
+        # Of the others files do not tell everything: a process that dies changes none of them.
         if data.experiment.status in _SETTLED:
             with self._lock:
                 self._finished.pop(folder, None)  # so that it is the last, and forgotten last

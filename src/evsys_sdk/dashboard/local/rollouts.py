@@ -177,6 +177,7 @@ def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index
     try:
         with file.path.open("rb") as lines:
             before = known if known is not None and _has_only_grown(lines, known) else _Index(stamp)
+            # Copied, because who asked before may still be reading the index as it was.
             rows, unnamed, offset, last = dict(before.rows), dict(before.unnamed), before.end, before.last
             lines.seek(offset)
             for line in lines:

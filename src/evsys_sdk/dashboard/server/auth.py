@@ -64,6 +64,7 @@ class LocalGate:
         self._sessions: set[str] = set()
 
     def identify_key(self, key: str) -> Identity | None:
+        # As bytes: of text that is not ASCII, `compare_digest` raises.
         same = hmac.compare_digest(key.encode(), self.token.encode())
         return Identity(LOCAL, frozenset({"read", "write"}), LOCAL) if same else None
 
@@ -131,6 +132,7 @@ class KeyGate:
         now = time.monotonic()
         with self._lock:
             known = self._known.get(hash)
+        # Remembered as what it was: a cookie that is sent as a key is looked up among the keys, where it is none.
         if known is not None and known[0] > now and known[1].by_cookie == by_cookie:
             return known[1]
         session, key = schema.web_session, schema.api_key
@@ -149,6 +151,7 @@ class KeyGate:
             if len(self._known) > _MOST_REMEMBERED:
                 self._known.clear()
             self._known[hash] = (now + _REMEMBERED_S, identity)
+        # Only after a look-up: a write with each request would be more work than most requests.
         self._note_use(identity.key_id)
         return identity
 

@@ -58,6 +58,7 @@ async def stream_changes(
 ) -> AsyncIterator[bytes]:
     """Every change of a project after a version, as it happens; `polled` where nothing tells of changes."""
     version = await asyncio.to_thread(source.version) if since is None else since
+    # Milliseconds after which a browser whose stream broke asks again, by itself and from the last `id` on.
     yield b"retry: 2000\n" + _message("hello", version, {"version": version})
     spoken, pause = time.monotonic(), _POLL_S if polled else KEEP_ALIVE_S
     while not signal.closed:

@@ -180,6 +180,7 @@ class TaskIndex:
         found: dict[int, dict[int, Finding]] = {}
         with ThreadPoolExecutor(threads) as pool:
             chunks = _chunks(counter.watch(rows))
+            # Twice as many as threads: while the first are confirmed here, the pool has others to look through.
             while ahead := list(islice(chunks, 2 * threads)):  # NumPy lets go of the interpreter, so threads help
                 for chunk, pairs in zip(ahead, pool.map(self._candidates, ahead), strict=True):
                     self._confirm(chunk, pairs, found)
@@ -354,4 +355,5 @@ def _mask(word: str) -> str:
     """What stays of a word when numbers and names do not count."""
     if not word.isalpha() and any(map(str.isdigit, word)):
         return _NUMBER
+    # Of these letters alone `normalize` keeps the case.
     return _NAME if "A" <= word[0] <= "Z" else word.lower()

@@ -33,6 +33,7 @@ class InMemoryDataStore:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
+        # As JSON, so that whoever reads a row gets one of their own, and what no file could hold is refused here too.
         self._files: dict[str, Sequence[bytes]] = {}
         self._lock = threading.Lock()
         for path, rows in self.cfg.files.items():

@@ -100,6 +100,7 @@ class Sample(BaseTransform[SampleConfig]):
         chosen: list[tuple[float, int, Row]] = []  # a heap with the largest number on top, hence the minus
         for position, row in enumerate(rows):
             number = -draw()
+            # The position also keeps two equal numbers from being decided by the rows, which cannot be compared.
             if len(chosen) < n:
                 heapq.heappush(chosen, (number, -position, row))
             elif number > chosen[0][0]:

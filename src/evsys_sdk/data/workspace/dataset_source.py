@@ -93,12 +93,14 @@ def choose[T: Named](kind: Kind, wanted: Reference, items: Sequence[T]) -> T:
     named = [item for item in items if item.name == wanted.name]
     if not named:
         raise UnknownDataError(_explain_unknown_name(kind, wanted.name, {item.name for item in items}))
+    # The folder that a benchmark lies in is its split, so there a bare name may mean either.
     split = wanted.split or (default_split(kind) if kind == "dataset" else None)
     if split is None and len({item.split for item in named}) > 1:
         raise WorkspaceError(
             f"{kind} '{wanted.name}' is ambiguous: {_places(named)}. Rename one of them, or name the one you want "
             "with its id or path."
         )
+    # Of the name and not of the split: a newest version without it is an error, and not a reason to use an older one.
     version = max(item.version for item in named) if wanted.version is None else wanted.version
     versions = sorted({item.version for item in named})
     if version not in versions:

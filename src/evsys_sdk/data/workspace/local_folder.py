@@ -99,6 +99,7 @@ class LocalFolder:
         else:
             name = slug(path.name.removesuffix(".gz").removesuffix(".jsonl"))
             found = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
+        # By path or by name, the same file must get the same id.
         in_layout = [file for file in self.list(kind) if file.path.resolve() == found.path.resolve()]
         if in_layout and split in (None, in_layout[0].split):
             return in_layout[0]
@@ -108,6 +109,7 @@ class LocalFolder:
         found: list[LocalFile] = []
         for place, split in _PLACES[kind]:
             for path in _entries(self.root / "data" / place):
+                # What has another name is not looked into: the version of a folder may stand in a file there.
                 if name is not None and name not in (path.name, path.stem):
                     continue
                 try:
@@ -148,7 +150,9 @@ def read_lines(path: Path) -> Iterator[bytes]:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
             for line in file:
                 number += 1
+                # The mark is no part of the rows: with it or without it, the same content has the same id.
                 yield line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
+    # Damage shows in three ways: no gzip at all, one that is cut off, and one whose content is wrong.
     except (OSError, EOFError, zlib.error) as error:
         raise cannot_read(path, error, after_line=number) from error
 
@@ -234,6 +238,7 @@ def _first_format(path: Path) -> str | None:
 
 def _location(path: Path, root: Path) -> str:
     """A path as it is recorded: below the project where possible, so that it means the same on another machine."""
+    # Also resolved, because the project may be reached through a link.
     for inner, outer in ((path.absolute(), root), (path.resolve(), root.resolve())):
         if inner.is_relative_to(outer):
             return inner.relative_to(outer).as_posix()

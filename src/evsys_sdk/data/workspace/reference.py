@@ -46,6 +46,7 @@ def slug(text: str) -> str:
     """The nearest usable name: accents dropped, everything else that is not allowed replaced."""
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
     replaced = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "_", ascii_text))
+    # Stripped again: where it is cut there may be a dot, with which no name ends.
     return replaced.strip("._-")[: _LONGEST["name"]].rstrip(".") or "rows"
 
 

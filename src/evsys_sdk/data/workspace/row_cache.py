@@ -40,6 +40,7 @@ def write_lines(file: IO[bytes], rows: Iterable[bytes | Row], where: str) -> str
         line = row if isinstance(row, bytes) else dump_line(row, f"{where}:{number}")
         file.write(line)
         digest.update(line)
+    # `check_rows` opens the file by its path, and would not find what is still in the buffer.
     file.flush()
     return digest.hexdigest()
 
@@ -180,6 +181,7 @@ class RowCache:
     def ids(self) -> list[str]:
         """Every id that has left something here, usable or not."""
         try:
+            # Locks and half-written files begin with a dot.
             names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -72,6 +72,7 @@ class Names:
         """Under which version content is added: one that has it already, the one asked for, or the next free one."""
         taken = [item for item in self._all() if item.name == wanted.name]
         rivals = [item for item in taken if item.split == split and wanted.version in (None, item.version)]
+        # The newest first: content that stands under two versions is what the latest name means.
         for item in sorted(rivals, key=lambda item: item.version, reverse=True):
             known = item if isinstance(item, Manifest) else self._describe(item)
             if known.sha256 == sha256:
@@ -84,6 +85,7 @@ class Names:
         if wanted.version is not None:
             return wanted.version
         latest = max((item.version for item in taken), default=0)
+        # A test split that is added after its train split belongs to the same version.
         is_free = all(item.split != split for item in taken if item.version == latest)
         return latest if latest and is_free else latest + 1
 
@@ -216,6 +218,7 @@ class Workspace:
         try:
             return self._pull_here(kind, id, name, path, split)
         except UnknownDataError:
+            # A workspace with another source has asked it already.
             remote = REMOTE_DATA.load().from_environment() if self._source is self._local else None
             if remote is None:
                 raise

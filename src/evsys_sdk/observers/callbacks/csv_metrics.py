@@ -66,6 +66,7 @@ class CsvMetrics(Callback):
         return any(scoring.is_of({**line, _STEP: int(row[0])}) for scoring in info.repeats)
 
     def _append(self, step: int, metrics: Mapping[str, float]) -> None:
+        # With all digits, so that whoever reads it gets the same number.
         cells = {name: repr(as_number(name, value)) for name, value in metrics.items() if name != _STEP}
         added = [name for name in cells if name not in self._columns]
         if added:  # a column more makes every row wider, so all of them are written again; it happens a few times
@@ -81,6 +82,7 @@ class CsvMetrics(Callback):
         """Write header and rows anew, each as wide as the header, and go on appending."""
         width = len(self._columns)
         text = _csv_lines([self._columns, *([*row, *[""] * (width - len(row))] for row in rows)])
+        # First: an open file would go on writing into the one that is replaced.
         self.close()
         try:
             with atomic_write(self._path, "w") as file:

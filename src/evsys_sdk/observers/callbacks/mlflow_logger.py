@@ -84,6 +84,7 @@ class MlflowLogger(Callback):
             self._post("runs/update", {"run_id": self._run_id, "status": "RUNNING"})
             return
         tags = {"evsys.experiment": info.experiment, **self.cfg.tags}
+        # By this name, its page shows it as the description.
         tags |= {"mlflow.note.content": redact_text(info.hypothesis)} if info.hypothesis else {}
         made = self._post(
             "runs/create",
@@ -190,6 +191,7 @@ class MlflowLogger(Callback):
 
 def _key(name: str) -> str:
     """A name as the server takes it: `pass@1` is called `pass_at_1` there."""
+    # 250 is the longest name that the server takes.
     return _NOT_IN_KEYS.sub(lambda found: _WORDS.get(found[0], "_"), name)[:250]
 
 

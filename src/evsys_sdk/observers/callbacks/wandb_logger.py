@@ -83,6 +83,7 @@ class WandbLogger(Callback):
                 f"wandb_logger cannot start a run at Weights & Biases: {_one_line(error)} Check the network, "
                 "WANDB_BASE_URL and WANDB_API_KEY, or set `mode: offline` and upload later with `wandb sync`."
             ) from None
+        # Scores may come after later steps were logged, and W&B drops what is for a step of its own that has passed.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         url: str | None = self._run.url if self.cfg.mode == "online" else None

@@ -97,6 +97,7 @@ class TensorBoardLogStore:
         seconds, fraction = divmod(time.time_ns(), 10**9)
         name = f"events.out.tfevents.{seconds:010d}.{fraction:09d}.{socket.gethostname()}.{os.getpid()}"
         # The package's own EventFileWriter queues records for a thread and would import tensorflow if it finds it.
+        # "x": two writers in one file would leave neither of them readable.
         writer = self._import("summary.writer.record_writer").RecordWriter((folder / name).open("xb"))
         writer.write(self._event.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         return writer

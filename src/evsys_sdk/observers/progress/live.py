@@ -93,6 +93,7 @@ class LiveDisplay:
         self._line(mark, f"bold {style}", f"{self._label} {status}", text)
 
     def stop(self) -> None:
+        # Taken out first: this may be called again, by `end`, at exit or by both.
         live, self._live = self._live, None
         # First: rich's stream is of no use once the display has stopped.
         for handler, stream in self._moved_handlers:

@@ -16,7 +16,7 @@ _LEARNING_RATES = ("learning_rate", "lr")
 _TOKEN_RATES = ("time/tokens_per_s", "tokens_per_second", "tokens_per_s")
 _RECENT_STEPS = 30
 """Speed is measured over the last steps, because the first ones are often slower."""
-_CURVE_POINTS = 64
+_CURVE_POINTS = 64  # even, because points are joined in pairs
 _TREND_STEPS = 20
 
 

@@ -55,6 +55,7 @@ class OfferedModels:
 
     async def open(self, name: str, asker: str = "") -> OfferedModel:
         """The model of a name; refused as OpenAI's clients expect it where there is none."""
+        # On a thread: deployments and saved weights are looked up in files.
         offer = await asyncio.to_thread(self._find, name, asker)
         key = (offer.base_model, offer.ref, offer.renderer or "")
         try:

@@ -86,6 +86,7 @@ async def _draw_shadow(service: Service, asked: ChatRequest, candidate: str) -> 
     )
     one = asked.model_copy(update={"n": 1, "logprobs": False, "top_logprobs": None})
     chat, answer = _Chat(one, drawing, Envelope("chat.completion", offered.name), with_tools), Answer()
+    # As a stream, although nobody reads it: between its short pieces those who wait get their turns.
     async for grown in drawing.stream(0):
         answer = grown
     return chat.wrap([answer])
@@ -287,6 +288,7 @@ class _Chat:
             text, calls, reason = self._outcome(answer)
         else:
             text = self.drawing.text(answer)
+            # What may begin a stop or a call is kept back until it is clear that it does not.
             holdbacks = [*self.drawing.stops, *([OPENING] if self.with_tools else [])]
             text = text[: safe_length(text, holdbacks)]
         parts: list[bytes] = []

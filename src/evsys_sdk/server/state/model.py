@@ -203,7 +203,7 @@ class ServedModel:
     async def _run_after(self, before: asyncio.Task[None] | None, request_id: str, start: Start) -> None:
         """With an artificial service time, one operation ends before the next begins."""
         if before is not None:
-            await asyncio.wait([before])
+            await asyncio.wait([before])  # unlike `await before`, it does not raise what became of that
         await asyncio.sleep(self.delay_s)
         await self._finish(request_id, _start(start))
 

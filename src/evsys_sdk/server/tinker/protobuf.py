@@ -46,6 +46,7 @@ class TrainingRequest:
 
     def data(self) -> list[Datum]:
         """What to train on; raises `DataError` that names what is wrong with it."""
+        # protobuf skips what it does not know, and what a newer client says there may change what is to be trained.
         fields: Any = import_module("google.protobuf.unknown_fields").UnknownFieldSet(self.message)
         if unknown := sorted({field.field_number for field in fields}):
             raise DataError(f"the request has fields that this server does not know: numbers {unknown}.")

@@ -166,6 +166,7 @@ async def _forward_backward(service: Service, request: Request, body: bytes) -> 
 
 
 def _end_session(service: Service, request: Request) -> Result:
+    # Not awaited: it waits for everything that the session has submitted.
     service.follow(service.end_session(service.sessions.get(request.path_params["session_id"])))
     return {}
 

@@ -35,7 +35,7 @@ async def create_sampling_session(service: Service, request: requests.CreateSamp
     """Open saved weights, or those of a base model."""
     session = service.sessions.get(request.session_id)
     sampler_id = f"{session.session_id}:sample:{request.sampling_session_seq_id}"
-    if sampler_id not in session.samplers:
+    if sampler_id not in session.samplers:  # a request that is sent again opens nothing anew
         base_model, ref = request.base_model, None
         if request.model_path is not None:
             record = await asyncio.to_thread(service.checkpoints.get, request.model_path)
@@ -57,6 +57,7 @@ def sample(service: Service, request: requests.Sample) -> dict[str, Any]:
         queues = (f"{sampler.session_id}:samples", _ALL)
         _check_room(service, *queues)
         try:
+            # Checked before a result is promised: what is refused takes up no place among those that wait.
             drawing = _Drawing.of(service, sampler, request)
         except EvsysError as error:
             raise Refusal(400, str(error)) from None
@@ -170,6 +171,7 @@ def _check_logprobs(request: requests.Sample, prompt: int, max_tokens: int, capa
 
 def _only_last(count: int, logprobs: Floats, top: TopLogprobs | None) -> tuple[Floats, TopLogprobs | None]:
     """Nothing but the log-probabilities of the last tokens of a prompt."""
+    # Blanked and not cut off, because a token's number is found by its position in the prompt.
     skipped = slice(0, len(logprobs) - count)
     logprobs = logprobs.copy()
     logprobs[skipped] = np.nan

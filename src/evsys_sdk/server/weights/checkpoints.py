@@ -231,6 +231,7 @@ class Checkpoints:
         for path in sorted(folder.glob(pattern)):
             try:
                 record = _read(kind, path)
+                # A copy under another name: to delete what is listed would delete the original.
                 if isinstance(record, CheckpointRecord) and self._file(record.place) != path:
                     raise Refusal(400, f"{path} on the server is the record of {record.tinker_path}.")
                 if record is not None:

@@ -46,6 +46,7 @@ class Engine:
         self.check_name(base_model)
         with self._lock:
             if base_model not in self._hosts:
+                # With the lock held, so that two who ask at once do not load the same weights twice.
                 self._hosts[base_model] = self.backend.prepare(
                     model=ModelSpec(base_model), run_dir=self.settings.state_dir / "base" / _folder(base_model)
                 )

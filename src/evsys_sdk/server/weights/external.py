@@ -42,6 +42,7 @@ class Signer:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
     def check(self, place: Place, file: str, until: int, signature: str) -> None:
+        # The signature before the time: who has none learns nothing about an address.
         if not hmac.compare_digest(self.sign(place, file, until), signature):
             raise Refusal(403, _NOT_SIGNED)
         if until < time.time():

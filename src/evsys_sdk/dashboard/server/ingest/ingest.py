@@ -229,6 +229,7 @@ class Ingest:
         if waits_for is None:  # kept to be looked at; what waits for its run is kept to be stored, so whole
             work.rejected.append({"seq": seq, "reason": reason})
             line = line[:_LONGEST_KEPT_LINE]
+        # What is wrong with a line may be this very character, which PostgreSQL cannot store.
         text = line.decode(errors="replace").replace("\x00", "\ufffd")
         values = {"project_id": work.project, "stream_id": stream, "seq": seq, "reason": reason.replace("\x00", "")}
         values |= {"line": text, "at": time.time(), "waits_for": waits_for}

@@ -100,6 +100,7 @@ def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest
         check_id(stream, "the stream's id")
         project = identity_of(request).project
         body = await request.body()
+        # Not `splitlines`, which also ends a line at a carriage return: the client numbers records by line feeds.
         lines = body.removesuffix(b"\n").split(b"\n") if body else []
 
         def take(connection: Connection) -> Any:

@@ -94,6 +94,7 @@ def back_up(engine: Engine, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.tmp")
     with engine.connect() as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
         raw: Any = source.connection.driver_connection
+        # Not a copy of the file: what was committed last may still be in the log beside it.
         raw.backup(copy)
     temporary.replace(target)
 
@@ -160,6 +161,7 @@ def _lock_migration(engine: Engine) -> Generator[Connection]:
 
 def _config() -> Config:
     config = Config()
+    # Alembic's options are those of `configparser`, which takes a single % for a reference.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
 
@@ -168,7 +170,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # transactions begin where SQLAlchemy says so
     connection.execute("PRAGMA journal_mode = WAL")  # who reads does not wait for who writes
     connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power cut
-    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA foreign_keys = ON")  # SQLite checks none unless each connection asks
     connection.execute("PRAGMA cache_size = -65536")  # negative: KiB, not pages
     connection.execute("PRAGMA temp_store = MEMORY")
 
@@ -195,6 +197,7 @@ def _check_is_dashboard(path: Path) -> None:
 def _refuse_if_used(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as database:
         try:
+            # With a write-ahead log, BEGIN EXCLUSIVE by itself meets writers only; this meets whoever has it open.
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("BEGIN EXCLUSIVE")
             database.execute("ROLLBACK")

@@ -161,6 +161,7 @@ def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> D
 
 def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:
     mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name)
+    # Also of an upload that was broken off: it goes on under its version.
     same = select(_TABLE.c.version).where(*mine, _TABLE.c.split == split, _TABLE.c.sha256 == sha256)
     known = connection.execute(same).scalar()
     if known is not None:

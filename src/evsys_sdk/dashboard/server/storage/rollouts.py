@@ -14,7 +14,7 @@ from ...views.source import NotFound, Object, RolloutQuery, read_cursor, write_c
 from . import schema
 
 _TABLE, _RUN = schema.rollout, schema.run
-_SHOWN = [column for column in _TABLE.c if column.name != "body"]
+_SHOWN = [column for column in _TABLE.c if column.name != "body"]  # a page shows previews; what was said may be long
 _ORDER = (-_TABLE.c.step, _RUN.c.arm, _TABLE.c.split, _TABLE.c.name, _TABLE.c.task, _TABLE.c.sample)
 _MOST_FOR_HISTOGRAM = 200_000
 
@@ -50,6 +50,7 @@ def list_rollouts(connection: Connection, project: str, experiment: str, query: 
 
 def read_rollout(connection: Connection, project: str, experiment: str, id: str) -> RolloutDetail:
     """One rollout, whole."""
+    # A number that no column holds would be an error of the database instead of one that is not there.
     if not id.isdecimal() or len(id) > 15:
         raise NotFound("rollout", id)
     mine = (_RUN.c.project_id == project, _RUN.c.experiment_id == experiment)

@@ -106,6 +106,7 @@ class Lines:
     """Makes and remembers lines; safe to ask from several threads."""
 
     def __init__(self) -> None:
+        # Without a lock: a line belongs to one version, so two threads that both make it make the same.
         self._known: dict[tuple[str, str, int], Experiment] = {}
 
     def read(self, connection: Connection, project: str, rows: Sequence[RowMapping]) -> list[Experiment]:

@@ -63,6 +63,7 @@ def put_experiment(connection: Connection, project: str, id: str, fields: Mappin
     columns = _columns("experiment", fields, EXPERIMENT_FIELDS)
     table, where = schema.experiment, _same_experiment(project, id)
     present = connection.execute(select(*(table.c[name] for name in _SEARCHED)).where(*where)).mappings().first()
+    # A record tells only what has changed, and the words of the other fields must stay findable.
     merged = {**(dict(present) if present else {}), **columns}
     columns["words"] = " ".join(str(merged.get(name) or "") for name in _SEARCHED).casefold()[:_LONGEST_TEXT]
     if present is None:
@@ -95,6 +96,7 @@ def put_run(connection: Connection, project: str, id: str, experiment: str | Non
         return known
     if experiment is None:
         raise UnknownRun(id)
+    # Its own record may come later, by another stream.
     ensure_experiment(connection, project, experiment)
     name = columns.get("name") or id
     arm = _free_arm(connection, project, experiment, name)
@@ -142,6 +144,7 @@ def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, ste
     for position, row in enumerate(rows):
         task = _name(str(row.get("task_id") or row.get("task") or position), 500)
         sample = whole(row.get("sample")) or 0
+        # The column has 32 bits in PostgreSQL; SQLite would take any number, and the two must refuse alike.
         if abs(sample) >= 1 << 31:
             raise DataError(f"a prediction has sample {show(sample)}.")
         found[task, sample] = {
@@ -312,6 +315,7 @@ def _columns(kind: str, fields: Mapping[str, Any], known: Mapping[str, Any]) -> 
         else:
             found[name] = _fit(kind, name, value)
     if kind == "experiment" and isinstance(fields.get("spend"), dict):
+        # A column of its own, because lists are sorted by it in the database.
         found["usd"] = number(fields["spend"].get("usd"))
     return found
 
