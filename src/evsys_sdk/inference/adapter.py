@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
+from weakref import WeakKeyDictionary
 
 from ..config.prices import TokenUsage
 from ..data.types import Message
@@ -45,6 +46,8 @@ class _TextClient(ChatClient):
         # Whether two threads may use it at once is not known, unless it says so.
         self.concurrency = int(getattr(client, "concurrency", 1))
         self._places = threading.BoundedSemaphore(self.concurrency)
+        # What is awaited must not block its loop while it waits, and such a semaphore serves one loop only.
+        self._places_in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def complete(
         self,
@@ -66,7 +69,8 @@ class _TextClient(ChatClient):
         self.totals.count_request()
         try:
             if inspect.iscoroutinefunction(self._client.generate):
-                text = str(await self._client.generate(**arguments))
+                async with self._places_here():
+                    text = str(await self._client.generate(**arguments))
             else:
                 text = await asyncio.to_thread(self._generate, arguments)
         except Exception:
@@ -80,6 +84,9 @@ class _TextClient(ChatClient):
     def _generate(self, arguments: dict[str, Any]) -> str:
         with self._places:
             return str(self._client.generate(**arguments))
+
+    def _places_here(self) -> asyncio.Semaphore:
+        return self._places_in_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
 
     def close(self) -> None:
         if callable(close := getattr(self._client, "close", None)):
