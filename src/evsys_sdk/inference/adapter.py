@@ -30,6 +30,12 @@ def as_chat_client(client: Any) -> ChatClient:
     return _TextClient(client)
 
 
+def close_client(client: Any) -> None:
+    """Let go of what a client holds, if it says how."""
+    if callable(close := getattr(client, "close", None)):
+        close()
+
+
 class _TextClient(ChatClient):
     """A client that only has `generate`: conversations are given to it as one text.
 
@@ -89,8 +95,7 @@ class _TextClient(ChatClient):
         return self._places_in_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
 
     def close(self) -> None:
-        if callable(close := getattr(self._client, "close", None)):
-            close()
+        close_client(self._client)
 
 
 def as_prompt(messages: Sequence[Message]) -> str:
