@@ -44,6 +44,11 @@ def request(*spans: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
 
 
+def connect(receiver: Receiver) -> socket.socket:
+    host, port = receiver.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
 def stored() -> list[dict[str, Any]]:
     return list(TraceStore("live").read())
 
@@ -242,6 +247,22 @@ def test_what_it_does_not_take_it_refuses_with_a_sentence(
     assert said in answer.json()["message"]
     assert stored() == []
     assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200  # it goes on
+
+
+@pytest.mark.parametrize(
+    ("status", "head"),
+    [
+        (413, f"Host: 127.0.0.1\r\nContent-Length: {'9' * 5000}"),
+        (411, "Host: 127.0.0.1\r\nContent-Length: \xb2"),
+        (403, "Host: [\r\nContent-Length: 2"),
+    ],
+    ids=["thousands of digits", "a digit that is no number", "no address"],
+)
+def test_a_head_that_nobody_sends_by_mistake_is_answered_too(receiver: Receiver, status: int, head: str) -> None:
+    request = f"POST /v1/traces HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n\r\n"
+    with connect(receiver) as client:
+        client.sendall(request.encode("latin-1"))
+        assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_a_refusal_in_protobuf(receiver: Receiver) -> None:

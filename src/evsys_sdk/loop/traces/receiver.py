@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self, override
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
@@ -168,11 +168,11 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(401, "the key is missing or wrong. Send it as x-api-key, or as a bearer token.")
         else:  # a page in a browser on this machine could send, too; it would say so
             host, origin = self.headers.get("host", ""), self.headers.get("origin")
-            if is_loopback(settings.host) and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            if is_loopback(settings.host) and not is_loopback(_read_url(f"//{host}").hostname or ""):
                 raise Refusal(403, f"without a key this answers only to its own address, not to {show(host)}.")
             if origin is not None:
                 raise Refusal(403, f"without a key this takes nothing from a page of {show(origin)}.")
-        if urlsplit(self.path).path not in (PATH, LOGS, _LANGFUSE):
+        if _read_url(self.path).path not in (PATH, LOGS, _LANGFUSE):
             raise Refusal(404, f"there is no {show(self.path)} here, only {PATH} and {LOGS}.")
         if self._kind not in (_JSON, _PROTOBUF):
             raise Refusal(415, f"the content type {show(self._kind)} is not {_JSON} or {_PROTOBUF}.")
@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("content-length", "")
         if not length.isdecimal():
             raise Refusal(411, "the request does not say how long it is. Send Content-Length.")
-        if int(length) > most:
+        if len(length) > 15 or int(length) > most:  # of thousands of digits, Python makes no number
             raise Refusal(413, f"the request is longer than {most / 1e6:g} MB. Export smaller batches.")
         body = self.rfile.read(int(length))
         match self.headers.get("content-encoding", "identity").strip().lower():
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(415, f"the content encoding {show(other)} is not gzip.")
 
     def _take(self, body: bytes) -> None:
-        is_log = urlsplit(self.path).path == LOGS
+        is_log = _read_url(self.path).path == LOGS
         request = read_json(body) if self._kind == _JSON else read_protobuf(body, logs=is_log)
         store = self.server.receiver.store
         report = self._take_logs(request) if is_log else store.add(split_spans(request), otel.NAME)
@@ -252,6 +252,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _read_url(url: str) -> SplitResult:
+    """The parts of an address; what is none has none."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # a bracket that is not closed, for one
+        return urlsplit("")
 
 
 def _read_authorization(value: str) -> str:
