@@ -25,6 +25,7 @@ from evsys_sdk.loop.traces.trace import BadRecord
 FIXTURES = Path(__file__).parent / "fixtures"
 JSON = {"content-type": "application/json"}
 PROTOBUF = {"content-type": "application/x-protobuf"}
+HEAD = "POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture
@@ -275,12 +276,44 @@ def test_a_refusal_in_protobuf(receiver: Receiver) -> None:
 def test_a_client_that_lies_about_its_length_is_let_go(project: Path) -> None:
     settings = ReceiverSettings(port=0, idle_s=0.3)
     with Receiver(settings, LiveStore("live")) as receiver:
-        host, port = receiver.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as client:
-            head = f"POST /v1/traces HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            client.sendall(f"{head}Content-Length: 99\r\n\r\n{{".encode())
+        with connect(receiver) as client:
+            client.sendall(f"{HEAD}Content-Length: 99\r\n\r\n{{".encode())
             assert client.recv(100) == b""
         assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+
+
+@pytest.mark.parametrize("start", ["", f"{HEAD}Content-Length: 9999\r\n\r\n"], ids=["head", "body"])
+def test_a_client_that_sends_little_by_little_is_let_go(project: Path, start: str) -> None:
+    settings = ReceiverSettings(port=0, read_s=0.3, max_connections=1)
+    with Receiver(settings, LiveStore("live")) as receiver, connect(receiver) as client:
+        client.sendall(start.encode())
+        client.settimeout(0.05)
+        for _ in range(200):  # never silent for long
+            try:
+                client.sendall(b"P")
+                assert client.recv(100) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:  # it was let go between the two
+                break
+        else:
+            pytest.fail("it is still waited for")
+        assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+
+
+def test_connections_that_send_nothing_are_counted_too(project: Path) -> None:
+    with Receiver(ReceiverSettings(port=0, max_open=1), LiveStore("live")) as receiver:
+        with connect(receiver), connect(receiver) as second:
+            assert second.recv(100) == b""
+        for _ in range(200):  # until the first has been let go
+            try:
+                assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+                break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        else:
+            pytest.fail("its place is not given back")
 
 
 def test_too_many_at_once_are_asked_to_come_again(project: Path) -> None:

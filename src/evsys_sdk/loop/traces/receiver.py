@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import base64
 import hmac
+import io
 import json
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,8 +55,13 @@ class ReceiverSettings:
     max_request_mb: float = 16.0
     """Longest request, as it is sent and as it is once it is unpacked."""
     max_connections: int = 64
+    """Requests that are taken at once."""
+    max_open: int = 1024
+    """Connections, also those that send nothing: exporters keep theirs open between two requests."""
     idle_s: float = 30.0
     """A client that is silent for so long is let go."""
+    read_s: float = 120.0
+    """And so is one that takes longer to send a request, however little by little."""
 
     def __post_init__(self) -> None:
         if not self.api_key and not self.allow_anyone and not is_loopback(self.host):
@@ -114,11 +121,57 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], receiver: Receiver) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.receiver = receiver
+        self._open = threading.BoundedSemaphore(receiver.settings.max_open)
         super().__init__(address, _Handler)
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._open.acquire(blocking=False):  # each would hold a thread
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._open.release()
+            raise
+
+    @override
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.release()
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         get_logger(__name__).debug("a client went away", exc_info=True)
+
+
+class _TimelyReader(io.RawIOBase):
+    """What a client sends, until it is silent for too long or its request has taken too long."""
+
+    def __init__(self, connection: socket.socket, settings: ReceiverSettings) -> None:
+        super().__init__()
+        self._connection, self._settings = connection, settings
+        self.begin()
+
+    def begin(self) -> None:
+        """The time of a request begins."""
+        self._until = time.monotonic() + self._settings.read_s
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        if (left := self._until - time.monotonic()) <= 0:
+            raise TimeoutError("the request took too long to arrive")
+        self._connection.settimeout(min(left, self._settings.idle_s))
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(self._settings.idle_s)  # for the answer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -128,7 +181,14 @@ class _Handler(BaseHTTPRequestHandler):
     @override
     def setup(self) -> None:
         super().setup()
-        self.connection.settimeout(self.server.receiver.settings.idle_s)
+        self.rfile.close()  # a timeout of the socket is for one piece, and a request can come in any number of them
+        self._reader = _TimelyReader(self.connection, self.server.receiver.settings)
+        self.rfile = io.BufferedReader(self._reader)
+
+    @override
+    def handle_one_request(self) -> None:
+        self._reader.begin()
+        super().handle_one_request()
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
