@@ -26,6 +26,10 @@ class Pupil:
     """Answers a row rightly once the prompt has its word."""
 
     calls: ClassVar[int] = 0
+    closed: ClassVar[int] = 0
+
+    def close(self) -> None:
+        type(self).closed += 1
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
         type(self).calls += 1
@@ -39,6 +43,10 @@ class Mentor:
     """Adds a word that the current prompt lacks, of those that the failures were about."""
 
     calls: ClassVar[int] = 0
+    closed: ClassVar[int] = 0
+
+    def close(self) -> None:
+        type(self).closed += 1
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
         type(self).calls += 1
@@ -50,7 +58,7 @@ class Mentor:
 @pytest.fixture(autouse=True)
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Pupil.calls = Mentor.calls = 0
+    Pupil.calls = Mentor.calls = Pupil.closed = Mentor.closed = 0
     register_inference("pupil")(Pupil)
     register_inference("mentor")(Mentor)
 
@@ -88,6 +96,7 @@ def test_the_prompt_gets_better_within_its_budget() -> None:
     assert len(found["pareto"]) == 8
     asked = [one for one in calls_on_disk() if "score" in one]
     assert len(asked) == Pupil.calls <= run.metrics["metric_calls"]
+    assert (Pupil.closed, Mentor.closed) == (1, 1), "nobody else lets go of them"
 
 
 @pytest.mark.parametrize("budget", [50, 57, 64, 71, 83])

@@ -255,12 +255,23 @@ def test_thinking_in_other_places_is_taken_out_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [{"messages": [assistant("<think>only")]}, {"messages": [user("q")], "target_assistant": "<think>x"}]
+    "row",
+    [
+        {"messages": [assistant("<think>only")]},
+        {"messages": [assistant([text_block("<think>only</think>"), {"type": "thinking", "thinking": "x"}])]},
+        {"messages": [user("q")], "target_assistant": "<think>x"},
+    ],
 )
 def test_a_turn_of_nothing_but_thinking_is_not_trained_on_by_accident(row: Row) -> None:
     assert "nothing but reasoning. Set if_empty" in refusal(row, "strip_thinking")
     assert run([row], "strip_thinking", if_empty="drop") == []
     assert len(run([row], "strip_thinking", if_empty="keep")) == 1
+
+
+def test_a_turn_with_an_image_or_a_tool_call_is_more_than_thinking() -> None:
+    thought = text_block("<think>only</think>")
+    turns = [assistant([thought, image_url_block("u")]), assistant([thought], tool_calls=[{"id": "1"}])]
+    assert len(run([{"messages": turns}], "strip_thinking")) == 1
 
 
 def test_many_unclosed_tags_take_linear_time() -> None:

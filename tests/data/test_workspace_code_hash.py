@@ -139,3 +139,10 @@ def test_every_built_in_transform_has_a_hash_of_its_own() -> None:
 
     names = list_transforms()
     assert len({code_hash(get_transform(name)) for name in names}) == len(names) > 0
+
+
+@pytest.mark.parametrize("mark", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_a_helper_behind_a_mark_that_ends_no_line_of_code_still_counts(hash_of: Callable[..., str], mark: str) -> None:
+    old = 'def clean(text):\n    return text.replace(PATTERN, "")'
+    marked = f"# {mark * 3}\n{old}"
+    assert hash_of((old, marked)) != hash_of((old, marked.replace('""', '"x"')))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.experiment.conclusion import Conclusion, conclude
+from evsys_sdk.experiment.conclusion import Conclusion, conclude, earlier
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
 from evsys_sdk.experiment.conclusion.reading import read_evidence
 from evsys_sdk.record.events import Event, Journal, Kind, first_event
@@ -102,6 +103,26 @@ class TestLentNoise:
             else:
                 journal.append(Kind.RESUMED, experiment_id=first.experiment_id)
         assert started(start("second", 5)).get("lent") == []
+
+    def test_no_further_folder_is_opened_once_enough_were_asked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened: list[str] = []
+
+        class Finished:
+            is_finished, invalidated, flags = True, "", ()
+
+            def __init__(self, folder: Path) -> None:
+                self.folder = folder
+                opened.append(folder.name)
+
+        monkeypatch.setattr(earlier, "ExperimentRecord", Finished)
+        monkeypatch.setattr(earlier, "_MOST_ASKED", 2)
+        for at, name in enumerate("abcd"):
+            (tmp_path / name).mkdir()
+            os.utime(tmp_path / name, (at, at))
+        asked = earlier._earlier(tmp_path / "own")  # pyright: ignore[reportPrivateUsage]
+        assert [record.folder.name for record in asked] == opened == ["d", "c"]
 
     def test_damage_in_what_was_lent_is_passed_over(self, start: Start) -> None:
         start("first", 1)

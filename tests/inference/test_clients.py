@@ -406,6 +406,27 @@ async def test_a_client_whose_generate_is_asynchronous_is_awaited() -> None:
     assert completion.text == "yes"
 
 
+@pytest.mark.parametrize("stated", [None, 2])
+def test_a_client_whose_generate_is_asynchronous_is_held_to_its_concurrency(stated: int | None) -> None:
+    class Awaited:
+        inside = most_inside = 0
+
+        async def generate(self, **arguments: Any) -> str:
+            self.inside += 1
+            self.most_inside = max(self.most_inside, self.inside)
+            await asyncio.sleep(0)
+            self.inside -= 1
+            return "yes"
+
+    client = Awaited()
+    if stated is not None:
+        setattr(client, "concurrency", stated)  # noqa: B010
+    adapted = as_chat_client(client)
+    for _ in range(2):  # each in a loop of its own
+        assert len(asyncio.run(adapted.complete(HELLO, **ASK, n=5))) == 5
+    assert client.most_inside == (stated or 5)  # who states nothing may be asked everything at once
+
+
 async def test_what_an_adapted_client_raises_arrives_and_is_counted() -> None:
     class Broken:
         def generate(self, **arguments: Any) -> str:

@@ -188,9 +188,13 @@ class Adviser:
     """Says what it was told to say, and remembers what it was asked."""
 
     asked: ClassVar[list[str]] = []
+    closed: ClassVar[int] = 0
 
     def __init__(self, says: str) -> None:
         self._says = says
+
+    def close(self) -> None:
+        type(self).closed += 1
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
         self.asked.append(prompt)
@@ -201,6 +205,7 @@ class Adviser:
 
 def ask(says: str, why: Iterable[dict[str, Any]]) -> LearnDecision:
     Adviser.asked.clear()
+    Adviser.closed = 0
     register_inference("adviser")(Adviser)
     add(why)
     given = SYSTEM.decide.model_copy(update={"opinion": InferenceSpec(kind="adviser", params={"says": says})})
@@ -237,6 +242,7 @@ def test_a_model_that_agrees_or_fails_changes_nothing(learned: Path, says: str, 
     decision = ask(says, strange())
     assert decision.learn
     assert told in decision.why[-1].text
+    assert Adviser.closed == 1
 
 
 def test_a_model_is_not_asked_when_the_rules_say_no(learned: Path) -> None:

@@ -25,6 +25,7 @@ from evsys_sdk.loop.traces.trace import BadRecord
 FIXTURES = Path(__file__).parent / "fixtures"
 JSON = {"content-type": "application/json"}
 PROTOBUF = {"content-type": "application/x-protobuf"}
+HEAD = "POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture
@@ -42,6 +43,11 @@ def span(number: int, question: str = "Hi", **attributes: str) -> dict[str, Any]
 
 def request(*spans: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def connect(receiver: Receiver) -> socket.socket:
+    host, port = receiver.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
 
 
 def stored() -> list[dict[str, Any]]:
@@ -244,6 +250,22 @@ def test_what_it_does_not_take_it_refuses_with_a_sentence(
     assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200  # it goes on
 
 
+@pytest.mark.parametrize(
+    ("status", "head"),
+    [
+        (413, f"Host: 127.0.0.1\r\nContent-Length: {'9' * 5000}"),
+        (411, "Host: 127.0.0.1\r\nContent-Length: \xb2"),
+        (403, "Host: [\r\nContent-Length: 2"),
+    ],
+    ids=["thousands of digits", "a digit that is no number", "no address"],
+)
+def test_a_head_that_nobody_sends_by_mistake_is_answered_too(receiver: Receiver, status: int, head: str) -> None:
+    request = f"POST /v1/traces HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n\r\n"
+    with connect(receiver) as client:
+        client.sendall(request.encode("latin-1"))
+        assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
+
+
 def test_a_refusal_in_protobuf(receiver: Receiver) -> None:
     answer = httpx.post(f"{receiver.url}/v1/traces", content=b"\x0a\x05ab", headers=PROTOBUF)
     assert answer.status_code == 400
@@ -254,12 +276,44 @@ def test_a_refusal_in_protobuf(receiver: Receiver) -> None:
 def test_a_client_that_lies_about_its_length_is_let_go(project: Path) -> None:
     settings = ReceiverSettings(port=0, idle_s=0.3)
     with Receiver(settings, LiveStore("live")) as receiver:
-        host, port = receiver.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as client:
-            head = f"POST /v1/traces HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            client.sendall(f"{head}Content-Length: 99\r\n\r\n{{".encode())
+        with connect(receiver) as client:
+            client.sendall(f"{HEAD}Content-Length: 99\r\n\r\n{{".encode())
             assert client.recv(100) == b""
         assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+
+
+@pytest.mark.parametrize("start", ["", f"{HEAD}Content-Length: 9999\r\n\r\n"], ids=["head", "body"])
+def test_a_client_that_sends_little_by_little_is_let_go(project: Path, start: str) -> None:
+    settings = ReceiverSettings(port=0, read_s=0.3, max_connections=1)
+    with Receiver(settings, LiveStore("live")) as receiver, connect(receiver) as client:
+        client.sendall(start.encode())
+        client.settimeout(0.05)
+        for _ in range(200):  # never silent for long
+            try:
+                client.sendall(b"P")
+                assert client.recv(100) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:  # it was let go between the two
+                break
+        else:
+            pytest.fail("it is still waited for")
+        assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+
+
+def test_connections_that_send_nothing_are_counted_too(project: Path) -> None:
+    with Receiver(ReceiverSettings(port=0, max_open=1), LiveStore("live")) as receiver:
+        with connect(receiver), connect(receiver) as second:
+            assert second.recv(100) == b""
+        for _ in range(200):  # until the first has been let go
+            try:
+                assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+                break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        else:
+            pytest.fail("its place is not given back")
 
 
 def test_too_many_at_once_are_asked_to_come_again(project: Path) -> None:

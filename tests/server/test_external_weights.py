@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,10 @@ def test_only_the_signed_address_opens_a_file(server: ServerProcess, raw: Raw) -
         url.replace("mine", "other"),
         url.replace("external_weights/", "external_weights/9"),
         url.replace("weights.npz", "../../../run.json"),
+        # letters and digits that no signature has
+        re.sub(r"external_weights/\d+-", "external_weights/1-%C3%A4", url),
+        re.sub(r"external_weights/\d+-", "external_weights/%C2%B2-", url),
+        re.sub(r"external_weights/\d+-", "external_weights/1-%ED%A0%80", url),
     ):
         answer = httpx.get(wrong)
         assert answer.status_code in (401, 403, 404), wrong

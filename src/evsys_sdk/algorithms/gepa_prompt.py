@@ -31,7 +31,7 @@ from ..config.specs import InferenceSpec
 from ..data import TargetFormat, detect_format, parse_rows
 from ..data.types import HarborTask, InProcessVerifier
 from ..errors import ConfigError, DataError, Problem, TrainingError
-from ..inference.adapter import as_chat_client
+from ..inference.adapter import as_chat_client, close_client
 from ..protocols import AlgorithmTraits, Row, RunContext, RunNotes, RunResult
 from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..record.run_files.prompt_calls import PromptCalls
@@ -95,11 +95,13 @@ class GepaPrompt:
         """The best prompt for the model as it is now, with all candidates; every call is kept in a folder."""
         train, val = self._split(rows)
         calls = PromptCalls(folder)
+        asking = _Search(self.cfg, services, calls)
         try:
-            outcome = _Search(self.cfg, services, calls).run(train, val, services.seed)
+            outcome = asking.run(train, val, services.seed)
             return {**outcome, "file": str(calls.conclude(outcome))}
         finally:
             calls.close()
+            asking.close()
 
     def plan(self, rows: Sequence[Row]) -> PlannedWork:
         """What a search takes at most, and what is asked of other models; a budget that is too small is refused."""
@@ -271,6 +273,11 @@ class _Search:
         params = SamplingParams(cfg.max_tokens, cfg.temperature)
         sampler, length = services.client.sampler().result(), services.client.capabilities.context_length
         self._policy = SamplerPolicy(sampler, services.renderer, params, length, services.seed)
+
+    def close(self) -> None:
+        """Let go of the clients of both models."""
+        for client in (self._reflect, self._client):
+            close_client(client)
 
     async def _answer_all(self, prompt: str, tasks: Sequence[HarborTask]) -> list[dict[str, Any]]:
         return [await self._answer(prompt, task) for task in tasks]

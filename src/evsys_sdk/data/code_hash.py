@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import io
 import marshal
 import sys
 from collections.abc import Callable, Iterator
@@ -98,7 +99,8 @@ class _Module:
     """A module's top-level statements, and which of them give a name its meaning."""
 
     def __init__(self, source: str) -> None:
-        self._lines = source.splitlines(keepends=True)
+        # Not `splitlines`, which also ends a line at a form feed and others; `ast` counts line feeds alone.
+        self._lines = list(io.StringIO(source))
         self.statements = ast.parse(source).body
         self.binders: dict[str, list[int]] = {}
         for index, statement in enumerate(self.statements):

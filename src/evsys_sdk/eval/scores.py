@@ -23,7 +23,7 @@ class EvalResult:
 
     benchmark: str
     sha256: str
-    """Of the tasks, as they were scored."""
+    """Of all tasks of the benchmark, also where `n_tasks` of the settings had only the first ones scored."""
     model: str
     predictions: list[Prediction]
     """One for each sample of each task, in the order of the tasks."""

@@ -7,7 +7,9 @@ import inspect
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ClassVar, cast
+from weakref import WeakKeyDictionary
 
 from ..config.prices import TokenUsage
 from ..data.types import Message
@@ -29,6 +31,12 @@ def as_chat_client(client: Any) -> ChatClient:
     return _TextClient(client)
 
 
+def close_client(client: Any) -> None:
+    """Let go of what a client holds, if it says how."""
+    if callable(close := getattr(client, "close", None)):
+        close()
+
+
 class _TextClient(ChatClient):
     """A client that only has `generate`: conversations are given to it as one text.
 
@@ -45,6 +53,8 @@ class _TextClient(ChatClient):
         # Whether two threads may use it at once is not known, unless it says so.
         self.concurrency = int(getattr(client, "concurrency", 1))
         self._places = threading.BoundedSemaphore(self.concurrency)
+        # What is awaited must not block its loop while it waits, and such a semaphore serves one loop only.
+        self._places_in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def complete(
         self,
@@ -66,7 +76,8 @@ class _TextClient(ChatClient):
         self.totals.count_request()
         try:
             if inspect.iscoroutinefunction(self._client.generate):
-                text = str(await self._client.generate(**arguments))
+                async with self._places_here():
+                    text = str(await self._client.generate(**arguments))
             else:
                 text = await asyncio.to_thread(self._generate, arguments)
         except Exception:
@@ -82,9 +93,13 @@ class _TextClient(ChatClient):
         with self._places:
             return str(self._client.generate(**arguments))
 
+    def _places_here(self) -> AbstractAsyncContextManager[Any]:
+        if getattr(self._client, "concurrency", None) is None:  # what is awaited may be asked again meanwhile
+            return nullcontext()
+        return self._places_in_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
+
     def close(self) -> None:
-        if callable(close := getattr(self._client, "close", None)):
-            close()
+        close_client(self._client)
 
 
 def as_prompt(messages: Sequence[Message]) -> str:

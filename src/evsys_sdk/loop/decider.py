@@ -24,7 +24,7 @@ from typing import Any
 from ..config.building import build_extension
 from ..config.specs import InferenceSpec
 from ..experiment.statistics.student_t import t_quantile
-from ..inference.adapter import as_chat_client
+from ..inference.adapter import as_chat_client, close_client
 from ..paths import workspace_dir
 from ..record.jsonl_file import JsonlFile, parse_object, read_records
 from ..registry import get_inference
@@ -279,6 +279,8 @@ def ask_opinion(
             [made] = run_blocking(lambda: client.complete(asked, max_tokens=512, temperature=0.0))
         except Exception as error:  # whatever a client raises: the rules have decided already
             return Reason("opinion", None, f"{spec.kind} could not be asked ({type(error).__name__}: {error}).")
+        finally:
+            close_client(client)
         answer = made.text
         with JsonlFile(file) as journal:
             journal.append({"key": key, "model": spec.model_dump(mode="json"), "question": question, "answer": answer})

@@ -41,7 +41,7 @@ class ShuffleConfig(TransformConfig):
     """Which order."""
 
     seed: int = Field(default=0, ge=0)
-    """Same seed, same rows: same order."""
+    """Same seed, same rows, same version of Python: same order."""
 
 
 class Shuffle(BaseTransform[ShuffleConfig]):

@@ -115,7 +115,7 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         if isinstance(target, str):
             stripped["target_assistant"] = target = self._text(target)
         answers = [message for message in messages if message.get("role") == "assistant"]
-        is_whole = target != "" and all(message.get("content") or message.get("tool_calls") for message in answers)
+        is_whole = target != "" and all(map(_says_something, answers))
         if self.cfg.if_empty == "keep" or is_whole:
             return stripped
         if self.cfg.if_empty == "error":
@@ -148,6 +148,13 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         if depth == 0:  # otherwise it was cut off in the middle of reasoning
             kept.append(text[end:])
         return "".join(kept).strip()
+
+
+def _says_something(message: Message) -> bool:
+    content = message.get("content")
+    if is_list(content):  # a block stays when its text is gone
+        content = [block for block in content if not is_object(block) or block.get("text") != ""]
+    return bool(content or message.get("tool_calls"))
 
 
 class TruncateCharsConfig(TransformConfig):

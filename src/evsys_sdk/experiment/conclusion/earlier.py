@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,9 @@ def _earlier(folder: Path) -> Iterator[ExperimentRecord]:
     """Other experiments in the same place that can be counted on, the latest first."""
     folder = folder.resolve()
     places = [folder.parent / name for name in subfolders(folder.parent) if name != folder.name]
-    asked = 0
     # By name where times are equal: what is lent must not hang on the order of the file system.
-    for place in sorted(places, key=lambda path: (-(mtime(path) or 0.0), path.name)):
-        record = ExperimentRecord(place)
-        if asked < _MOST_ASKED and _counts(record):
-            asked += 1
-            yield record
+    latest_first = sorted(places, key=lambda path: (-(mtime(path) or 0.0), path.name))
+    return islice(filter(_counts, map(ExperimentRecord, latest_first)), _MOST_ASKED)
 
 
 def _runs_of(record: ExperimentRecord) -> list[RunEvidence]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import base64
 import hmac
+import io
 import json
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self, override
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
@@ -53,8 +55,13 @@ class ReceiverSettings:
     max_request_mb: float = 16.0
     """Longest request, as it is sent and as it is once it is unpacked."""
     max_connections: int = 64
+    """Requests that are taken at once."""
+    max_open: int = 1024
+    """Connections, also those that send nothing: exporters keep theirs open between two requests."""
     idle_s: float = 30.0
     """A client that is silent for so long is let go."""
+    read_s: float = 120.0
+    """And so is one that takes longer to send a request, however little by little."""
 
     def __post_init__(self) -> None:
         if not self.api_key and not self.allow_anyone and not is_loopback(self.host):
@@ -115,11 +122,57 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], receiver: Receiver) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.receiver = receiver
+        self._open = threading.BoundedSemaphore(receiver.settings.max_open)
         super().__init__(address, _Handler)
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._open.acquire(blocking=False):  # each would hold a thread
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._open.release()
+            raise
+
+    @override
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.release()
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         get_logger(__name__).debug("a client went away", exc_info=True)
+
+
+class _TimelyReader(io.RawIOBase):
+    """What a client sends, until it is silent for too long or its request has taken too long."""
+
+    def __init__(self, connection: socket.socket, settings: ReceiverSettings) -> None:
+        super().__init__()
+        self._connection, self._settings = connection, settings
+        self.begin()
+
+    def begin(self) -> None:
+        """The time of a request begins."""
+        self._until = time.monotonic() + self._settings.read_s
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        if (left := self._until - time.monotonic()) <= 0:
+            raise TimeoutError("the request took too long to arrive")
+        self._connection.settimeout(min(left, self._settings.idle_s))
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(self._settings.idle_s)  # for the answer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -129,7 +182,14 @@ class _Handler(BaseHTTPRequestHandler):
     @override
     def setup(self) -> None:
         super().setup()
-        self.connection.settimeout(self.server.receiver.settings.idle_s)
+        self.rfile.close()  # a timeout of the socket is for one piece, and a request can come in any number of them
+        self._reader = _TimelyReader(self.connection, self.server.receiver.settings)
+        self.rfile = io.BufferedReader(self._reader)
+
+    @override
+    def handle_one_request(self) -> None:
+        self._reader.begin()
+        super().handle_one_request()
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
@@ -170,11 +230,11 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(401, "the key is missing or wrong. Send it as x-api-key, or as a bearer token.")
         else:  # a page in a browser on this machine could send, too; it would say so
             host, origin = self.headers.get("host", ""), self.headers.get("origin")
-            if is_loopback(settings.host) and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            if is_loopback(settings.host) and not is_loopback(_read_url(f"//{host}").hostname or ""):
                 raise Refusal(403, f"without a key this answers only to its own address, not to {show(host)}.")
             if origin is not None:
                 raise Refusal(403, f"without a key this takes nothing from a page of {show(origin)}.")
-        if urlsplit(self.path).path not in (PATH, LOGS, _LANGFUSE):
+        if _read_url(self.path).path not in (PATH, LOGS, _LANGFUSE):
             raise Refusal(404, f"there is no {show(self.path)} here, only {PATH} and {LOGS}.")
         if self._kind not in (_JSON, _PROTOBUF):
             raise Refusal(415, f"the content type {show(self._kind)} is not {_JSON} or {_PROTOBUF}.")
@@ -188,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("content-length", "")
         if not length.isdecimal():
             raise Refusal(411, "the request does not say how long it is. Send Content-Length.")
-        if int(length) > most:
+        if len(length) > 15 or int(length) > most:  # of thousands of digits, Python makes no number
             raise Refusal(413, f"the request is longer than {most / 1e6:g} MB. Export smaller batches.")
         body = self.rfile.read(int(length))
         match self.headers.get("content-encoding", "identity").strip().lower():
@@ -200,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(415, f"the content encoding {show(other)} is not gzip.")
 
     def _take(self, body: bytes) -> None:
-        is_log = urlsplit(self.path).path == LOGS
+        is_log = _read_url(self.path).path == LOGS
         request = read_json(body) if self._kind == _JSON else read_protobuf(body, logs=is_log)
         store = self.server.receiver.store
         report = self._take_logs(request) if is_log else store.add(split_spans(request), otel.NAME)
@@ -254,6 +314,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _read_url(url: str) -> SplitResult:
+    """The parts of an address; what is none has none."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # a bracket that is not closed, for one
+        return urlsplit("")
 
 
 def _read_authorization(value: str) -> str:

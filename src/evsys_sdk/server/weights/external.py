@@ -42,8 +42,9 @@ class Signer:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
     def check(self, place: Place, file: str, until: int, signature: str) -> None:
-        # The signature before the time: who has none learns nothing about an address.
-        if not hmac.compare_digest(self.sign(place, file, until), signature):
+        # The signature before the time: who has none learns nothing about an address. Compared
+        # as bytes, because of two texts only ASCII can be.
+        if not hmac.compare_digest(self.sign(place, file, until).encode(), signature.encode("utf-8", "replace")):
             raise Refusal(403, _NOT_SIGNED)
         if until < time.time():
             raise Refusal(403, "this address has expired. Ask for the addresses again.")
@@ -91,7 +92,7 @@ def download(checkpoints: Checkpoints, signer: Signer, request: Request) -> File
     except Refusal:  # what names no place was never signed
         raise Refusal(403, _NOT_SIGNED) from None
     until, _, signature = parts["permission"].partition("-")
-    signer.check(place, file, int(until) if until.isdigit() and len(until) < 16 else 0, signature)
+    signer.check(place, file, int(until) if until.isdecimal() and len(until) < 16 else 0, signature)
     path = _folder(checkpoints, place) / file  # it was signed, so it is one that was listed
     if not path.is_file():
         raise Refusal(404, f"{place.path} has no file {file!r} any more.")
