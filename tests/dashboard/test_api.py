@@ -249,6 +249,23 @@ def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
 
 
+def test_a_bad_record_that_waited_is_put_aside_without_its_run_and_the_others(dashboard: Any) -> None:
+    from sqlalchemy import select
+
+    from evsys_sdk.dashboard.server.storage import schema
+
+    early = [step(1, of="later", loss=1.0), step(2, of="later", loss="low"), step(3, of="later", loss=3.0)]
+    assert dashboard.send(*early, stream="child")["rejected"] == []
+    assert dashboard.send(experiment(), run("later"), step(4, of="later", loss=4.0))["rejected"] == []
+    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 3.0, 4.0]
+    table = schema.quarantine
+    kept = select(table.c.stream_id, table.c.seq, table.c.waits_for, table.c.reason)
+    with dashboard.engine.connect() as connection:
+        [(stream, seq, waits_for, reason)] = connection.execute(kept.where(table.c.project_id == dashboard.id)).all()
+    assert (stream, seq, waits_for) == ("child", 1, None)
+    assert "no number" in reason
+
+
 def test_text_that_a_database_cannot_hold_is_made_holdable(dashboard: Any) -> None:
     dashboard.send(experiment(hypothesis="a\x00b \U0001f600 \u202e"), run(), stream="s")
     assert dashboard.http.read("/experiments/e1")["experiment"]["hypothesis"] == "a\ufffdb \U0001f600 \u202e"
