@@ -242,6 +242,24 @@ def test_a_record_that_cannot_be_stored_is_put_aside_alone(dashboard: Any, bad: 
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
 
 
+def test_what_is_put_aside_is_told_once_where_the_database_refuses_another(
+    dashboard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy.exc import IntegrityError
+
+    from evsys_sdk.dashboard.server.storage import store
+
+    def refuse(*_: Any) -> None:
+        raise IntegrityError("INSERT", {}, ValueError("no room"))
+
+    monkeypatch.setattr(store, "put_benchmark", refuse)
+    bad = {"kind": "experiment", "id": "e2", "set": {"nmae": "x"}}
+    unstorable = {"kind": "benchmark", "id": "b", "name": "b", "metadata": {}}
+    told = dashboard.send(experiment(), bad, unstorable, experiment("e3"))
+    assert [one["seq"] for one in told["rejected"]] == [1, 2]
+    assert dashboard.http.read("/experiments")["total"] == 2
+
+
 def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
     early = dashboard.send(step(1, of="later", loss=1.0), step(2, of="later", loss=2.0), stream="child")
     assert early["rejected"] == []

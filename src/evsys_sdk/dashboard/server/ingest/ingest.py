@@ -104,11 +104,13 @@ class Ingest:
 
     def _take_lines(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> None:
         decoded = self._decode(work, stream, first, lines)
+        n_rejected = len(work.rejected)
         try:
             with work.connection.begin_nested():
                 self._store_all(work, stream, decoded)
         except (DatabaseDataError, IntegrityError):  # one of them cannot be stored: find out which
             self.forget()  # the savepoint took back runs and metrics whose numbers are remembered
+            del work.rejected[n_rejected:]  # they are refused again below
             for seq, line, record in decoded:
                 try:
                     with work.connection.begin_nested():
