@@ -416,6 +416,14 @@ def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
     assert [one["id"] for one in page["items"] + rest["items"]] == ["1", "2", "3"]
 
 
+def test_a_note_is_found_also_after_its_experiment_was_reported_again(dashboard: Any) -> None:
+    dashboard.send(experiment(hypothesis="longer helps"))
+    assert dashboard.http.post("/experiments/e1/notes", json={"text": "Look at the Seeds"}).status_code == 200
+    dashboard.send(experiment(status="completed", sentence="it does"))
+    for words in ("seeds", "longer", "it does"):
+        assert dashboard.http.read("/experiments", q=words)["total"] == 1
+
+
 def test_a_note_of_the_page_is_part_of_the_record(dashboard: Any) -> None:
     dashboard.send(experiment())
     made = dashboard.http.post("/experiments/e1/notes", json={"text": "why?", "author": "ann"}).json()

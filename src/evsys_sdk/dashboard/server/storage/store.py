@@ -23,6 +23,8 @@ from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, number, whole
 from . import schema
 
 _LONGEST_TEXT = 1_000_000
+_LONGEST_NOTE = 20_000
+"""How much of a note is searched."""
 _SEARCHED = ("name", "hypothesis", "description", "sentence", "conclusion_text", "tags")
 # Made once, because every batch or every run needs them, and making a statement takes longer than running it.
 _FIND_EXPERIMENT = select(schema.experiment.c.id).where(
@@ -64,7 +66,8 @@ def put_experiment(connection: Connection, project: str, id: str, fields: Mappin
     table, where = schema.experiment, _same_experiment(project, id)
     present = connection.execute(select(*(table.c[name] for name in _SEARCHED)).where(*where)).mappings().first()
     merged = {**(dict(present) if present else {}), **columns}
-    columns["words"] = " ".join(str(merged.get(name) or "") for name in _SEARCHED).casefold()[:_LONGEST_TEXT]
+    words = " ".join(str(merged.get(name) or "") for name in _SEARCHED).casefold()[:_LONGEST_TEXT]
+    columns["words"] = " ".join([words, *(_read_notes(connection, project, id) if present else ())])
     if present is None:
         now = time.time()
         fresh = {"name": id, "status": "running", "version": 0, "received": now, "started": now} | columns
@@ -280,8 +283,7 @@ def _after_event(connection: Connection, project: str, experiment: str, kind: st
     """What an event changes in the experiment's own line."""
     table, where = schema.experiment, _same_experiment(project, experiment)
     if kind == Kind.NOTE:
-        words = str(data.get("text", "")).casefold()[:20_000]
-        changed = {"n_notes": table.c.n_notes + 1, "words": table.c.words + " " + words}
+        changed = {"n_notes": table.c.n_notes + 1, "words": table.c.words + " " + _words_of(data)}
         connection.execute(update(table).where(*where).values(**changed))
     elif kind in (Kind.INVALIDATED, Kind.REINSTATED):
         reason = str(data.get("reason") or "no reason was given")[:2000] if kind == Kind.INVALIDATED else ""
@@ -289,6 +291,18 @@ def _after_event(connection: Connection, project: str, experiment: str, kind: st
     elif kind == Kind.AUDITED:
         flags = [str(flag)[:200] for flag in items(data.get("flags"))[:100]]
         connection.execute(update(table).where(*where).values(flags=_json(flags)))
+
+
+def _read_notes(connection: Connection, project: str, experiment: str) -> list[str]:
+    """What the notes of an experiment are found by."""
+    table = schema.event
+    mine = (table.c.project_id == project, table.c.experiment_id == experiment, table.c.kind == Kind.NOTE)
+    notes = connection.execute(select(table.c.data).where(*mine).order_by(table.c.no)).scalars()
+    return [_words_of(json.loads(data)) for data in notes]
+
+
+def _words_of(note: Object) -> str:
+    return str(note.get("text", "")).casefold()[:_LONGEST_NOTE]
 
 
 def _insert(connection: Connection, table: Table) -> Any:
