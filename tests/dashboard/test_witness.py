@@ -55,13 +55,17 @@ def test_an_honest_record_agrees_with_its_witness(watched: Any, capsys: pytest.C
     assert len(watched.http.read(f"/experiments/{experiment['id']}/anchors")) == 2
 
 
-def test_an_experiment_whose_name_must_be_quoted_is_heard_of(watched: Any) -> None:
-    folder = Experiment(config(name="größe+lr=1")).run().path
+@pytest.mark.parametrize("name", ["größe+lr=1", "my first run", "is 50% enough? #2 & more"])
+def test_an_experiment_whose_name_must_be_quoted_is_heard_of(watched: Any, name: str) -> None:
+    result = Experiment(config(name=name)).run()
+    assert result.status == "completed", result.arms[0].result.error
+    folder = result.path
     assert [anchor["events"] for anchor in read_anchors(folder)] == [len(list(read_events(folder)))]
     id = experiment_id_of(folder)
     path = f"/experiments/{quote(id, safe='')}/requests"
     assert watched.http.post(path, json={"kind": "approve", "reason": "go", "author": "ann"}).status_code == 200
     assert [request["reason"] for request in read_requests(id)] == ["go"]
+    assert watched.http.read(f"/experiments/{quote(id, safe='')}")["experiment"]["name"] == name
 
 
 def test_a_journal_written_anew_is_contradicted(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
