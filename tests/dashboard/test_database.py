@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,24 @@ def test_a_database_of_a_newer_version_is_refused(new_database: Callable[[str], 
     engine.dispose()
     with pytest.raises(DataError, match="newer version"):
         database.open_database(address)
+
+
+def test_nobody_else_writes_from_the_look_at_the_version_to_the_new_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, heads = tmp_path / "d.sqlite3", []
+    read = database.MigrationContext.get_current_revision
+
+    def look(self: MigrationContext) -> str | None:
+        other = sqlite3.connect(path, timeout=0, isolation_level=None)
+        with contextlib.closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        heads.append(read(self))
+        return heads[-1]
+
+    monkeypatch.setattr(database.MigrationContext, "get_current_revision", look)
+    database.open_database(str(path)).dispose()
+    assert heads[0] is None
 
 
 def test_postgres_is_not_migrated_unasked(new_database: Callable[[str], str]) -> None:

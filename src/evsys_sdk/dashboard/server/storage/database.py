@@ -147,15 +147,12 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
 @contextlib.contextmanager
 def _lock_migration(engine: Engine) -> Generator[Connection]:
     """A transaction that no other process migrates beside."""
-    with engine.connect() as connection:
+    # Before anything is read: two that find a new SQLite file empty would both make its tables.
+    with engine.execution_options(writes=True).connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":
-            with connection.begin():
-                # any number will do, as long as all versions take the same
-                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
-                yield connection
-        else:
-            with connection.begin():
-                yield connection
+            # any number will do, as long as all versions take the same
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
+        yield connection
 
 
 def _config() -> Config:
