@@ -109,10 +109,7 @@ def restore(backup: Path, target: Path) -> None:
             with contextlib.suppress(FileNotFoundError):
                 target.with_name(target.name + suffix).rename(kept.with_name(kept.name + suffix))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")
-    with contextlib.closing(sqlite3.connect(backup)) as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
-        source.backup(copy)
-    temporary.replace(target)
+    _copy(backup, target)
 
 
 def hide_password(address: str) -> str:
@@ -137,11 +134,19 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
             kept = path.with_name(f"{path.name}.{present}.before-upgrade")
             get_logger(__name__).warning("bringing %s up to date; its copy is %s", path, kept)
             if not kept.exists():
-                with contextlib.closing(sqlite3.connect(path)) as old, contextlib.closing(sqlite3.connect(kept)) as new:
-                    old.backup(new)
+                _copy(path, kept)
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a SQLite file; what is at `target` is whole, whenever this ends."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)  # one that was broken off
+    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(temporary)) as new:
+        old.backup(new)
+    temporary.replace(target)
 
 
 @contextlib.contextmanager
