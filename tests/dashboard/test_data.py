@@ -134,6 +134,18 @@ def test_pieces_come_in_order_once_and_are_checked_against_the_hash(dashboard: A
     assert announce(dashboard, b"{}\n", version=1).status_code == 422, "a version never changes"
 
 
+def test_an_upload_that_was_broken_off_and_overtaken_gets_the_next_version(dashboard: Any) -> None:
+    first, other = b'{"a": 1}\n', b'{"a": 2}\n'
+    assert announce(dashboard, first).json()["version"] == 1
+    assert announce(dashboard, first).json()["version"] == 1, "it goes on where it stopped"
+    base = f"/sdk/datasets/{announce(dashboard, other).json()['id']}"
+    dashboard.http.put(f"{base}/pieces/0", content=other)
+    assert dashboard.http.post(f"{base}/finish").json()["version"] == 1
+    again = announce(dashboard, first)
+    assert again.status_code == 200, again.text
+    assert (again.json()["version"], again.json()["complete"]) == (2, False)
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 90, "a b", "nul\x00"])
 def test_a_name_that_is_no_name_is_refused(dashboard: Any, name: str) -> None:
     answer = announce(dashboard, b"{}\n", name=name)

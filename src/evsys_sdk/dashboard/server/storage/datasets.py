@@ -160,13 +160,16 @@ def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> D
 
 
 def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:
-    mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name)
-    same = select(_TABLE.c.version).where(*mine, _TABLE.c.split == split, _TABLE.c.sha256 == sha256)
-    known = connection.execute(same).scalar()
+    """The version that these rows have; where they have none, or never arrived, one above all others."""
+    mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.split == split)
+    highest = select(func.max(_TABLE.c.version)).where(*mine)
+    known = connection.execute(highest.where(_TABLE.c.sha256 == sha256, _TABLE.c.complete)).scalar()
     if known is not None:
         return int(known)
-    highest = select(func.max(_TABLE.c.version)).where(*mine, _TABLE.c.split == split, _TABLE.c.complete)
-    return int(connection.execute(highest).scalar() or 0) + 1
+    last = int(connection.execute(highest.where(_TABLE.c.complete)).scalar() or 0)
+    begun = int(connection.execute(highest.where(_TABLE.c.sha256 == sha256)).scalar() or 0)
+    # One that was broken off goes on, unless others have arrived under its version or a later one meanwhile.
+    return begun if begun > last else last + 1
 
 
 def _entry(row: RowMapping) -> DataEntry:
