@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any
 
 from ...data.workspace.dataset_source import Available, SourceEntry, UnknownDataError, choose, unknown_id
@@ -64,11 +65,11 @@ class DashboardSource:
                 f"{entry.kind} '{entry.id}' is known to {entry.location} only by name: its rows were never uploaded. "
                 f"Upload them with: evsys {entry.kind} upload"
             )
-        base, sent, piece = f"/sdk/{FOLDERS[entry.kind]}/{entry.id}/pieces", 0, 0
-        while sent < entry.rows:
-            lines = self._connection.request_bytes("GET", f"{base}/{piece}").splitlines(keepends=True)
-            yield from lines
-            sent, piece = sent + len(lines), piece + 1
+        base, received, piece = f"/sdk/{FOLDERS[entry.kind]}/{entry.id}/pieces", 0, 0
+        while received < (entry.bytes or 0):  # not by rows, as blank lines belong to what was hashed
+            lines = self._connection.request_bytes("GET", f"{base}/{piece}")
+            yield from BytesIO(lines)
+            received, piece = received + len(lines), piece + 1
 
     def _entries(self, kind: Kind, name: str = "") -> Iterator[dict[str, Any]]:
         cursor: str | None = ""
