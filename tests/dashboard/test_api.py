@@ -165,6 +165,13 @@ def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(d
     assert arm["metrics"] == {"loss": 60.0}
 
 
+def test_a_rewound_run_is_as_far_as_what_is_left_of_it(dashboard: Any) -> None:
+    dashboard.send(experiment(), run(), *(step(at, loss=1.0) for at in range(1, 11)))
+    for next_step, left in ((11, 10), (6, 5), (0, None)):
+        dashboard.send({"kind": "rewind", "run": "r1", "next_step": next_step})
+        assert dashboard.http.read("/experiments/e1")["runs"][0]["arms"][0]["step"] == left
+
+
 def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashboard: Any) -> None:
     """Many alike, whole numbers, a repeated step, one out of order, other names, a gap, and some that are refused."""
     good = [{"step": number, "loss": 1.0 / (number + 1), "tokens": number * 1000} for number in range(80)]
