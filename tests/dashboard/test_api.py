@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import threading
@@ -551,6 +552,35 @@ def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(da
         assert told.wait(30)
         listener.join(30)
         assert [name for name, _ in heard] == ["hello", "change"]
+
+
+def test_a_change_while_a_page_is_told_of_others_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from evsys_sdk.dashboard.server import live
+    from evsys_sdk.dashboard.views.source import Change
+
+    monkeypatch.setattr(live, "KEEP_ALIVE_S", 3600.0)
+    signal = live.Signal()
+
+    class Source:
+        looks = 0
+
+        def changes(self, since: int) -> list[Change]:
+            self.looks += 1
+            if self.looks == 1:  # it is committed when this look has found nothing, and before the next wait
+                signal.ring()
+                return []
+            return [Change("experiment", "e1", since + 1)]
+
+    async def hear() -> list[bytes]:
+        signal.bind(asyncio.get_running_loop())
+        source: Any = Source()
+        stream: Any = live.stream_changes(source, signal, 0, polled=False)
+        async with asyncio.timeout(10), contextlib.aclosing(stream):
+            return [await anext(stream), await anext(stream)]
+
+    assert b"event: change" in asyncio.run(hear())[1]
 
 
 def test_what_a_client_really_sends_is_what_the_page_shows(
