@@ -6,6 +6,7 @@ import contextlib
 import math
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -466,6 +467,27 @@ def test_spend_is_summed_by_work_and_over_time(dashboard: Any) -> None:
         "train": {"tokens_trained": 10.0, "usd": 0.5},
         "eval": {"usd": 0.25},
     }
+
+
+def test_lines_of_a_ledger_keep_their_order_however_they_arrive(new_database: Callable[[str], str]) -> None:
+    from sqlalchemy import event
+
+    from .serving import ServerThread
+
+    lines = [{"at": 1.0, "what": f"w{at}", "usd": 1.0} for at in range(5)]
+    server = ServerThread(new_database("sqlite"))
+    try:
+        # What is not ordered comes in another order than by luck.
+        turn = "PRAGMA reverse_unordered_selects = ON"
+        event.listen(server.engine, "connect", lambda connection, _: connection.execute(turn))
+        server.engine.dispose()
+        with contextlib.closing(server.new_project()) as project:
+            for at in (3, 1, 4, 0, 2):
+                project.send({"kind": "spend", "experiment": "e1", "number": at, "line": lines[at]})
+            found = project.http.read("/experiments/e1/spend")["by_work"]
+    finally:
+        server.stop()
+    assert [one["name"] for one in found] == ["w0", "w1", "w2", "w3", "w4"]
 
 
 def test_lineage_names_parents_children_data_and_what_was_made(dashboard: Any) -> None:
