@@ -92,6 +92,19 @@ def test_filters_leave_what_meets_all_of_them(dashboard: Any, query: dict[str, A
     assert found["total"] == len(wanted)
 
 
+@pytest.mark.parametrize("dashboard", ["sqlite"], indirect=True)  # in PostgreSQL the database's locale decides
+def test_capital_letters_beyond_ascii_are_found_by_small_ones_and_the_other_way_round(dashboard: Any) -> None:
+    rows = [{"task_id": "t", "prediction": "Die ÄPFEL"}]
+    dashboard.send(
+        experiment(tags=["ÜBUNG"], models=["Größe/ÄÖ"], algorithms=["Łańcuch"]),
+        run(),
+        {"kind": "rollouts", "run": "r1", "split": "test", "name": "b", "step": 3, "rows": rows},
+    )
+    for query in ({"tag": "übung"}, {"tag": "Übung"}, {"model": "größe/äö"}, {"algorithm": "łAŃcuch"}):
+        assert dashboard.http.read("/experiments", **query)["total"] == 1, query
+    assert dashboard.http.read("/experiments/e1/rollouts", q="äpfel")["total"] == 1
+
+
 @pytest.mark.parametrize("sort", ["newest", "oldest", "score", "spend", "name"])
 def test_pages_show_every_experiment_once_in_order(dashboard: Any, sort: str) -> None:
     numbers = [5, 3, 3, 9, 1, 7, 3]

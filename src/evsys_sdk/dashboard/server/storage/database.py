@@ -173,6 +173,12 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA cache_size = -65536")  # negative: KiB, not pages
     connection.execute("PRAGMA temp_store = MEMORY")
+    # SQLite's own knows the letters of ASCII only, and what people search for is lowered by Python.
+    connection.create_function("lower", 1, _lower, deterministic=True)
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
 def _begin_sqlite(connection: Connection) -> None:
