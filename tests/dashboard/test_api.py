@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -90,6 +92,19 @@ def test_filters_leave_what_meets_all_of_them(dashboard: Any, query: dict[str, A
     assert found["total"] == len(wanted)
 
 
+@pytest.mark.parametrize("dashboard", ["sqlite"], indirect=True)  # in PostgreSQL the database's locale decides
+def test_capital_letters_beyond_ascii_are_found_by_small_ones_and_the_other_way_round(dashboard: Any) -> None:
+    rows = [{"task_id": "t", "prediction": "Die ÄPFEL"}]
+    dashboard.send(
+        experiment(tags=["ÜBUNG"], models=["Größe/ÄÖ"], algorithms=["Łańcuch"]),
+        run(),
+        {"kind": "rollouts", "run": "r1", "split": "test", "name": "b", "step": 3, "rows": rows},
+    )
+    for query in ({"tag": "übung"}, {"tag": "Übung"}, {"model": "größe/äö"}, {"algorithm": "łAŃcuch"}):
+        assert dashboard.http.read("/experiments", **query)["total"] == 1, query
+    assert dashboard.http.read("/experiments/e1/rollouts", q="äpfel")["total"] == 1
+
+
 @pytest.mark.parametrize("sort", ["newest", "oldest", "score", "spend", "name"])
 def test_pages_show_every_experiment_once_in_order(dashboard: Any, sort: str) -> None:
     numbers = [5, 3, 3, 9, 1, 7, 3]
@@ -163,6 +178,13 @@ def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(d
     assert found["metrics"] == ["loss"]
     [arm] = dashboard.http.read("/experiments/e1")["runs"][0]["arms"]
     assert arm["metrics"] == {"loss": 60.0}
+
+
+def test_a_rewound_run_is_as_far_as_what_is_left_of_it(dashboard: Any) -> None:
+    dashboard.send(experiment(), run(), *(step(at, loss=1.0) for at in range(1, 11)))
+    for next_step, left in ((11, 10), (6, 5), (0, None)):
+        dashboard.send({"kind": "rewind", "run": "r1", "next_step": next_step})
+        assert dashboard.http.read("/experiments/e1")["runs"][0]["arms"][0]["step"] == left
 
 
 def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashboard: Any) -> None:
@@ -242,11 +264,46 @@ def test_a_record_that_cannot_be_stored_is_put_aside_alone(dashboard: Any, bad: 
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
 
 
+def test_what_is_put_aside_is_told_once_where_the_database_refuses_another(
+    dashboard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy.exc import IntegrityError
+
+    from evsys_sdk.dashboard.server.storage import store
+
+    def refuse(*_: Any) -> None:
+        raise IntegrityError("INSERT", {}, ValueError("no room"))
+
+    monkeypatch.setattr(store, "put_benchmark", refuse)
+    bad = {"kind": "experiment", "id": "e2", "set": {"nmae": "x"}}
+    unstorable = {"kind": "benchmark", "id": "b", "name": "b", "metadata": {}}
+    told = dashboard.send(experiment(), bad, unstorable, experiment("e3"))
+    assert [one["seq"] for one in told["rejected"]] == [1, 2]
+    assert dashboard.http.read("/experiments")["total"] == 2
+
+
 def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
     early = dashboard.send(step(1, of="later", loss=1.0), step(2, of="later", loss=2.0), stream="child")
     assert early["rejected"] == []
     dashboard.send(experiment(), run("later"), stream="parent")
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
+
+
+def test_a_bad_record_that_waited_is_put_aside_without_its_run_and_the_others(dashboard: Any) -> None:
+    from sqlalchemy import select
+
+    from evsys_sdk.dashboard.server.storage import schema
+
+    early = [step(1, of="later", loss=1.0), step(2, of="later", loss="low"), step(3, of="later", loss=3.0)]
+    assert dashboard.send(*early, stream="child")["rejected"] == []
+    assert dashboard.send(experiment(), run("later"), step(4, of="later", loss=4.0))["rejected"] == []
+    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 3.0, 4.0]
+    table = schema.quarantine
+    kept = select(table.c.stream_id, table.c.seq, table.c.waits_for, table.c.reason)
+    with dashboard.engine.connect() as connection:
+        [(stream, seq, waits_for, reason)] = connection.execute(kept.where(table.c.project_id == dashboard.id)).all()
+    assert (stream, seq, waits_for) == ("child", 1, None)
+    assert "no number" in reason
 
 
 def test_text_that_a_database_cannot_hold_is_made_holdable(dashboard: Any) -> None:
@@ -381,6 +438,14 @@ def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
     assert [one["id"] for one in page["items"] + rest["items"]] == ["1", "2", "3"]
 
 
+def test_a_note_is_found_also_after_its_experiment_was_reported_again(dashboard: Any) -> None:
+    dashboard.send(experiment(hypothesis="longer helps"))
+    assert dashboard.http.post("/experiments/e1/notes", json={"text": "Look at the Seeds"}).status_code == 200
+    dashboard.send(experiment(status="completed", sentence="it does"))
+    for words in ("seeds", "longer", "it does"):
+        assert dashboard.http.read("/experiments", q=words)["total"] == 1
+
+
 def test_a_note_of_the_page_is_part_of_the_record(dashboard: Any) -> None:
     dashboard.send(experiment())
     made = dashboard.http.post("/experiments/e1/notes", json={"text": "why?", "author": "ann"}).json()
@@ -415,6 +480,27 @@ def test_spend_is_summed_by_work_and_over_time(dashboard: Any) -> None:
         "train": {"tokens_trained": 10.0, "usd": 0.5},
         "eval": {"usd": 0.25},
     }
+
+
+def test_lines_of_a_ledger_keep_their_order_however_they_arrive(new_database: Callable[[str], str]) -> None:
+    from sqlalchemy import event
+
+    from .serving import ServerThread
+
+    lines = [{"at": 1.0, "what": f"w{at}", "usd": 1.0} for at in range(5)]
+    server = ServerThread(new_database("sqlite"))
+    try:
+        # What is not ordered comes in another order than by luck.
+        turn = "PRAGMA reverse_unordered_selects = ON"
+        event.listen(server.engine, "connect", lambda connection, _: connection.execute(turn))
+        server.engine.dispose()
+        with contextlib.closing(server.new_project()) as project:
+            for at in (3, 1, 4, 0, 2):
+                project.send({"kind": "spend", "experiment": "e1", "number": at, "line": lines[at]})
+            found = project.http.read("/experiments/e1/spend")["by_work"]
+    finally:
+        server.stop()
+    assert [one["name"] for one in found] == ["w0", "w1", "w2", "w3", "w4"]
 
 
 def test_lineage_names_parents_children_data_and_what_was_made(dashboard: Any) -> None:
@@ -501,6 +587,35 @@ def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(da
         assert told.wait(30)
         listener.join(30)
         assert [name for name, _ in heard] == ["hello", "change"]
+
+
+def test_a_change_while_a_page_is_told_of_others_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from evsys_sdk.dashboard.server import live
+    from evsys_sdk.dashboard.views.source import Change
+
+    monkeypatch.setattr(live, "KEEP_ALIVE_S", 3600.0)
+    signal = live.Signal()
+
+    class Source:
+        looks = 0
+
+        def changes(self, since: int) -> list[Change]:
+            self.looks += 1
+            if self.looks == 1:  # it is committed when this look has found nothing, and before the next wait
+                signal.ring()
+                return []
+            return [Change("experiment", "e1", since + 1)]
+
+    async def hear() -> list[bytes]:
+        signal.bind(asyncio.get_running_loop())
+        source: Any = Source()
+        stream: Any = live.stream_changes(source, signal, 0, polled=False)
+        async with asyncio.timeout(10), contextlib.aclosing(stream):
+            return [await anext(stream), await anext(stream)]
+
+    assert b"event: change" in asyncio.run(hear())[1]
 
 
 def test_what_a_client_really_sends_is_what_the_page_shows(

@@ -285,7 +285,7 @@ def test_numbers_that_json_does_not_know_survive(at_stand_in: StandIn) -> None:
         (lambda client: client.update_experiment("e", best_score="high"), "It should be a number"),
         (lambda client: client.update_run("r", seed=1.5), "It should be a whole number"),
         (lambda client: client.update_experiment("../e", status="x"), "Ids are"),
-        (lambda client: client.create_run("a b"), "Ids are"),
+        (lambda client: client.create_run("a/b"), "Ids are"),
         (lambda client: client.log_predictions("r", [{"text": "x" * 5_000_000}]), "at most"),
         (lambda client: client.add_note("e", ""), "Give it some text"),
     ],

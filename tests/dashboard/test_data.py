@@ -119,7 +119,8 @@ def test_pieces_come_in_order_once_and_are_checked_against_the_hash(dashboard: A
     base = f"/sdk/datasets/{begun['id']}"
     http = dashboard.http
     assert http.put(f"{base}/pieces/1", content=b'{"a": 2}\n').status_code == 422
-    assert http.put(f"{base}/pieces/0", content=b'{"a": 1}').status_code == 422
+    assert http.put(f"{base}/pieces/0", content=b"").status_code == 422
+    assert http.put(f"{base}/pieces/0", content=b'{"a": 1').status_code == 422
     assert http.put(f"{base}/pieces/0", content=b"[1]\n").status_code == 422
     assert http.put(f"{base}/pieces/0", content=b'{"a": 1}\n').json() == {"next_piece": 1}
     assert http.put(f"{base}/pieces/0", content=b'{"a": 1}\n').json() == {"next_piece": 1}
@@ -132,6 +133,55 @@ def test_pieces_come_in_order_once_and_are_checked_against_the_hash(dashboard: A
     assert http.get(f"{base}/pieces/1").content == b'{"a": 2}\n'
     assert announce(dashboard, body).json()["complete"] is True
     assert announce(dashboard, b"{}\n", version=1).status_code == 422, "a version never changes"
+
+
+def test_an_upload_that_was_broken_off_and_overtaken_gets_the_next_version(dashboard: Any) -> None:
+    first, other = b'{"a": 1}\n', b'{"a": 2}\n'
+    assert announce(dashboard, first).json()["version"] == 1
+    assert announce(dashboard, first).json()["version"] == 1, "it goes on where it stopped"
+    base = f"/sdk/datasets/{announce(dashboard, other).json()['id']}"
+    dashboard.http.put(f"{base}/pieces/0", content=other)
+    assert dashboard.http.post(f"{base}/finish").json()["version"] == 1
+    again = announce(dashboard, first)
+    assert again.status_code == 200, again.text
+    assert (again.json()["version"], again.json()["complete"]) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"query": "q0"}\n\n{"query": "q1"}\n \n',
+        b'{"query": "q0"}\n{"query": "q1"}',
+        b'{"query": "q0"}\r\n{"query": "q1"}\r\n\r\n',
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [4 << 20, 1])
+def test_rows_that_the_workspace_takes_are_uploaded_and_pulled_as_they_are(
+    project: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    piece_bytes: int,
+) -> None:
+    monkeypatch.setattr("evsys_sdk.dashboard.client.remote_data._PIECE_BYTES", piece_bytes)
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    made = upload(capsys, "rows.jsonl", "--name", "routing")
+    assert (made["rows"], made["bytes"]) == (2, len(content))
+    shown = project.http.read(f"/datasets/{made['id']}/rows")
+    assert [row["query"] for row in shown["rows"]] == ["q0", "q1"]
+    last = project.http.read(f"/datasets/{made['id']}/rows", limit=1)["next"]
+    assert [row["query"] for row in project.http.read(f"/datasets/{made['id']}/rows", cursor=last)["rows"]] == ["q1"]
+    pulled = elsewhere(tmp_path).pull_dataset(name="routing")
+    assert pulled.path.read_bytes() == content
+
+
+def test_pieces_that_part_a_line_are_sent_again(dashboard: Any) -> None:
+    pieces = [b'{"a": 1}', b'{"a": 2}\n']
+    base = f"/sdk/datasets/{announce(dashboard, b''.join(pieces)).json()['id']}"
+    for number, piece in enumerate(pieces):
+        dashboard.http.put(f"{base}/pieces/{number}", content=piece)
+    assert dashboard.http.post(f"{base}/finish").status_code == 422
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 90, "a b", "nul\x00"])

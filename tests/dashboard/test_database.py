@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 pytestmark = pytest.mark.dashboard
 
+from alembic import command  # noqa: E402
 from alembic.autogenerate import compare_metadata  # noqa: E402
 from alembic.runtime.migration import MigrationContext  # noqa: E402
 
@@ -39,6 +42,51 @@ def test_a_database_of_a_newer_version_is_refused(new_database: Callable[[str], 
     engine.dispose()
     with pytest.raises(DataError, match="newer version"):
         database.open_database(address)
+
+
+def test_nobody_else_writes_from_the_look_at_the_version_to_the_new_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, heads = tmp_path / "d.sqlite3", []
+    read = database.MigrationContext.get_current_revision
+
+    def look(self: MigrationContext) -> str | None:
+        other = sqlite3.connect(path, timeout=0, isolation_level=None)
+        with contextlib.closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        heads.append(read(self))
+        return heads[-1]
+
+    monkeypatch.setattr(database.MigrationContext, "get_current_revision", look)
+    database.open_database(str(path)).dispose()
+    assert heads[0] is None
+
+
+def test_a_copy_before_an_upgrade_that_breaks_off_does_not_pass_for_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "d.sqlite3"
+    engine = database.open_database(str(path))
+    with engine.execution_options(writes=True).begin() as connection:
+        steps = database._config()
+        steps.attributes["connection"] = connection
+        command.downgrade(steps, "0001")
+    engine.dispose()
+    plain = sqlite3.connect
+
+    class Killed(sqlite3.Connection):
+        def backup(self, target: sqlite3.Connection, **_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            target.execute("CREATE TABLE half (a)")
+            target.commit()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: plain(*args, **{"factory": Killed} | kwargs))
+        with pytest.raises(KeyboardInterrupt):
+            database.open_database(str(path))
+    database.open_database(str(path)).dispose()
+    [kept] = tmp_path.glob("*.before-upgrade")
+    database._check_is_dashboard(kept)
 
 
 def test_postgres_is_not_migrated_unasked(new_database: Callable[[str], str]) -> None:

@@ -153,6 +153,7 @@ def test_a_change_with_a_cookie_needs_the_pages_own_header(dashboard: Any) -> No
     [
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],

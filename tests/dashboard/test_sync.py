@@ -172,3 +172,24 @@ def test_a_recorded_experiment_is_reported_whole(
     assert {record["set"].get("name") for record in at_stand_in.records("run")} >= {"base", "changed"}
     assert len(at_stand_in.records("step")) == 20
     assert at_stand_in.records("event")[0]["event"]["kind"] == "experiment_started"
+
+
+def test_reporting_a_folder_again_changes_neither_when_a_run_began_nor_its_config(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from evsys_sdk import Experiment
+
+    from .test_evsys_logger import config
+
+    def known() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for record in stand_in.records("run"):
+            found |= record["set"]
+        return {name: found[name] for name in ("name", "started", "config", "status", "seed")}
+
+    report_to(monkeypatch, stand_in.url, tmp_path)
+    folder = Experiment(config()).run().path
+    before = known()
+    assert before["config"]["name"] == "sft"
+    assert sync(capsys, str(folder))[0] == 0
+    assert known() == before

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -19,6 +20,8 @@ from alembic import command  # noqa: E402
 
 from evsys_sdk import Experiment  # noqa: E402
 from evsys_sdk.cli.main import main  # noqa: E402
+from evsys_sdk.dashboard.client.remote_record import read_anchors, read_requests  # noqa: E402
+from evsys_sdk.dashboard.client.upload import experiment_id_of  # noqa: E402
 from evsys_sdk.dashboard.server.storage import database  # noqa: E402
 from evsys_sdk.record.events import Journal, Kind, read_events, verify_chain  # noqa: E402
 
@@ -50,6 +53,19 @@ def test_an_honest_record_agrees_with_its_witness(watched: Any, capsys: pytest.C
     assert audit(capsys)["anchor"]["state"] == "ok"
     assert audit(capsys, "--anchor", "dashboard")["anchor"]["state"] == "ok"
     assert len(watched.http.read(f"/experiments/{experiment['id']}/anchors")) == 2
+
+
+@pytest.mark.parametrize("name", ["größe+lr=1", "my first run", "is 50% enough? #2 & more"])
+def test_an_experiment_whose_name_must_be_quoted_is_heard_of(watched: Any, name: str) -> None:
+    result = Experiment(config(name=name)).run()
+    assert result.status == "completed", result.arms[0].result.error
+    folder = result.path
+    assert [anchor["events"] for anchor in read_anchors(folder)] == [len(list(read_events(folder)))]
+    id = experiment_id_of(folder)
+    path = f"/experiments/{quote(id, safe='')}/requests"
+    assert watched.http.post(path, json={"kind": "approve", "reason": "go", "author": "ann"}).status_code == 200
+    assert [request["reason"] for request in read_requests(id)] == ["go"]
+    assert watched.http.read(f"/experiments/{quote(id, safe='')}")["experiment"]["name"] == name
 
 
 def test_a_journal_written_anew_is_contradicted(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:

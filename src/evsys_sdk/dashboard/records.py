@@ -49,7 +49,7 @@ _WORDS: dict[type | tuple[type, ...], str] = {
     dict: "a mapping",
 }
 LONGEST_ID = 200
-_NOT_IN_IDS = frozenset("/?#%\\ ")
+_NOT_IN_IDS = frozenset("/\\")  # quoted or not, they part an address; everything else that names have can be quoted
 
 
 def check_fields(kind: str, fields: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
@@ -72,10 +72,11 @@ def check_id(id: Any, what: str = "id") -> str:
         isinstance(id, str)
         and len(id) <= LONGEST_ID
         and id.isprintable()
+        and id == id.strip()
         and id.strip(".")  # "." and ".." mean something else in an address
         and not _NOT_IN_IDS & set(id)
     ):
         return id
     raise DataError(
-        f"{what} is {show(id)}. Ids are up to {LONGEST_ID} characters without spaces, slashes, '?', '#' and '%'."
+        f"{what} is {show(id)}. Ids are up to {LONGEST_ID} characters without slashes, and without spaces around them."
     )

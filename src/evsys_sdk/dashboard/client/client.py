@@ -112,10 +112,14 @@ class DashboardClient:
         self._report({"kind": "run", "id": id, "experiment": check_id(experiment_id), "set": fields})
         return id
 
-    def update_run(self, run_id: str, **fields: Any) -> None:
-        """Change what is known of a run: `status`, `metrics`, `error`, ... (RUN_FIELDS)."""
+    def update_run(self, run_id: str, *, experiment_id: str | None = None, **fields: Any) -> None:
+        """Change what is known of a run: `status`, `metrics`, `error`, ... (RUN_FIELDS).
+
+        With the experiment it belongs to, one that is not known yet is made.
+        """
         changes = check_fields("run", jsonable(fields), RUN_FIELDS)
-        self._report({"kind": "run", "id": check_id(run_id), "set": changes})
+        whose = {} if experiment_id is None else {"experiment": check_id(experiment_id)}
+        self._report({"kind": "run", "id": check_id(run_id), **whose, "set": changes})
 
     create_generation = create_run
     """The older name."""

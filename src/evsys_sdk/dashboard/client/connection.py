@@ -100,7 +100,10 @@ class Connection:
         connection: HTTPConnection | None = None,
         content_type: str = "application/json",
     ) -> Any:
-        """One request below the API's prefix; the answer as JSON. Raises DashboardClientError, never with the key."""
+        """One request below the API's prefix; the answer as JSON. Raises DashboardClientError, never with the key.
+
+        `path` holds ids as they are: it is quoted here, and only here.
+        """
         data = self.request_bytes(method, path, body, query=query, connection=connection, content_type=content_type)
         try:
             return json.loads(data) if data else {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any
-from urllib.parse import quote
 
 from ...data.workspace.dataset_source import Available, SourceEntry, UnknownDataError, choose, unknown_id
 from ...data.workspace.reference import FOLDERS, Kind, Reference
@@ -49,7 +49,7 @@ class DashboardSource:
         """The entry with this id, or that a reference means."""
         if id is not None:
             try:
-                found = self._connection.request("GET", f"/sdk/{FOLDERS[kind]}/{quote(id, safe='')}")
+                found = self._connection.request("GET", f"/sdk/{FOLDERS[kind]}/{id}")
             except DashboardClientError as error:
                 if error.status in (404, 422):
                     raise unknown_id(kind, id, []) from None
@@ -66,11 +66,11 @@ class DashboardSource:
                 f"{entry.kind} '{entry.id}' is known to {entry.location} only by name: its rows were never uploaded. "
                 f"Upload them with: evsys {entry.kind} upload"
             )
-        base, sent, piece = f"/sdk/{FOLDERS[entry.kind]}/{quote(entry.id, safe='')}/pieces", 0, 0
-        while sent < entry.rows:
-            lines = self._connection.request_bytes("GET", f"{base}/{piece}").splitlines(keepends=True)
-            yield from lines
-            sent, piece = sent + len(lines), piece + 1
+        base, received, piece = f"/sdk/{FOLDERS[entry.kind]}/{entry.id}/pieces", 0, 0
+        while received < (entry.bytes or 0):  # not by rows, as blank lines belong to what was hashed
+            lines = self._connection.request_bytes("GET", f"{base}/{piece}")
+            yield from BytesIO(lines)
+            received, piece = received + len(lines), piece + 1
 
     def _entries(self, kind: Kind, name: str = "") -> Iterator[dict[str, Any]]:
         cursor: str | None = ""

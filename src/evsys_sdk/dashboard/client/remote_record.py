@@ -6,7 +6,6 @@ import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from ...errors import DashboardClientError
 from ...log import get_logger
@@ -43,8 +42,7 @@ def _read(experiment_id: str, what: str) -> list[dict[str, Any]]:
     dashboard = Connection.from_environment()
     try:
         with closing(dashboard.open(_TIMEOUT_S)) as connection:
-            path = f"/experiments/{quote(experiment_id, safe='')}/{what}"
-            found = dashboard.request("GET", path, connection=connection)
+            found = dashboard.request("GET", f"/experiments/{experiment_id}/{what}", connection=connection)
     except DashboardClientError as error:
         if isinstance(error, Unreachable) or error.status != 404:
             raise

@@ -74,9 +74,15 @@ def anchor_journal(client: DashboardClient, folder: Path) -> None:
 def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord) -> None:
     """Report one arm and its scorings."""
     folder, run_id = arm.folder, run_id_of(id, arm.name)
-    client.create_run(id, name=arm.name, run=arm.run, seed=arm.seed, run_id=run_id)
+    # Not as a new run: that would begin now, and without the config that was reported while it was trained.
+    begun = {"started": arm.starts[0]} if arm.starts else {}
     client.update_run(
         run_id,
+        experiment_id=id,
+        name=arm.name,
+        run=arm.run,
+        seed=arm.seed,
+        **begun,
         status=arm.status,
         error=arm.error,
         unscored=arm.unscored,

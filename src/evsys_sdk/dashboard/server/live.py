@@ -24,6 +24,8 @@ class Signal:
     def __init__(self) -> None:
         self._waiting: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.rung = 0
+        """How often; whoever noted it before looking does not sleep through what came meanwhile."""
         self.closed = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -40,10 +42,14 @@ class Signal:
         self._wake()
 
     def _wake(self) -> None:
+        self.rung += 1
         for event in self._waiting:
             event.set()
 
-    async def wait(self, timeout_s: float) -> None:
+    async def wait(self, heard: int, timeout_s: float) -> None:
+        """Until it is rung once more than was heard, or for so long."""
+        if self.rung != heard:
+            return
         event = asyncio.Event()  # one for each who waits: a shared one could be cleared before all have seen it
         self._waiting.add(event)
         try:
@@ -62,7 +68,7 @@ async def stream_changes(
     yield b"retry: 2000\n" + _message("hello", version, {"version": version})
     spoken, pause = time.monotonic(), _POLL_S if polled else KEEP_ALIVE_S
     while not signal.closed:
-        began = time.monotonic()
+        began, heard = time.monotonic(), signal.rung
         changes = await asyncio.to_thread(source.changes, version)
         for change in changes:
             version = max(version, change.version)
@@ -74,7 +80,7 @@ async def stream_changes(
             spoken = time.monotonic()
         if polled:
             pause = max(_POLL_S, (time.monotonic() - began) * _MOST_OF_THE_TIME)
-        await signal.wait(pause)
+        await signal.wait(heard, pause)
         await asyncio.sleep(_LULL_S)
 
 

@@ -35,6 +35,7 @@ _HEADERS = [
 ]
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _SESSION_PATH = f"{API_PREFIX}/session"
+_MOST_DIGITS = 20
 
 
 class Guard:
@@ -63,7 +64,9 @@ class Guard:
         if headers.get("host", "").lower() not in self._hosts:
             message = "this server does not answer to that name. Start it with --allow-host to change that."
             return 421, "wrong_host", message
-        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > LARGEST_BODY:
+        length = headers.get("content-length", "0")
+        # Its digits first: Python refuses to make a number of thousands of them.
+        if not length.isdecimal() or len(length) > _MOST_DIGITS or int(length) > LARGEST_BODY:
             return 413, "too_large", f"a request may have {LARGEST_BODY} bytes."
         # PostgreSQL takes no text with it, and the query would fail there.
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
@@ -101,7 +104,10 @@ class Guard:
         origin = headers.get("origin")
         if origin is None:
             return True  # no browser sent it
-        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        try:
+            return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        except ValueError:  # no address at all, such as a bracket that is never closed
+            return False
 
 
 def session_cookie(header: str) -> str:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DataError as DatabaseDataError
 from sqlalchemy.exc import IntegrityError
 
 from ....errors import DataError, EvsysError
+from ....log import get_logger
 from ..storage import schema, store
 from ..storage.store import RunRef, UnknownRun
 from . import wire
@@ -24,6 +25,7 @@ from .points import PointBuffer
 from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
+_UNSTORABLE = (DataError, DatabaseDataError, IntegrityError)
 
 # Made once, because every batch or every run needs them, and making a statement takes longer than running it.
 _SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
@@ -34,7 +36,11 @@ _MOVE_CURSOR = (
     .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
 )
 _WAITS_FOR = (schema.quarantine.c.project_id == bindparam("of"), schema.quarantine.c.waits_for == bindparam("about"))
-_WAITING = select(schema.quarantine.c.line).where(*_WAITS_FOR).order_by(schema.quarantine.c.seq)
+_WAITING = (
+    select(schema.quarantine.c.stream_id, schema.quarantine.c.seq, schema.quarantine.c.line)
+    .where(*_WAITS_FOR)
+    .order_by(schema.quarantine.c.seq)
+)
 _OPEN = (
     select(*(column for column in schema.request.c if column.name not in ("project_id", "state", "answer")))
     .where(schema.request.c.project_id == bindparam("of"), schema.request.c.experiment_id == bindparam("about"))
@@ -98,18 +104,20 @@ class Ingest:
 
     def _take_lines(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> None:
         decoded = self._decode(work, stream, first, lines)
+        n_rejected = len(work.rejected)
         try:
             with work.connection.begin_nested():
                 self._store_all(work, stream, decoded)
         except (DatabaseDataError, IntegrityError):  # one of them cannot be stored: find out which
             self.forget()  # the savepoint took back runs and metrics whose numbers are remembered
+            del work.rejected[n_rejected:]  # they are refused again below
             for seq, line, record in decoded:
                 try:
                     with work.connection.begin_nested():
                         self._store_all(work, stream, [(seq, line, record)])
                 except (DatabaseDataError, IntegrityError) as error:
                     self.forget()
-                    self._put_aside(work, stream, seq, line, f"the database cannot store it: {error.orig}")
+                    self._put_aside(work, stream, seq, line, _reason_of(error))
 
     def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
         try:
@@ -205,12 +213,47 @@ class Ingest:
     def _take_up_waiting(self, work: _Work, run_id: str) -> None:
         """Store what arrived about a run before the run itself did."""
         mine = {"of": work.project, "about": run_id}
-        waiting = work.connection.execute(_WAITING, mine).scalars().all()
+        # in the order of their numbers: a later value replaces an earlier one
+        waiting = [
+            (str(stream), int(seq), str(line).encode())
+            for stream, seq, line in work.connection.execute(_WAITING, mine).all()
+        ]
         if not waiting:
             return
-        for line in waiting:  # in the order of their numbers: a later value replaces an earlier one
-            self._store(work, wire.decode(str(line).encode()))
+        self._points.flush(work.connection)  # what is gathered already must not go the way of a bad one
+        try:
+            self._store_waiting(work, [line for _, _, line in waiting])
+            refused: list[tuple[str, int, bytes, str]] = []
+        except _UNSTORABLE:  # one of them cannot be stored: the run and all others can
+            refused = self._store_one_by_one(work, waiting)
         work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
+        for stream, seq, line, reason in refused:
+            # Not among what this batch is told of: the number is one of another stream.
+            self._keep_aside(work, stream, seq, line[:_LONGEST_KEPT_LINE], reason)
+            get_logger(__name__).warning("record %d of stream %s is put aside: %s", seq, stream, reason)
+
+    def _store_one_by_one(
+        self, work: _Work, waiting: Sequence[tuple[str, int, bytes]]
+    ) -> list[tuple[str, int, bytes, str]]:
+        """Store what can be stored; returns the rest, each with its reason."""
+        refused: list[tuple[str, int, bytes, str]] = []
+        for stream, seq, line in waiting:
+            try:
+                self._store_waiting(work, [line])
+            except _UNSTORABLE as error:
+                refused.append((stream, seq, line, _reason_of(error)))
+        return refused
+
+    def _store_waiting(self, work: _Work, lines: Sequence[bytes]) -> None:
+        """Store all of them, or nothing."""
+        try:
+            with work.connection.begin_nested():
+                for line in lines:
+                    self._store(work, wire.decode(line))
+                self._points.flush(work.connection)
+        except _UNSTORABLE:
+            self.forget()  # the savepoint took back metrics whose numbers are remembered
+            raise
 
     def _run(self, work: _Work, id: str) -> RunRef:
         known = self._runs.get((work.project, id))
@@ -229,6 +272,12 @@ class Ingest:
         if waits_for is None:  # kept to be looked at; what waits for its run is kept to be stored, so whole
             work.rejected.append({"seq": seq, "reason": reason})
             line = line[:_LONGEST_KEPT_LINE]
+        self._keep_aside(work, stream, seq, line, reason, waits_for=waits_for)
+
+    @staticmethod
+    def _keep_aside(
+        work: _Work, stream: str, seq: int, line: bytes, reason: str, *, waits_for: str | None = None
+    ) -> None:
         # What is wrong with a line may be this very character, which PostgreSQL cannot store.
         text = line.decode(errors="replace").replace("\x00", "\ufffd")
         values = {"project_id": work.project, "stream_id": stream, "seq": seq, "reason": reason.replace("\x00", "")}
@@ -243,6 +292,10 @@ class Ingest:
             connection.execute(insert(schema.stream).values(**values))
             return connection.execute(_CURSOR, same).one()
         return row
+
+
+def _reason_of(error: DataError | DatabaseDataError | IntegrityError) -> str:
+    return str(error) if isinstance(error, DataError) else f"the database cannot store it: {error.orig}"
 
 
 def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:

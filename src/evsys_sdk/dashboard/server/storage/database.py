@@ -110,10 +110,7 @@ def restore(backup: Path, target: Path) -> None:
             with contextlib.suppress(FileNotFoundError):
                 target.with_name(target.name + suffix).rename(kept.with_name(kept.name + suffix))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")
-    with contextlib.closing(sqlite3.connect(backup)) as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
-        source.backup(copy)
-    temporary.replace(target)
+    _copy(backup, target)
 
 
 def hide_password(address: str) -> str:
@@ -138,25 +135,30 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
             kept = path.with_name(f"{path.name}.{present}.before-upgrade")
             get_logger(__name__).warning("bringing %s up to date; its copy is %s", path, kept)
             if not kept.exists():
-                with contextlib.closing(sqlite3.connect(path)) as old, contextlib.closing(sqlite3.connect(kept)) as new:
-                    old.backup(new)
+                _copy(path, kept)
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copy a SQLite file; what is at `target` is whole, whenever this ends."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)  # one that was broken off
+    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(temporary)) as new:
+        old.backup(new)
+    temporary.replace(target)
+
+
 @contextlib.contextmanager
 def _lock_migration(engine: Engine) -> Generator[Connection]:
     """A transaction that no other process migrates beside."""
-    with engine.connect() as connection:
+    # Before anything is read: two that find a new SQLite file empty would both make its tables.
+    with engine.execution_options(writes=True).connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":
-            with connection.begin():
-                # any number will do, as long as all versions take the same
-                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
-                yield connection
-        else:
-            with connection.begin():
-                yield connection
+            # any number will do, as long as all versions take the same
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
+        yield connection
 
 
 def _config() -> Config:
@@ -173,6 +175,12 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.execute("PRAGMA foreign_keys = ON")  # SQLite checks none unless each connection asks
     connection.execute("PRAGMA cache_size = -65536")  # negative: KiB, not pages
     connection.execute("PRAGMA temp_store = MEMORY")
+    # SQLite's own knows the letters of ASCII only, and what people search for is lowered by Python.
+    connection.create_function("lower", 1, _lower, deterministic=True)
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
 def _begin_sqlite(connection: Connection) -> None:

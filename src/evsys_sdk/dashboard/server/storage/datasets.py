@@ -62,9 +62,9 @@ def add_piece(connection: Connection, project: str, kind: DataKind, id: str, pie
         return max(piece + 1, int(count))
     if piece > count:
         raise DataError(f"piece {piece} of {kind} {show(id)} came before piece {count}. Send them in order.")
-    lines = body.splitlines(keepends=True)
-    if not lines or not body.endswith(b"\n"):
-        raise DataError(f"piece {piece} of {kind} {show(id)} does not end with a whole line.")
+    if not body:
+        raise DataError(f"piece {piece} of {kind} {show(id)} is empty. Send whole lines.")
+    lines = _lines_of(body)
     for line in lines:
         if not isinstance(parse_json(line, f"piece {piece}"), dict):
             raise DataError(f"piece {piece} of {kind} {show(id)} has a row that is no object: {show(line[:60])}.")
@@ -82,14 +82,16 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
     if row is None:
         raise NotFound(kind, id)
     if not row["complete"]:
-        digest, rows, size = hashlib.sha256(), 0, 0
+        digest, rows, size, ended = hashlib.sha256(), 0, 0, [True]
         mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
         pieces = select(_CHUNK.c.rows, _CHUNK.c.body).where(*mine).order_by(_CHUNK.c.number)
         for count, compressed in connection.execute(pieces):
             body = zlib.decompress(compressed)
             digest.update(body)
             rows, size = rows + count, size + len(body)
-        if digest.hexdigest() != row["sha256"]:
+            ended.append(body.endswith(b"\n"))
+        # Only the last line may lack its end: any other would run into the piece after it.
+        if digest.hexdigest() != row["sha256"] or not all(ended[:-1]):
             connection.execute(delete(_CHUNK).where(*mine))
             return None  # not an error, which would roll the removal back
         same = (_TABLE.c.project_id == project, _TABLE.c.id == id)
@@ -128,7 +130,7 @@ def data_rows(connection: Connection, project: str, kind: DataKind, id: str, lim
     chunks = select(_CHUNK.c.first_row, _CHUNK.c.body).where(*mine, *inside).order_by(_CHUNK.c.number)
     found: list[dict[str, Any]] = []
     for first, body in connection.execute(chunks):
-        lines = zlib.decompress(body).splitlines()
+        lines = _lines_of(zlib.decompress(body))
         found += [json.loads(line) for line in lines[max(begin - first, 0) : begin + limit - first]]
     end = begin + len(found)
     return DataRows(entry=_entry(row), rows=found, next=write_cursor(end) if end < (row["rows"] or 0) else None)
@@ -159,15 +161,22 @@ def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> D
     return _entry(row)
 
 
+def _lines_of(body: bytes) -> list[bytes]:
+    """The rows of a piece, as a file of them is read: a blank line is none."""
+    return [line for line in body.split(b"\n") if line.strip()]
+
+
 def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:
-    mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name)
-    # Also of an upload that was broken off: it goes on under its version.
-    same = select(_TABLE.c.version).where(*mine, _TABLE.c.split == split, _TABLE.c.sha256 == sha256)
-    known = connection.execute(same).scalar()
+    """The version that these rows have; where they have none, or never arrived, one above all others."""
+    mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.split == split)
+    highest = select(func.max(_TABLE.c.version)).where(*mine)
+    known = connection.execute(highest.where(_TABLE.c.sha256 == sha256, _TABLE.c.complete)).scalar()
     if known is not None:
         return int(known)
-    highest = select(func.max(_TABLE.c.version)).where(*mine, _TABLE.c.split == split, _TABLE.c.complete)
-    return int(connection.execute(highest).scalar() or 0) + 1
+    last = int(connection.execute(highest.where(_TABLE.c.complete)).scalar() or 0)
+    begun = int(connection.execute(highest.where(_TABLE.c.sha256 == sha256)).scalar() or 0)
+    # One that was broken off goes on, unless others have arrived under its version or a later one meanwhile.
+    return begun if begun > last else last + 1
 
 
 def _entry(row: RowMapping) -> DataEntry:

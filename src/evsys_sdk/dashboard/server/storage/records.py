@@ -218,8 +218,9 @@ class StoredRecords:
     def spend_lines(self, id: str) -> list[Object]:
         table = schema.spend_line
         mine = (table.c.project_id == self.project, table.c.experiment_id == id)
+        asked = select(table.c.line).where(*mine).order_by(table.c.number)
         with self._engine.connect() as connection:
-            return [read_object(line) for line in connection.execute(select(table.c.line).where(*mine)).scalars()]
+            return [read_object(line) for line in connection.execute(asked).scalars()]
 
     def anchors(self, id: str) -> list[Anchor]:
         table = schema.anchor

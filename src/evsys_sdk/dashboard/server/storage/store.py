@@ -250,6 +250,9 @@ def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
         connection.execute(
             insert(schema.metric_latest).values(run_no=run.no, key_id=key, step=step, last=value, low=low, high=high)
         )
+    furthest = select(func.max(points.c.step)).where(points.c.run_no == run.no).scalar_subquery()
+    ahead = (schema.run.c.no == run.no, schema.run.c.step >= next_step)
+    connection.execute(update(schema.run).where(*ahead).values(step=furthest))
 
 
 def touch(connection: Connection, project: str, experiments: Sequence[str]) -> int:
