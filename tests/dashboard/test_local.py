@@ -246,3 +246,21 @@ def test_a_finished_experiment_is_read_again_when_it_has_changed(api: Api, outpu
     assert api.read("/experiments/routing-0a1b2c3d")["notes"] == []
     add_note(folder, "look at the seeds")
     assert [one["text"] for one in api.read("/experiments/routing-0a1b2c3d")["notes"]] == ["look at the seeds"]
+
+
+def test_how_a_run_gets_on_is_read_from_the_end_of_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from evsys_sdk.dashboard.local import rows
+    from evsys_sdk.experiment.jobs import live_status
+    from evsys_sdk.record.layout import RunFiles
+
+    metrics = RunFiles(tmp_path / "arm").logs.metrics
+    metrics.parent.mkdir(parents=True)
+    lines = [json.dumps({"step": at, "loss": float(at)}) for at in range(100)]
+    metrics.write_text("\n".join(["damaged", *lines, '{"step": 100, "lo']), "utf-8")
+    arms = [live_status.ArmStatus("arm", "running", step=99, total_steps=200)]
+    monkeypatch.setattr(live_status, "experiment_status", lambda _: SimpleNamespace(arms=arms))
+    one: Any = SimpleNamespace(folder=tmp_path)
+    live = rows._live(one)
+    assert (live.step, live.metric, live.recent) == (99, "loss", [float(at) for at in range(60, 100)])

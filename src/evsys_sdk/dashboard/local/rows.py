@@ -13,9 +13,10 @@ from ...data.workspace.workspace import Workspace
 from ...errors import WorkspaceError
 from ...history.summary import ExperimentSummary
 from ...record.events import Kind
+from ...record.jsonl_file import last_records
 from ...record.layout import ExperimentFiles, RunFiles
 from ...record.reader import ExperimentRecord
-from ...record.values import Object, mtime, number, part, read_lines, text
+from ...record.values import Object, mtime, number, part, text
 from ...redact import redact
 from ..shapes import ControlRequest, DataEntries, DataEntry, DataRows, Event, Experiment, Live, Note
 from ..views.curves import default_metric
@@ -23,6 +24,8 @@ from ..views.source import DataKind, NotFound, read_cursor, write_cursor
 
 _METRICS = RunFiles(Path()).logs.metrics.as_posix()
 _RECENT = 40
+_END_BYTES = 1 << 17
+"""How much of a file of metrics is read for that many lines; every look at the list reads one of each that runs."""
 
 
 def experiment_of(one: ExperimentSummary) -> Experiment:
@@ -45,7 +48,8 @@ def _live(one: ExperimentSummary) -> Live:
     running = [arm for arm in arms if arm.state == "running"]
     steps = [(arm.step, arm.total_steps, arm.arm) for arm in running if arm.step is not None]
     step, total, name = max(steps, key=lambda one: one[0]) if steps else (None, None, "")
-    lines = list(read_lines(one.folder / name / _METRICS))[-_RECENT:] if name else []
+    latest = last_records(one.folder / name / _METRICS, _END_BYTES) if name else ()
+    lines = [*islice(latest, _RECENT)][::-1]
     metric = default_metric([key for key in (lines[-1] if lines else {}) if key != "step"])
     recent = [value for line in lines if (value := number(line.get(metric))) is not None]
     awaits = is_awaited(one.folder)

@@ -29,7 +29,10 @@ from .storage.writer import Busy, Writer
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 SESSION_S = 30 * 86_400.0
 _REMEMBERED_S = 15.0
-"""How long a key is believed without looking it up; what is revoked is forgotten at once."""
+"""How long a key is believed without looking it up.
+
+What this process revokes it forgets at once; what another one does, as `evsys dashboard key --revoke`, only then.
+"""
 _MOST_REMEMBERED = 10_000
 LOCAL = "local"
 
