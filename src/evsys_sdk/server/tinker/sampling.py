@@ -28,7 +28,7 @@ from .protobuf import sample_answer
 
 _ALL: Final = "samples"
 _MOST_NUMBERS: Final = 1 << 24
-"""What one answer may hold, in log-probabilities."""
+"""What one answer may hold, or be read from, in log-probabilities."""
 
 
 async def create_sampling_session(service: Service, request: requests.CreateSamplingSession) -> dict[str, Any]:
@@ -101,9 +101,9 @@ class _Drawing:
         room = max(1, min(capabilities.context_length - len(prompt), service.settings.max_tokens))
         params = _params(request.sampling_params, room)
         checks.check_sampling(prompt, request.num_samples, params, capabilities)
-        _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
         asked = request.target_prompt_logprobs
         targets = PromptTargets.read(asked, len(prompt), capabilities) if asked is not None else None
+        _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
         return cls(
             sampler.client,
             request,
@@ -160,12 +160,15 @@ def _check_logprobs(request: requests.Sample, prompt: int, max_tokens: int, capa
     for name, k in (("prompt", in_prompt), ("sample", in_samples)):
         if k > capabilities.top_k_logprobs:
             raise Refusal(400, f"topk_{name}_logprobs may be {capabilities.top_k_logprobs} at most here (got {k}).")
-    numbers = prompt * in_prompt + request.num_samples * max_tokens * (1 + in_samples)
+    # Tokens that are named are read from the whole distribution at each place of the prompt.
+    whole = capabilities.vocab_size if request.target_prompt_logprobs is not None else 0
+    numbers = prompt * (in_prompt + whole) + request.num_samples * max_tokens * (1 + in_samples)
     if numbers > _MOST_NUMBERS:
         raise Refusal(
             400,
-            f"{request.num_samples} samples of {max_tokens} tokens with what is asked about them are {numbers} "
-            f"log-probabilities, and an answer may hold {_MOST_NUMBERS}. Lower num_samples, max_tokens or the top k.",
+            f"{request.num_samples} samples of {max_tokens} tokens with what is asked about them and the prompt of "
+            f"{prompt} are {numbers} log-probabilities, and an answer may hold {_MOST_NUMBERS}. Lower num_samples, "
+            "max_tokens or the top k, or shorten the prompt.",
         )
 
 
@@ -176,7 +179,9 @@ def _only_last(count: int, logprobs: Floats, top: TopLogprobs | None) -> tuple[F
     logprobs = logprobs.copy()
     logprobs[skipped] = np.nan
     if top is not None:
-        top.logprobs[skipped] = np.nan
+        best = top.logprobs.copy()  # the table is the backend's, which may keep it
+        best[skipped] = np.nan
+        top = TopLogprobs(top.tokens, best)
     return logprobs, top
 
 
