@@ -5,6 +5,7 @@ python benchmarks/audit.py --arms 1000
 
 import argparse
 import json
+import random
 import statistics
 import tempfile
 import time
@@ -87,7 +88,8 @@ def write_arm(folder: Path) -> dict[str, object]:
         for task, reward in zip(tasks, rewards, strict=True)
     ]
     write_lines(answers, given)
-    write_lines(files.logs.metrics, [{"step": step, "loss": 1 / step} for step in range(1, STEPS + 1)])
+    luck = random.random()  # seeds that made no difference are flagged, so that these make one
+    write_lines(files.logs.metrics, [{"step": step, "loss": luck + 1 / step} for step in range(1, STEPS + 1)])
     score = {"value": 0.5, "per_task": rewards}
     line = {"split": "test", "name": "tools", "step": STEPS, "tasks": tasks, "samples": [[one] for one in rewards]}
     line |= {"metrics": {"pass@1": score}}
