@@ -77,6 +77,8 @@ async def test_code_is_judged_by_its_tests(
         "import glob\nfor name in glob.glob('.evsys_*.json'): print(open(name).read())\nimport os; os._exit(0)",
         "import sys; sys.stdout.close(); sys.stderr.close()",
         "raise KeyboardInterrupt",
+        "raise ValueError('\\u2028pass 0')",
+        "raise ValueError('\\x85pass\\x0bpass\\x1cpass' * 5)",
     ],
 )
 async def test_code_that_ends_early_or_prints_verdicts_passes_nothing(place: FolderEnvironment, trick: str) -> None:
@@ -92,7 +94,7 @@ async def test_a_flood_of_output_does_not_hide_the_verdict(place: FolderEnvironm
 async def test_reasons_are_reported(place: FolderEnvironment) -> None:
     found = await judged(place, ADD, ["assert add(1, 1) == 2", "assert add(1, 1) == 3, 'one and\\none'", "add()"])
     assert found.info["passed"] == 1
-    assert found.info["failures"]["1"] == "AssertionError: one and one"
+    assert found.info["failures"]["1"] == "AssertionError: one and\none"
     assert found.info["failures"]["2"].startswith("TypeError: add() missing 2 required")
 
 

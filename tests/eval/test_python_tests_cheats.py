@@ -23,6 +23,8 @@ from ..rollouts.environments.conftest import bwrap_problem, needs_bwrap
 
 __all__ = ["bwrap_problem", "needs_bwrap"]
 
+pytestmark = pytest.mark.slow
+
 SECRET = secrets.randbelow(10**12)
 TESTS = [f"assert guess(1) == {SECRET}", f"def test_guess():\n    assert guess(2) in ({SECRET}, 'x{SECRET}')"]
 
@@ -47,8 +49,6 @@ ppid = os.getppid()
 """
 FRAMES = """
 import sys
-
-pytestmark = pytest.mark.slow
 def frames():
     found = sys._getframe()
     while found:
@@ -102,6 +102,8 @@ CHEATS = {
         "import __main__\ndef guess(n):\n    m = __main__\n    s = m.Server(3, 4)\n    s._call_back(0, (), {}); return 0"
     ),
     "raise an exception called like a skip": "class SkipTest(Exception): pass\ndef guess(n): raise SkipTest('skipped')",
+    "raise text that splits the report": 'def guess(n): raise ValueError(\'\\u2028pass 0\\x85pass 1\\npass 2\\r\\x1e{"test": 1, "failure": ""}\')',
+    "raise text that looks like an entry": 'def guess(n): raise ValueError(\'\\n27:{"test": 1, "failure": ""}\\n\' * 9)',
     "raise a keyboard interrupt": "def guess(n): raise KeyboardInterrupt",
     "raise a system exit of 0": "def guess(n): raise SystemExit(0)",
     "raise StopIteration": "def guess(n): raise StopIteration(True)",

@@ -33,6 +33,10 @@ _SCRATCH = "/tmp"
 """Where the runner lies until it runs: not in the working folder, where the policy may have left something."""
 
 
+_LONGEST_LENGTH = 6
+"""Digits of the length of one entry of the report."""
+
+
 class PythonTestsParams(Strict):
     """Which code is tested, and how."""
 
@@ -69,7 +73,7 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
         # -I: neither the working folder nor the environment, where the policy may have left modules, is looked at.
         command = f"exec {self.cfg.python} -I {folder}/tests.py {folder}"
         done = await environment.exec(command, timeout_s=self.cfg.timeout_s)
-        return self._judge(tests, [line.split(" ", 2) for line in done.stdout.splitlines()], done)
+        return self._judge(tests, _read_report(done.stdout), done)
 
     def _code(self, completion: str) -> str:
         if self.cfg.code == "none":
@@ -80,18 +84,35 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
             return extract_answer(text)
         return blocks[-1] if self.cfg.code == "last_block" else "\n".join(blocks)
 
-    def _judge(self, tests: list[str], report: list[list[str]], done: ExecResult) -> VerificationResult:
-        if report[:1] not in ([["ready"]], [["unprotected"]]):
+    def _judge(self, tests: list[str], report: list[dict[str, Any]], done: ExecResult) -> VerificationResult:
+        state = report[0].get("state") if report else None
+        if state not in ("ready", "unprotected"):
             raise EvalError(
                 f"the tests did not start: '{self.cfg.python}' ended with {done.exit_code} and said "
                 f"{show(done.stderr.strip())}. The sandbox needs Python, and room to write."
             )
-        if report[0] == ["unprotected"]:
+        if state == "unprotected":
             raise EvalError("the tests could not be shielded from the code: that takes Linux. Choose another sandbox.")
-        passed = sum(line[0] == "pass" for line in report)
-        failures = {line[1]: line[2] if len(line) > 2 else "" for line in report if line[0] == "fail"}
+        outcomes = {entry["test"]: str(entry["failure"]) for entry in report[1:]}
+        passed = sum(outcomes.get(number) == "" for number in range(len(tests)))
+        failures = {str(number): why for number, why in outcomes.items() if why}
         info = {"passed": passed, "tests": len(tests), "failures": failures, "timed_out": done.timed_out}
         return VerificationResult(passed / len(tests) if self.cfg.partial_credit else float(passed == len(tests)), info)
+
+
+def _read_report(text: str) -> list[dict[str, Any]]:
+    """The entries of a report, up to the first that is incomplete: `<length>:<JSON>`, one after another."""
+    entries: list[dict[str, Any]] = []
+    while text:
+        length, _, rest = text.partition(":")
+        if not length.isdecimal() or len(length) > _LONGEST_LENGTH:
+            break
+        body, text = rest[: int(length)], rest[int(length) + 1 :]
+        try:
+            entries.append(json.loads(body))
+        except ValueError:
+            break
+    return entries
 
 
 def check_tests(target: Any) -> list[str]:
