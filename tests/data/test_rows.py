@@ -240,3 +240,34 @@ def test_rows_are_parsed_one_at_a_time_from_an_endless_source() -> None:
 
     rows = list(itertools.islice(parse_rows(endless()), 4000))
     assert rows[3999].metadata == {"number": 3999, "key_999": 1}
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize("given", [[TOOL], [TOOL["function"]], json.dumps([TOOL])])
+def test_tools_of_a_row_have_one_form(given: Any) -> None:
+    chat, task = parse_rows(
+        [
+            {"messages": [{"role": "user", "content": "hi"}], "tools": given},
+            {"task_id": "t", "instruction": "hi", "verifier": {"kind": "in_process", "fn_name": "f"}, "tools": given},
+        ]
+    )
+    assert isinstance(chat, ChatMessagesRow)
+    assert isinstance(task, HarborTask)
+    assert chat.tools == task.tools == [TOOL]
+    assert [from_dict(to_dict(row)) for row in (chat, task)] == [chat, task]
+    assert "tools" not in to_dict(ChatMessagesRow(chat.messages))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"tools": ["search"]}, r"tools\[0\] is 'search'; it must look like"),
+        ({"tools": "none"}, "'tools' is 'none', which is not JSON"),
+        ({"metadata": {"tools": [TOOL]}}, "'metadata.tools' holds tool definitions"),
+    ],
+)
+def test_tools_that_no_prompt_would_show_are_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        list(parse_rows([{"messages": [{"role": "user", "content": "hi"}], **fields}]))

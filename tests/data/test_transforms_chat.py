@@ -8,6 +8,7 @@ import pytest
 
 from evsys_sdk.config import TransformSpec
 from evsys_sdk.data import (
+    ChatMessagesRow,
     HarborTask,
     InProcessVerifier,
     PromptExample,
@@ -152,7 +153,8 @@ def test_openai_rows_with_tools_weights_and_older_function_calls() -> None:
         {"role": "tool", "name": "f", "content": "42", "tool_call_id": "call_1"},
         assistant("It is 42.", weight=1),
     ]
-    assert [tool["function"]["name"] for tool in typed.metadata["tools"]] == ["g", "f"]
+    assert isinstance(typed, ChatMessagesRow)
+    assert [tool["function"]["name"] for tool in typed.tools] == ["g", "f"]
     assert typed.metadata["parallel_tool_calls"] is False
 
 
@@ -161,7 +163,7 @@ def test_openai_rows_with_tools_weights_and_older_function_calls() -> None:
     [
         ({"messages": [assistant("a", weight=0.5)]}, "messages[0].weight must be 0 or 1, not 0.5"),
         ({"messages": [{"role": "function", "content": "42"}]}, "no earlier message calls"),
-        ({"messages": [user("q")], "tools": {"a": 1}}, "must be lists, not {'a': 1}"),
+        ({"messages": [user("q")], "tools": {"a": 1}}, "must be a list of tool definitions, not {'a': 1}"),
         ({"messages": [{"role": "boss", "content": "x"}]}, "'messages[0].role' is 'boss'"),
         ({"prompt": "x"}, "no list of messages"),
     ],

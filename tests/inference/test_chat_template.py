@@ -17,7 +17,7 @@ from evsys_sdk.inference import Rendered, get_renderer
 from evsys_sdk.inference.conversation import split_thinking
 
 type Conversation = Sequence[dict[str, Any]]
-type Template = Callable[[Conversation, bool], str]
+type Template = Callable[..., str]
 
 CONTROL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|call|>", "<|assistant|>", "<|user|>"]
 MERGED = ["\n\n", "\n\n\n"]
@@ -48,10 +48,10 @@ class CharacterTokenizer:
         return "".join(text for text in texts if not (skip_special_tokens and text in CONTROL))
 
     def apply_chat_template(
-        self, messages: Conversation, tokenize: bool = True, add_generation_prompt: bool = False
+        self, messages: Conversation, tokenize: bool = True, add_generation_prompt: bool = False, **tools: Any
     ) -> str:
         assert tokenize is False
-        return self.template(messages, add_generation_prompt)
+        return self.template(messages, add_generation_prompt, **tools)
 
 
 def chatml(messages: Conversation, generate: bool) -> str:
@@ -333,7 +333,7 @@ def test_tool_calls_that_the_template_would_drop_are_refused() -> None:
         get_renderer(CharacterTokenizer(no_mark)).render(conversation)
 
 
-def test_the_template_sees_tool_calls_and_tool_messages_as_they_came() -> None:
+def test_the_template_sees_tool_calls_with_objects_and_tool_messages_as_they_came() -> None:
     seen: list[Conversation] = []
 
     def template(messages: Conversation, generate: bool) -> str:
@@ -350,7 +350,8 @@ def test_the_template_sees_tool_calls_and_tool_messages_as_they_came() -> None:
     get_renderer(CharacterTokenizer(template)).render(conversation)
     whole = next(messages for messages in seen if len(messages) == 4)
     assert whole[0] == {"role": "system", "content": "S"}
-    assert whole[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
+    function = {"name": "f", "arguments": {"x": 1}}
+    assert whole[1] == {"role": "assistant", "content": "", "tool_calls": [{**call, "function": function}]}
     assert whole[2] == conversation[2]
 
 
@@ -486,3 +487,92 @@ def test_training_sees_what_sampling_sees(kind: str, conversation: list[dict[str
         assert renderer.parse(said) == {"role": "assistant", "content": content}
     last = list(completions(renderer.render(conversation, "last_assistant")))
     assert last == [(renderer.prompt(conversation[: turns[-1]]), found[-1][1])]
+
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}},
+}
+ASKED: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather in Paris?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "18 C"},
+    {"role": "assistant", "content": "18 degrees."},
+]
+
+
+def lists_tools(messages: Conversation, generate: bool, tools: Sequence[Any] = ()) -> str:
+    """ChatML with the definitions in front."""
+    head = f"<|im_start|>system\nTools: {json.dumps(tools)}<|im_end|>\n" if tools else ""
+    return head + chatml(messages, generate)
+
+
+def joins_texts(messages: Conversation, generate: bool, tools: Sequence[Any] = ()) -> str:
+    """As DeepSeek V3: arguments are joined as text, so that an object is an error."""
+    calls = [{**message, "content": message["content"] + _joined(message)} for message in messages]
+    return lists_tools([{**call, "tool_calls": []} for call in calls], generate, tools)
+
+
+def _joined(message: dict[str, Any]) -> str:
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return "".join("<call>" + function["name"] + "\n" + function["arguments"] + "</call>" for function in functions)
+
+
+def forgets_tools(messages: Conversation, generate: bool, tools: Sequence[Any] = ()) -> str:
+    return chatml([{**message, "tool_calls": []} for message in messages], generate)
+
+
+@pytest.mark.parametrize(
+    ("template", "call"),
+    [
+        (lists_tools, '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'),
+        (joins_texts, '<call>get_weather\n{"city": "Paris"}</call>'),
+    ],
+)
+def test_tools_are_in_the_prompt_and_arguments_are_encoded_once(template: Template, call: str) -> None:
+    tokenizer = CharacterTokenizer(template)
+    renderer = get_renderer(tokenizer)
+    (rendered,) = renderer.render(ASKED, tools=[TOOL])
+    question, first, result, second = shown(tokenizer, rendered)
+    assert question[1].startswith(f"<|im_start|>system\nTools: {json.dumps([TOOL])}<|im_end|>\n<|im_start|>user\n")
+    assert first == (True, f"{call}<|im_end|>")
+    assert result == (False, "\n<|im_start|>tool\n18 C<|im_end|>\n<|im_start|>assistant\n")
+    assert second == (True, "18 degrees.<|im_end|>")
+    assert rendered.tokens[: len(renderer.prompt(ASKED[:1], [TOOL]))] == renderer.prompt(ASKED[:1], [TOOL])
+
+
+def test_a_template_that_shows_no_tools_is_refused_unless_our_listing_is_asked_for() -> None:
+    tokenizer = CharacterTokenizer(forgets_tools)
+    with pytest.raises(DataError, match=r"shows no tools, and 1 are given.*chat_template\+hermes"):
+        get_renderer(tokenizer).render(ASKED, tools=[TOOL])
+    listed = get_renderer(tokenizer, "chat_template+hermes")
+    assert listed.name == "chat_template+hermes"
+    (rendered,) = listed.render(ASKED, tools=[TOOL])
+    prompt, call, result, _ = shown(tokenizer, rendered)
+    assert json.dumps(TOOL) in prompt[1]
+    assert call[1] == '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>'
+    assert "<|im_start|>user\n<tool_response>\n18 C\n</tool_response><|im_end|>" in result[1]
+
+
+def test_a_control_token_in_a_tool_definition_stays_text() -> None:
+    tokenizer = CharacterTokenizer(lists_tools)
+    tool = {"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}
+    prompt = get_renderer(tokenizer).prompt(say("user: hi"), [tool])
+    marks = tokenizer.encode("<|im_end|>", add_special_tokens=False)
+    assert prompt.count(marks[0]) == 2  # of the system message and of the user
+
+
+def test_tools_of_the_mock_tokenizer_stand_in_the_system_message() -> None:
+    tokenizer = ByteTokenizer()
+    conversation = [{"role": "system", "content": "Be brief."}, *ASKED]
+    (rendered,) = get_renderer(tokenizer).render(conversation, tools=[TOOL])
+    text = tokenizer.decode(rendered.tokens)
+    assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n")
+    assert json.dumps(TOOL) in text
+    assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>' in text

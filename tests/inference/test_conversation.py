@@ -43,15 +43,30 @@ def test_two_different_answers_are_refused() -> None:
 
 
 def test_text_blocks_are_joined_and_other_fields_stay() -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": [text_block("a"), text_block("\nb")], "name": "ada"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None},
     ]
     assert text_messages(messages) == [
         {"role": "user", "content": "a\nb", "name": "ada"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": ""},
     ]
+
+
+@pytest.mark.parametrize("arguments", ['{"x": 1}', {"x": 1}])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_calls_have_one_form_and_their_arguments_are_objects(arguments: Any, wrapped: bool) -> None:
+    function: dict[str, Any] = {"name": "f", "arguments": arguments}
+    call = {**({"function": function} if wrapped else function), "id": "c1"}
+    (message,) = text_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert message["tool_calls"] == [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]
+
+
+@pytest.mark.parametrize("arguments", ['{"x": ', "[1]", [1], 3])
+def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    with pytest.raises(DataError, match=r"messages\[0\]\.tool_calls\[0\]\.function\.arguments is .*, not an object"):
+        text_messages([{"role": "assistant", "content": "", "tool_calls": [call]}])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ..backends.checks import check_recipe
 from ..backends.datum import Datum
 from ..backends.losses import numpy_loss
 from ..config.fields import NOT_SEARCHED, searched
+from ..data.shapes import check_tools
 from ..errors import DataError
 from ..protocols import Row
 from ..training.batch import TrainingBatch
@@ -95,7 +96,8 @@ class DPO(BaseAlgorithm):
                 "A preference row has 'prompt', 'chosen' and 'rejected', each a text or a list of messages."
             )
         prompt = _messages(row["prompt"], "user")
-        return self.renderer.render([*prompt, _answer(row[answer], answer, prompt)], "last_assistant")[0]
+        messages = [*prompt, _answer(row[answer], answer, prompt)]
+        return self.renderer.render(messages, "last_assistant", check_tools(row.get("tools")))[0]
 
     async def _sequence_logprobs(self, datums: Sequence[Datum]) -> list[float]:
         """log p(answer) of each sequence under the live weights, which at this point are the starting ones."""

@@ -82,7 +82,7 @@ def render_chats(
                 "Choose a model with vision, or remove the images with a transform."
             )
         with in_row(number):
-            sequences = renderer.render(row_messages(chat), supervise)
+            sequences = renderer.render(row_messages(chat), supervise, chat.tools)
         for rendered in sequences:
             example = limit.apply(rendered, number)
             if can_learn_from(example):

@@ -71,7 +71,10 @@ class ModelConfig(Strict):
     init_from_checkpoint: str | None = None
     """Start from the weights of this checkpoint with a fresh optimizer."""
     renderer_name: str | None = None
-    """Chat renderer, e.g. `qwen3`; without it the tokenizer's own chat template is used."""
+    """Chat renderer, e.g. `qwen3`; without it the tokenizer's own chat template is used.
+
+    `chat_template+hermes` is that template with tools listed in the system message, where it shows none itself.
+    """
 
     @model_validator(mode="after")
     def _has_one_start(self) -> Self:

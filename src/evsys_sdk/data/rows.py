@@ -24,6 +24,8 @@ from .shapes import (
     check_mapping,
     check_messages,
     check_text,
+    check_tools,
+    is_list,
     is_object,
     refuse_keys,
     verifier_from_dict,
@@ -48,8 +50,8 @@ _REQUIRED: dict[TargetFormat, tuple[str, ...]] = {
     TargetFormat.PROMPT_DATASET: ("inputs",),
 }
 _OPTIONAL: dict[TargetFormat, tuple[str, ...]] = {
-    TargetFormat.CHAT_MESSAGES: ("metadata", "target_assistant"),
-    TargetFormat.HARBOR_TASK: ("metadata",),
+    TargetFormat.CHAT_MESSAGES: ("metadata", "target_assistant", "tools"),
+    TargetFormat.HARBOR_TASK: ("metadata", "tools"),
     TargetFormat.PROMPT_DATASET: ("expected", "metadata"),
 }
 _MADE_BY = {
@@ -101,15 +103,13 @@ def to_dict(row: TypedRow | VerifierPayload) -> Row:
     match row:
         case ChatMessagesRow():
             found: Row = {"messages": row.messages, "metadata": row.metadata}
-            return found if row.target_assistant is None else {**found, "target_assistant": row.target_assistant}
+            if row.target_assistant is not None:
+                found["target_assistant"] = row.target_assistant
+            return {**found, "tools": row.tools} if row.tools else found
         case HarborTask():
-            verifier = to_dict(row.verifier)
-            return {
-                "task_id": row.task_id,
-                "instruction": row.instruction,
-                "verifier": verifier,
-                "metadata": row.metadata,
-            }
+            named: Row = {"task_id": row.task_id, "instruction": row.instruction}
+            found = {**named, "verifier": to_dict(row.verifier), "metadata": row.metadata}
+            return {**found, "tools": row.tools} if row.tools else found
         case PromptExample():
             return {"inputs": row.inputs, "expected": row.expected, "metadata": row.metadata}
         case InProcessVerifier():
@@ -183,12 +183,24 @@ def _metadata(row: Mapping[str, Any], extras: tuple[str, ...]) -> dict[str, Any]
     return metadata
 
 
+def _refuse_hidden_tools(metadata: Mapping[str, Any]) -> None:
+    """Earlier versions of `openai_chat` put definitions into the metadata, where no prompt shows them."""
+    hidden: Any = metadata.get("tools")
+    if is_list(hidden) and hidden and is_object(hidden[0]) and "function" in hidden[0]:
+        raise DataError(
+            f"'metadata.tools' holds tool definitions ({show(hidden)}), which are not part of the prompt there. "
+            "Move them to 'tools' of the row, or materialise the dataset again."
+        )
+
+
 def _chat_builder(extras: tuple[str, ...]) -> _Builder:
     def build(row: Mapping[str, Any]) -> ChatMessagesRow:
         answer = row.get("target_assistant")
         if answer is not None and not isinstance(answer, str):
             raise DataError(f"'target_assistant' must be text, not {show(answer)}.")
-        return ChatMessagesRow(check_messages(row["messages"]), _metadata(row, extras), answer)
+        metadata = _metadata(row, extras)
+        _refuse_hidden_tools(metadata)
+        return ChatMessagesRow(check_messages(row["messages"]), metadata, answer, check_tools(row.get("tools")))
 
     return build
 
@@ -197,7 +209,8 @@ def _task_builder(extras: tuple[str, ...]) -> _Builder:
     def build(row: Mapping[str, Any]) -> HarborTask:
         task_id = check_text(row["task_id"], "task_id")
         instruction = check_content(row["instruction"], "instruction")
-        return HarborTask(task_id, instruction, verifier_from_dict(row["verifier"]), _metadata(row, extras))
+        verifier, metadata = verifier_from_dict(row["verifier"]), _metadata(row, extras)
+        return HarborTask(task_id, instruction, verifier, metadata, check_tools(row.get("tools")))
 
     return build
 

@@ -5,11 +5,20 @@ Every refusal says what stands there, what should, and where inside the row; the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
 from ..errors import MISSING, DataError, closest, show
-from .types import Content, E2BVerifier, InProcessVerifier, LLMJudgeVerifier, Message, VerifierPayload
+from .types import (
+    Content,
+    E2BVerifier,
+    InProcessVerifier,
+    LLMJudgeVerifier,
+    Message,
+    ToolDefinition,
+    VerifierPayload,
+)
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -77,6 +86,31 @@ def check_text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise DataError(f"'{where}' must be non-empty text, not {show(value)}.")
     return value
+
+
+def check_tools(value: Any) -> list[ToolDefinition]:
+    """Tool definitions in OpenAI's form; also as JSON text, which column stores need, and without the outer object."""
+    if value is None or value == []:
+        return []
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise DataError(f"'tools' is {show(value)}, which is not JSON. Give a list of tool definitions.") from None
+    if not is_list(value):
+        raise DataError(f"'tools' must be a list of tool definitions, not {show(value)}.")
+    return [_check_tool(tool, index) for index, tool in enumerate(value)]
+
+
+def _check_tool(tool: Any, index: int) -> ToolDefinition:
+    function = tool.get("function", tool) if is_object(tool) else None
+    if not is_object(function) or not isinstance(name := function.get("name"), str) or not name:
+        raise DataError(
+            f"tools[{index}] is {show(tool)}; it must look like "
+            '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}. '
+            "If the field means something else, rename it with rename_fields."
+        )
+    return tool if function is not tool else {"type": "function", "function": function}
 
 
 def verifier_from_dict(value: Any) -> VerifierPayload:

@@ -22,6 +22,9 @@ type Block = dict[str, Any]
 
 type Content = str | list[Block]
 
+type ToolDefinition = dict[str, Any]
+"""A function the assistant may call: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
 
 class TargetFormat(StrEnum):
     """Which typed row an algorithm consumes."""
@@ -75,6 +78,8 @@ class ChatMessagesRow:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     target_assistant: str | None = None
     """The answer wanted after `messages`, for rows that keep it apart from them."""
+    tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
+    """What the assistant could call; the model's chat template writes it into the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class HarborTask:
     instruction: Content
     verifier: VerifierPayload
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
+    """What the policy may call; an agent with tools of its own offers those instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ..data.types import Message
+from ..data.types import Message, ToolDefinition
 from ..errors import DataError, show
 from .renderer import Tokenizer, decode
 
@@ -39,6 +39,10 @@ class ControlTokens:
     def guard(self, messages: Sequence[Message]) -> list[Message]:
         """The messages, with everything in them that reads like a control token guarded."""
         return [self._guard_message(index, message) for index, message in enumerate(messages)]
+
+    def guard_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        """Tool definitions, guarded in the same way."""
+        return [self._guard(tool) for tool in tools]
 
     def _guard_message(self, index: int, message: Message) -> Message:
         guarded = {key: self._guard(value) for key, value in message.items()}

@@ -1,16 +1,22 @@
 """What a conversation is before it is rendered: plain text in every message, and at least one turn to learn from.
 
+Tool calls are given to templates in one form, OpenAI's with `arguments` as an object: templates write them as JSON, and
+arguments that are JSON text already would be encoded twice.
+
 Rows are checked when they are read (`data/rows.py`); here they become what a chat template understands. Images and
 other blocks that are not text are refused, never dropped.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, cast
 
 from ..data.chat import block_to_image_src
+from ..data.shapes import is_object
 from ..data.types import ChatMessagesRow, Message
 from ..errors import DataError, show
 
@@ -37,14 +43,35 @@ def row_messages(row: ChatMessagesRow) -> list[Message]:
 
 
 def text_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages with plain text as content, everything else (`tool_calls`, `name` ...) as it came."""
+    """The messages with plain text as content and objects as arguments of calls, everything else as it came."""
     found: list[Message] = []
     for index, message in enumerate(messages):
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise DataError(f"messages[{index}] has no role (got {show(role)}). Use system, user, assistant or tool.")
-        found.append({**message, "content": message_text(message, index)})
+        text: Message = {**message, "content": message_text(message, index)}
+        if message.get("tool_calls"):
+            text["tool_calls"] = [
+                _call(call, f"messages[{index}].tool_calls[{at}]") for at, call in enumerate(message["tool_calls"])
+            ]
+        found.append(text)
     return found
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function: Any = call.get("function", call) if is_object(call) else None
+    if not is_object(call) or not is_object(function) or not isinstance(name := function.get("name"), str) or not name:
+        raise DataError(f"{where} is {show(call)}; it must have a function with name and arguments.")
+    arguments: Any = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with suppress(ValueError):  # the refusal below shows it
+            arguments = json.loads(arguments)
+    if not is_object(arguments):
+        raise DataError(
+            f"{where}.function.arguments is {show(arguments)}, not an object. Correct the call or drop the row."
+        )
+    known = {"id": call["id"]} if call.get("id") is not None else {}
+    return {**known, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def message_text(message: Mapping[str, Any], index: int) -> str:

@@ -6,7 +6,7 @@ is what `prompt` gives for the messages before it. Which renderer it is follows 
 
     renderer = get_renderer(tokenizer, config.run.model.renderer_name)
     for row in rows:
-        for rendered in renderer.render(row_messages(row), "last_assistant"): ...
+        for rendered in renderer.render(row_messages(row), "last_assistant", row.tools): ...
 
 Nothing here trains, batches or truncates; `Rendered` is the whole sequence, not yet shifted by one position.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol, cast, runtime_checkable
 
-from ..data.types import Message
+from ..data.types import Message, ToolDefinition
 from ..errors import DataError
 from ..log import get_logger
 from .conversation import Supervise, row_messages
@@ -65,15 +65,20 @@ class Renderer(Protocol):
         """Where a sampler must stop."""
         ...
 
-    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
-        """The sequences to train on.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        supervise: Supervise = "all_assistant",
+        tools: Sequence[ToolDefinition] = (),
+    ) -> list[Rendered]:
+        """The sequences to train on; the model's own format shows the tools, or they are refused.
 
         One, when every supervised turn stands in it as it stood when it was sampled; otherwise (a template rewrites
         earlier turns, for instance to drop their thinking) one for each supervised turn.
         """
         ...
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
         """What the model is given to produce the next assistant turn."""
         ...
 
@@ -86,13 +91,13 @@ def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Rend
     """The renderer for a tokenizer; `renderer_name` names a tinker-cookbook renderer and is a hint.
 
     Without a name, without that package, or for a tokenizer that only knows its own template, the tokenizer's chat
-    template is used.
+    template is used. `chat_template+hermes` is that template with tools listed in the system message.
     """
-    from .renderers.chat_template import CHAT_TEMPLATE, ChatTemplateRenderer
+    from .renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES, ChatTemplateRenderer
     from .renderers.cookbook import CookbookRenderer, cookbook_renderers, warn_not_installed
 
-    if not renderer_name or renderer_name == CHAT_TEMPLATE:
-        return ChatTemplateRenderer(tokenizer)
+    if not renderer_name or renderer_name in (CHAT_TEMPLATE, WITH_HERMES):
+        return ChatTemplateRenderer(tokenizer, own_tools=renderer_name == WITH_HERMES)
     if getattr(tokenizer, "own_template_only", False):
         _log.info("renderer '%s' is not used: this tokenizer only knows its own chat template.", renderer_name)
         return ChatTemplateRenderer(tokenizer)
@@ -149,11 +154,16 @@ class PromptedRenderer:
     def stop(self) -> list[str] | list[int]:
         return self.inner.stop
 
-    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
-        return self.inner.render(self._add_prompt(messages), supervise)
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        supervise: Supervise = "all_assistant",
+        tools: Sequence[ToolDefinition] = (),
+    ) -> list[Rendered]:
+        return self.inner.render(self._add_prompt(messages), supervise, tools)
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self.inner.prompt(self._add_prompt(messages))
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
+        return self.inner.prompt(self._add_prompt(messages), tools)
 
     def parse(self, tokens: Sequence[int]) -> Message:
         return self.inner.parse(tokens)

@@ -10,11 +10,11 @@ not form valid UTF-8 (a sample may end inside a character) decode to the replace
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from ...data import hermes
 from ...errors import DataError, show
 
 END_OF_TEXT: Final = 256
@@ -72,10 +72,15 @@ class ByteTokenizer:
         return ids[0]
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], tokenize: bool = False, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tokenize: bool = False,
+        add_generation_prompt: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
     ) -> str | list[int]:
-        """The conversation as one text (or its tokens), ready for the next assistant turn if asked."""
-        turns = [_turn(number, message) for number, message in enumerate(messages)]
+        """The conversation as one text (or its tokens), ready for the next assistant turn if asked; tools as Hermes."""
+        conversation = hermes.add_tools([dict(message) for message in messages], tools or ())
+        turns = [_turn(number, message) for number, message in enumerate(conversation)]
         text = "".join(turns) + ("<|im_start|>assistant\n" if add_generation_prompt else "")
         return self.encode(text) if tokenize else text
 
@@ -94,10 +99,8 @@ def _turn(number: int, message: Mapping[str, Any]) -> str:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise DataError(f"message {number} has no role (got {show(role)}). Use system, user, assistant or tool.")
-    parts = [_text(number, message.get("content"))]
-    for call in message.get("tool_calls") or ():
-        parts.append(f"<tool_call>\n{json.dumps(call.get('function', call), ensure_ascii=False)}\n</tool_call>")
-    return f"<|im_start|>{role}\n{'\n'.join(part for part in parts if part)}<|im_end|>\n"
+    text = hermes.write_calls({**message, "content": _text(number, message.get("content"))})
+    return f"<|im_start|>{role}\n{text}<|im_end|>\n"
 
 
 def _text(number: int, content: Any) -> str:

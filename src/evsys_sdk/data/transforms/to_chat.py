@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -10,10 +11,10 @@ from ...errors import DataError, closest, show
 from ...protocols import Row
 from ..chat import ANSWER_FIELDS, PROMPT_FIELDS, first_field, messages_of
 from ..fields import no_such_field
-from ..shapes import ROLES, check_mapping, check_messages, is_list, is_object
+from ..shapes import ROLES, check_mapping, check_messages, check_tools, is_list, is_object
 from ..template import as_text, compile_template
 from ..transform import NoParams, RowFunction, RowTransform, TransformConfig
-from ..types import Message
+from ..types import Message, ToolDefinition
 
 
 class JsonlToChatConfig(TransformConfig):
@@ -78,7 +79,8 @@ class JsonlToChat(RowTransform[JsonlToChatConfig]):
             messages.insert(0, {"role": "system", "content": self.cfg.system_prompt})
         if self.cfg.keep_fields:
             return {**row, "messages": messages}
-        return {"messages": messages, **{key: row[key] for key in ("metadata", "target_assistant") if key in row}}
+        typed = ("metadata", "target_assistant", "tools")
+        return {"messages": messages, **{key: row[key] for key in typed if key in row}}
 
 
 def _default_user(row: Row) -> list[Message]:
@@ -115,8 +117,9 @@ def _is_messages(value: Any) -> bool:
 class OpenAIChat(RowTransform[NoParams]):
     """Reads OpenAI fine-tuning rows, with tools, older function calls and weights.
 
-    Tool definitions go to `metadata.tools`. The older `function_call` and `role: function` become tool calls and tool
-    results; `weight` stays on its message.
+    Tool definitions, also the older `functions`, become `tools` of the row, which the model's chat template shows in
+    the prompt. The older `function_call` and `role: function` become tool calls and tool results; `weight` stays on
+    its message.
     """
 
     name: ClassVar[str] = "openai_chat"
@@ -126,11 +129,9 @@ class OpenAIChat(RowTransform[NoParams]):
         """The row as a conversation."""
         messages = check_messages(_modern(messages_of(row)))
         metadata = check_mapping(row.get("metadata"), "metadata")
-        tools = _tools(row)
-        if tools:
-            metadata = {**metadata, "tools": tools}
         others = {key: value for key, value in row.items() if key not in ("messages", "tools", "functions", "metadata")}
-        return {"messages": messages, "metadata": metadata, **others}
+        tools = _tools(row)
+        return {"messages": messages, "metadata": metadata, **({"tools": tools} if tools else {}), **others}
 
 
 def _modern(messages: list[Message]) -> list[Message]:
@@ -155,12 +156,8 @@ def _modern(messages: list[Message]) -> list[Message]:
     return modern
 
 
-def _tools(row: Row) -> list[Any]:
-    tools: Any = row.get("tools") or []
-    functions: Any = row.get("functions") or []
-    if not is_list(tools) or not is_list(functions):
-        raise DataError(f"'tools' and 'functions' must be lists, not {show(functions if is_list(tools) else tools)}.")
-    return [*tools, *({"type": "function", "function": function} for function in functions)]
+def _tools(row: Row) -> list[ToolDefinition]:
+    return [*check_tools(row.get("tools")), *check_tools(row.get("functions"))]
 
 
 _ROLES = {
@@ -219,4 +216,18 @@ class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
         if not isinstance(value, str):
             raise DataError(f"{where}.value must be text, not {show(value)}.")
         others = {key: part for key, part in turn.items() if key not in ("from", "value", "role", "content")}
+        if speaker == "function_call":
+            return {"role": role, "content": "", "tool_calls": _read_calls(value, f"{where}.value"), **others}
         return {"role": role, "content": value, **others}
+
+
+def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
+    """The calls that a turn of the speaker `function_call` writes as JSON, one object or a list of them."""
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        value = None
+    calls: list[Any] = value if is_list(value) else [value]
+    if not calls or not all(is_object(call) and isinstance(call.get("name"), str) for call in calls):
+        raise DataError(f'{where} is {show(text)}; a function_call is JSON like {{"name": ..., "arguments": {{...}}}}.')
+    return [{"type": "function", "function": call} for call in calls]

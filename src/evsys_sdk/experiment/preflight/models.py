@@ -19,7 +19,7 @@ from ...config import ModelConfig, RunConfig
 from ...config.prices import backend_of
 from ...errors import EvsysError, Problem, closest, problems_of
 from ...inference.renderer import Renderer, get_renderer
-from ...inference.renderers.chat_template import CHAT_TEMPLATE
+from ...inference.renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES
 from ...inference.renderers.cookbook import cookbook_renderers, list_names
 from ...paths import in_project
 from ...protocols import Algorithm, traits_of
@@ -195,9 +195,9 @@ def _find_stored_problems(folder: Path, kind: str, place: str, reference: str) -
 
 
 def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
-    if name is None or name in (CHAT_TEMPLATE, *_RENDERERS):
+    known: tuple[str, ...] = (CHAT_TEMPLATE, WITH_HERMES, *_RENDERERS)
+    if name is None or name in known:
         return
-    known: tuple[str, ...] = (CHAT_TEMPLATE, *_RENDERERS)
     if find_spec("tinker_cookbook") is not None:
         known = (*known, *_list_renderers())
         if name in known:

@@ -10,136 +10,25 @@ completion starts at a token boundary, whatever the text on both sides would mer
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...data.types import Message
+from ...data import hermes
+from ...data.types import Message, ToolDefinition
 from ...errors import DataError
 from ...log import get_logger
+from ..chat_format import ChatFormat, ChatTemplate
 from ..control_tokens import ControlTokens, cut
 from ..conversation import Supervise, find_supervised_turns, split_thinking, text_messages, without_empty_thinking
 from ..renderer import Rendered, Tokenizer, decode
 
-# What a tokenizer's chat template writes around an assistant turn, found by asking the template itself.
-#
-# Templates are programs; the only way to know their marks is to render a small conversation and look. `ChatFormat` is
-# what was seen: where a turn starts, the mark that ends it, and what follows that mark before the next turn.
-#
-#     template = ChatTemplate(tokenizer)
-#     format = ChatFormat.of(template)      # ChatML: close "<|im_end|>", trailer "\n"
-
-_QUESTION: Message = {"role": "user", "content": "Which city?"}
-_ANSWER = "Paris"
-
-
-class ChatTemplate:
-    """A tokenizer's chat template as a function; what it refuses becomes a `DataError`."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        # Hugging Face tokenizers always have the method, and `chat_template` is None where there is nothing to apply.
-        if not hasattr(tokenizer, "apply_chat_template") or getattr(tokenizer, "chat_template", "") is None:
-            raise DataError(
-                f"the tokenizer ({type(tokenizer).__name__}) has no chat template to render conversations with. "
-                "Set model.renderer_name (needs the package tinker-cookbook), give the tokenizer a chat_template, or "
-                "use the instruction-tuned variant of the model."
-            )
-        self.tokenizer = tokenizer
-        self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
-
-    def __call__(self, messages: Sequence[Message], *, generate: bool = False) -> str:
-        """The conversation as text; with `generate`, up to where the assistant starts to speak."""
-        try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generate)
-        except (ImportError, DataError):
-            raise
-        except Exception as error:  # a template may raise anything; it is the data that it does not accept
-            roles = ", ".join(message["role"] for message in messages) or "no messages"
-            reason = str(error).rstrip(".") or type(error).__name__
-            raise DataError(
-                f"the chat template refuses a conversation of {roles}: {reason}. "
-                "Change the messages to what the template accepts, or set model.renderer_name."
-            ) from error
-        return text
-
-    def end_of_mark(self, text: str) -> int | None:
-        """Where the first control token in a short `text` ends; None when there is none."""
-        tokens = self.encode(text)
-        at = next((at for at, token in enumerate(tokens, 1) if self.is_control(token)), None)
-        # Decoding the token would do for most tokenizers, but not all of them give back the text they were given.
-        ends = () if at is None else range(1, len(text) + 1)
-        return next((end for end in ends if self.encode(text[:end]) == tokens[:at]), None)
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of `text`, and no others."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def is_control(self, token: int) -> bool:
-        """Whether a token marks structure (end of turn, end of text) and is not part of what is said."""
-        if token == self.eos:
-            return True
-        return not decode(self.tokenizer, [token], skip_special_tokens=True) and bool(decode(self.tokenizer, [token]))
-
-
-@dataclass(frozen=True, slots=True)
-class ChatFormat:
-    """The marks around an assistant turn."""
-
-    header: str = ""
-    """Start of the turn, where the template does not write it although a generation prompt is asked for."""
-    indent: str = ""
-    """Blanks between the generation prompt and the content, which the model samples."""
-    close: str = ""
-    """From the content to the end of the mark that ends the turn; empty when the template writes no mark."""
-    trailer: str = ""
-    """After that mark; context for later turns, never sampled."""
-    prefill: str = ""
-    """An opened thinking block at the end of the generation prompt: the model goes on from there."""
-    stop_tokens: tuple[int, ...] = ()
-    """Control tokens that end a turn."""
-    stop_texts: tuple[str, ...] = ()
-    """What to stop at where the mark is ordinary text and not a token of its own."""
-
-    @classmethod
-    def of(cls, template: ChatTemplate) -> ChatFormat:
-        """The format of a template, seen in a conversation of one question and one answer."""
-        end_of_text = () if template.eos is None else (template.eos,)
-        try:
-            prompt, asked = template([_QUESTION], generate=True), template([_QUESTION])
-            told = template([_QUESTION, {"role": "assistant", "content": _ANSWER}])
-        except DataError:  # the template wants another kind of conversation; real ones will show what it does
-            return cls(stop_tokens=end_of_text)
-        at = told.rfind(_ANSWER)
-        if at < 0:
-            return cls(stop_tokens=end_of_text)
-        lead = told[len(prompt) : at] if told.startswith(prompt) else ""
-        header = lead if prompt == asked and lead.strip() else ""
-        after = told[at + len(_ANSWER) :]
-        end = template.end_of_mark(after)
-        close = after.rstrip() if end is None else after[:end]
-        marks = () if end is None else template.encode(close)[-1:]
-        return cls(
-            header=header,
-            indent=lead if lead.isspace() else "",
-            close=close,
-            trailer=after[len(close) :],
-            prefill=_open_thinking(prompt.removeprefix(asked)),
-            stop_tokens=(*marks, *(token for token in end_of_text if token not in marks)),
-            # A mark of ordinary text is no token; stops are all texts or all tokens, so the end of text is one, too.
-            stop_texts=(close.strip(), *(decode(template.tokenizer, [token]) for token in end_of_text))
-            if close and end is None
-            else (),
-        )
-
-
-def _open_thinking(generation_prompt: str) -> str:
-    at = generation_prompt.rfind("<think>")
-    return "" if at < 0 or "</think>" in generation_prompt[at:] else generation_prompt[at:]
-
-
 _log = get_logger(__name__)
 
 CHAT_TEMPLATE = "chat_template"
+WITH_HERMES = "chat_template+hermes"
+"""Its name with tools that are listed in Hermes form, for templates that show none."""
 
 _CONTEXT = 64
 """Characters before a piece that can change its tokens: more than the longest control token has."""
@@ -161,11 +50,80 @@ class _Turn:
         return not self.add_eos and text.startswith(self.before) and text.startswith(self.said, len(self.before))
 
 
-class ChatTemplateRenderer:
-    """Renders with `tokenizer.apply_chat_template`."""
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """A conversation as a template sees it."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.name = CHAT_TEMPLATE
+    template: ChatTemplate
+    format: ChatFormat
+    messages: list[Message]
+    tools: list[ToolDefinition]
+
+    def before(self, end: int) -> str:
+        """The first messages up to where the assistant starts to speak."""
+        return self.template(self.messages[:end], generate=True, tools=self.tools) + self.format.header
+
+    def turns(self, end: int) -> list[_Turn]:
+        """The assistant's turns among the first messages."""
+        return [self._turn(index) for index in range(end) if self.messages[index]["role"] == "assistant"]
+
+    def _write(self, messages: Sequence[Message]) -> str:
+        return self.template(messages, tools=self.tools)
+
+    def _turn(self, index: int) -> _Turn:
+        message = self.messages[index]
+        through = self._write(self.messages[: index + 1])
+        if message.get("tool_calls"):
+            self._refuse_lost_calls(index, through)
+        try:
+            before = self.before(index)
+        except DataError:
+            if index:
+                raise
+            before = self._cut_opening(index, through)  # many templates want at least one message
+        if through.startswith(before):
+            return _Turn(index, before, *self._sampled_part(through[len(before) :]))
+        # The template writes a turn otherwise than it asks for one. What is sampled follows the generation prompt.
+        written = through[len(self._cut_opening(index, through)) :]
+        if self.format.prefill:
+            thinking, written = split_thinking(written)
+            thinking = thinking or message.get("reasoning_content") or split_thinking(message["content"])[0]
+            written = f"{thinking}\n</think>\n\n{written}"
+        return _Turn(index, before, *self._sampled_part(written))
+
+    def _refuse_lost_calls(self, index: int, through: str) -> None:
+        without = {key: value for key, value in self.messages[index].items() if key != "tool_calls"}
+        if self._write([*self.messages[:index], without]) == through:
+            raise DataError(
+                f"messages[{index}] calls tools, and the chat template does not write tool_calls. "
+                f"Use a model whose template does, or set model.renderer_name to {WITH_HERMES}."
+            )
+
+    def _cut_opening(self, index: int, through: str) -> str:
+        """`through` up to where the content of its last turn starts."""
+        # Two answers with nothing in common: at least one of them differs from the real one from its first character.
+        before = self.messages[:index]
+        others = [self._write([*before, {"role": "assistant", "content": other}]) for other in ("A", "B")]
+        return _common_start([through, *others])
+
+    def _sampled_part(self, completion: str) -> tuple[str, bool]:
+        """What is sampled of a completion as the template writes it, and whether it needs an end-of-text token."""
+        marks = self.format
+        if marks.close and completion.endswith(marks.close + marks.trailer):
+            return completion.removesuffix(marks.trailer), False
+        # A turn of another kind, such as a tool call, may end with a mark of its own.
+        said = completion.rstrip()
+        if (tokens := self.template.encode(cut(said)[-1])) and self.template.is_control(tokens[-1]):
+            return said, False
+        return said if marks.close else completion.removesuffix(marks.trailer), True
+
+
+class ChatTemplateRenderer:
+    """Renders with `tokenizer.apply_chat_template`; with `own_tools`, tools are written into the messages first."""
+
+    def __init__(self, tokenizer: Tokenizer, *, own_tools: bool = False) -> None:
+        self.name = WITH_HERMES if own_tools else CHAT_TEMPLATE
+        self._own_tools = own_tools
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
         self._controls = ControlTokens(tokenizer)
@@ -181,20 +139,25 @@ class ChatTemplateRenderer:
                 "model.renderer_name."
             )
 
-    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
-        conversation = self._guard(messages)
-        wanted = find_supervised_turns(conversation, supervise)
-        turns = self._turns(conversation[: wanted[-1] + 1])
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        supervise: Supervise = "all_assistant",
+        tools: Sequence[ToolDefinition] = (),
+    ) -> list[Rendered]:
+        conversation = self._read(messages, tools)
+        wanted = find_supervised_turns(conversation.messages, supervise)
+        turns = conversation.turns(wanted[-1] + 1)
         last = turns[-1]
         supervised = [turn for turn in turns if turn.index in wanted]
         if all(turn.stands_in(last.before) for turn in supervised[:-1]):
             return [self._sequence(last, turns, set(wanted))]
         return [self._sequence(turn, turns, {turn.index}) for turn in supervised]
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        conversation = self._guard(messages)
-        text = self._before(conversation)
-        pieces = self._pieces(text, self._turns(conversation))
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
+        conversation = self._read(messages, tools)
+        size = len(conversation.messages)
+        pieces = self._pieces(conversation.before(size), conversation.turns(size))
         return [token for encoded in self._encode_pieces(piece for piece, _ in pieces) for token in encoded]
 
     def parse(self, tokens: Sequence[int]) -> Message:
@@ -234,67 +197,34 @@ class ChatTemplateRenderer:
                 done = start + len(turn.said)
         return [(piece, turn) for piece, turn in [*pieces, (text[done:], None)] if piece]
 
-    def _guard(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    def _read(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition]) -> _Conversation:
         """The conversation with everything guarded that would become structure."""
         conversation = text_messages(messages)
+        if self._own_tools:
+            conversation, tools = hermes.as_plain_text(conversation, tools), ()
+        elif tools and not self._template.shows_tools:
+            raise DataError(
+                f"the chat template of this model shows no tools, and {len(tools)} are given. Use a model whose "
+                f"template does, set model.renderer_name to {WITH_HERMES} to list them in the system message, or "
+                "remove the tools."
+            )
         for index, message in enumerate(conversation):
             # Only the mark: the text behind it is that of the end-of-text token, which can be guarded.
             for mark in self._format.stop_texts[:1]:
                 if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
                     _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)
-        return self._controls.guard(conversation)
+        guarded = [self._write_arguments(message) for message in self._controls.guard(conversation)]
+        return _Conversation(self._template, self._format, guarded, self._controls.guard_tools(tools))
 
-    def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
-        return [self._turn(messages, index) for index, message in enumerate(messages) if message["role"] == "assistant"]
-
-    def _turn(self, messages: Sequence[Message], index: int) -> _Turn:
-        through = self._template(messages[: index + 1])
-        if messages[index].get("tool_calls"):
-            self._refuse_lost_calls(messages, index, through)
-        try:
-            before = self._before(messages[:index])
-        except DataError:
-            if index:
-                raise
-            before = self._cut_opening(messages, index, through)  # many templates want at least one message
-        if through.startswith(before):
-            return _Turn(index, before, *self._sampled_part(through[len(before) :]))
-        # The template writes a turn otherwise than it asks for one. What is sampled follows the generation prompt.
-        written = through[len(self._cut_opening(messages, index, through)) :]
-        if self._format.prefill:
-            thinking, written = split_thinking(written)
-            message = messages[index]
-            thinking = thinking or message.get("reasoning_content") or split_thinking(message["content"])[0]
-            written = f"{thinking}\n</think>\n\n{written}"
-        return _Turn(index, before, *self._sampled_part(written))
-
-    def _refuse_lost_calls(self, messages: Sequence[Message], index: int, through: str) -> None:
-        without = {key: value for key, value in messages[index].items() if key != "tool_calls"}
-        if self._template([*messages[:index], without]) == through:
-            raise DataError(
-                f"messages[{index}] calls tools, and the chat template does not write tool_calls. "
-                "Use a model whose template does, or write the calls into the content."
-            )
-
-    def _before(self, messages: Sequence[Message]) -> str:
-        return self._template(messages, generate=True) + self._format.header
-
-    def _cut_opening(self, messages: Sequence[Message], index: int, through: str) -> str:
-        """`through` up to where the content of its last turn starts."""
-        # Two answers with nothing in common: at least one of them differs from the real one from its first character.
-        others = [self._template([*messages[:index], {"role": "assistant", "content": other}]) for other in ("A", "B")]
-        return _common_start([through, *others])
-
-    def _sampled_part(self, completion: str) -> tuple[str, bool]:
-        """What is sampled of a completion as the template writes it, and whether it needs an end-of-text token."""
-        marks = self._format
-        if marks.close and completion.endswith(marks.close + marks.trailer):
-            return completion.removesuffix(marks.trailer), False
-        # A turn of another kind, such as a tool call, may end with a mark of its own.
-        said = completion.rstrip()
-        if (tokens := self._encode(said)) and self._template.is_control(tokens[-1]):
-            return said, False
-        return said if marks.close else completion.removesuffix(marks.trailer), True
+    def _write_arguments(self, message: Message) -> Message:
+        if not message.get("tool_calls") or not self._template.wants_text:
+            return message
+        calls = [
+            {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+            for call in message["tool_calls"]
+            for function in [call["function"]]
+        ]
+        return {**message, "tool_calls": calls}
 
     def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[list[int]]:
         """The tokens of each piece of one text."""

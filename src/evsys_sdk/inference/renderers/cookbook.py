@@ -18,7 +18,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, cast
 
-from ...data.types import Message
+from ...data.types import Message, ToolDefinition
 from ...errors import ConfigError, DataError, EvsysError, Problem, closest
 from ...log import get_logger
 from ..control_tokens import ControlTokens, GuardedTokenizer
@@ -66,23 +66,47 @@ class CookbookRenderer:
         self._renderer, self.stop = _build(package, renderer_name, tokenizer)
         self._knows_thinking = self._accepts_thinking()
 
-    def render(self, messages: Sequence[Mapping[str, Any]], supervise: Supervise = "all_assistant") -> list[Rendered]:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        supervise: Supervise = "all_assistant",
+        tools: Sequence[ToolDefinition] = (),
+    ) -> list[Rendered]:
         conversation = self._controls.guard(text_messages(messages))
         wanted = find_supervised_turns(conversation, supervise)
         found: list[Rendered] = []
         with self._refusals():
-            converted = [self._convert(message) for message in conversation]
+            prefix, rest = self._offer(conversation, tools)
+            first = len(conversation) - len(rest)
+            converted = [*prefix, *(self._convert(message) for message in rest)]
             for index in wanted:
-                found.append(self._example(converted[: index + 1]))
-                if "tool_calls" in converted[index]:
-                    self._refuse_lost_calls(converted[: index + 1], found[-1])
+                upto = len(prefix) + index - first + 1
+                found.append(self._example(converted[:upto]))
+                if "tool_calls" in converted[upto - 1]:
+                    self._refuse_lost_calls(converted[:upto], found[-1], index)
         return merge_examples(found)
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
         conversation = self._controls.guard(text_messages(messages))
         with self._refusals():
-            converted = [self._convert(message) for message in conversation]
+            prefix, rest = self._offer(conversation, tools)
+            converted = [*prefix, *(self._convert(message) for message in rest)]
             return list(self._renderer.build_generation_prompt(converted).to_ints())
+
+    def _offer(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> tuple[list[Any], list[Message]]:
+        """The messages by which the package shows tools, in place of the system message, and those after them."""
+        if not tools:
+            return [], messages
+        system = messages[:1] if messages[0]["role"] == "system" else []
+        functions = [tool["function"] for tool in self._controls.guard_tools(tools)]
+        try:
+            shown = self._renderer.create_conversation_prefix_with_tools(functions, *(m["content"] for m in system))
+        except NotImplementedError:
+            raise DataError(
+                f"renderer {self.name} shows no tools, and {len(tools)} are given. Name a renderer that does, or "
+                "remove the tools."
+            ) from None
+        return list(shown), messages[len(system) :]
 
     def parse(self, tokens: Sequence[int]) -> Message:
         end = next((at for at, token in enumerate(tokens, 1) if token in self.stop), len(tokens))
@@ -95,11 +119,11 @@ class CookbookRenderer:
         last = self._package.TrainOnWhat.LAST_ASSISTANT_MESSAGE
         return _trim(*self._renderer.build_supervised_example(converted, train_on_what=last))
 
-    def _refuse_lost_calls(self, converted: list[Message], example: Rendered) -> None:
+    def _refuse_lost_calls(self, converted: list[Message], example: Rendered, index: int) -> None:
         without = {key: value for key, value in converted[-1].items() if key != "tool_calls"}
         if self._example([*converted[:-1], without]) == example:
             raise DataError(
-                f"messages[{len(converted) - 1}] calls tools, and renderer {self.name} does not write tool_calls. "
+                f"messages[{index}] calls tools, and renderer {self.name} does not write tool_calls. "
                 "Name a renderer that does, or write the calls into the content."
             )
 
@@ -124,8 +148,7 @@ class CookbookRenderer:
     def _tool_call(self, call: Mapping[str, Any]) -> Any:
         function = call.get("function", call)
         arguments = function.get("arguments", {})
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        body = {"name": function.get("name"), "arguments": text}
+        body = {"name": function.get("name"), "arguments": json.dumps(arguments, ensure_ascii=False)}
         return self._package.ToolCall.model_validate({"id": call.get("id"), "function": body})
 
     def _accepts_thinking(self) -> bool:

@@ -1,0 +1,160 @@
+"""What a tokenizer's chat template writes around an assistant turn, and what it does with tools.
+
+Templates are programs; the only way to know their marks is to render a small conversation and look. `ChatFormat` is
+what was seen: where a turn starts, the mark that ends it, and what follows that mark before the next turn.
+
+    template = ChatTemplate(tokenizer)
+    format = ChatFormat.of(template)      # ChatML: close "<|im_end|>", trailer "\\n"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from ..data.types import Message, ToolDefinition
+from ..errors import DataError
+from .renderer import Tokenizer, decode
+
+_QUESTION: Message = {"role": "user", "content": "Which city?"}
+_ANSWER = "Paris"
+_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_TOOL: ToolDefinition = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Weather of a city.", "parameters": _PARAMETERS},
+}
+
+
+class ChatTemplate:
+    """A tokenizer's chat template as a function; what it refuses becomes a `DataError`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        # Hugging Face tokenizers always have the method, and `chat_template` is None where there is nothing to apply.
+        if not hasattr(tokenizer, "apply_chat_template") or getattr(tokenizer, "chat_template", "") is None:
+            raise DataError(
+                f"the tokenizer ({type(tokenizer).__name__}) has no chat template to render conversations with. "
+                "Set model.renderer_name (needs the package tinker-cookbook), give the tokenizer a chat_template, or "
+                "use the instruction-tuned variant of the model."
+            )
+        self.tokenizer = tokenizer
+        self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
+
+    def __call__(
+        self, messages: Sequence[Message], *, generate: bool = False, tools: Sequence[ToolDefinition] = ()
+    ) -> str:
+        """The conversation as text; with `generate`, up to where the assistant starts to speak."""
+        apply: Any = self.tokenizer.apply_chat_template
+        if tools:  # tokenizers of other packages may not know the parameter
+            apply = partial(apply, tools=list(tools))
+        try:
+            text = apply(list(messages), tokenize=False, add_generation_prompt=generate)
+        except (ImportError, DataError):
+            raise
+        except Exception as error:  # a template may raise anything; it is the data that it does not accept
+            roles = ", ".join(message["role"] for message in messages) or "no messages"
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise DataError(
+                f"the chat template refuses a conversation of {roles}: {reason}. "
+                "Change the messages to what the template accepts, or set model.renderer_name."
+            ) from error
+        return text
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether a prompt differs when tools are given."""
+        with suppress(DataError):
+            return self([_QUESTION], generate=True, tools=[_TOOL]) != self([_QUESTION], generate=True)
+        return False
+
+    @cached_property
+    def wants_text(self) -> bool:
+        """Whether arguments of calls must be JSON text, as for templates that join texts instead of writing JSON."""
+        written = self._write_call({"city": _ANSWER})
+        # Neither failing nor written as Python does, which no model was trained on.
+        if written is not None and "{'city'" not in written:
+            return False
+        return self._write_call('{"city": "Paris"}') is not None
+
+    def _write_call(self, arguments: Any) -> str | None:
+        # Nine letters and digits, which is all that the templates of Mistral take for an id.
+        call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+        with suppress(DataError):
+            return self([_QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}])
+        return None
+
+    def end_of_mark(self, text: str) -> int | None:
+        """Where the first control token in a short `text` ends; None when there is none."""
+        tokens = self.encode(text)
+        at = next((at for at, token in enumerate(tokens, 1) if self.is_control(token)), None)
+        # Decoding the token would do for most tokenizers, but not all of them give back the text they were given.
+        ends = () if at is None else range(1, len(text) + 1)
+        return next((end for end in ends if self.encode(text[:end]) == tokens[:at]), None)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of `text`, and no others."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token marks structure (end of turn, end of text) and is not part of what is said."""
+        if token == self.eos:
+            return True
+        return not decode(self.tokenizer, [token], skip_special_tokens=True) and bool(decode(self.tokenizer, [token]))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """The marks around an assistant turn."""
+
+    header: str = ""
+    """Start of the turn, where the template does not write it although a generation prompt is asked for."""
+    indent: str = ""
+    """Blanks between the generation prompt and the content, which the model samples."""
+    close: str = ""
+    """From the content to the end of the mark that ends the turn; empty when the template writes no mark."""
+    trailer: str = ""
+    """After that mark; context for later turns, never sampled."""
+    prefill: str = ""
+    """An opened thinking block at the end of the generation prompt: the model goes on from there."""
+    stop_tokens: tuple[int, ...] = ()
+    """Control tokens that end a turn."""
+    stop_texts: tuple[str, ...] = ()
+    """What to stop at where the mark is ordinary text and not a token of its own."""
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> ChatFormat:
+        """The format of a template, seen in a conversation of one question and one answer."""
+        end_of_text = () if template.eos is None else (template.eos,)
+        try:
+            prompt, asked = template([_QUESTION], generate=True), template([_QUESTION])
+            told = template([_QUESTION, {"role": "assistant", "content": _ANSWER}])
+        except DataError:  # the template wants another kind of conversation; real ones will show what it does
+            return cls(stop_tokens=end_of_text)
+        at = told.rfind(_ANSWER)
+        if at < 0:
+            return cls(stop_tokens=end_of_text)
+        lead = told[len(prompt) : at] if told.startswith(prompt) else ""
+        header = lead if prompt == asked and lead.strip() else ""
+        after = told[at + len(_ANSWER) :]
+        end = template.end_of_mark(after)
+        close = after.rstrip() if end is None else after[:end]
+        marks = () if end is None else template.encode(close)[-1:]
+        return cls(
+            header=header,
+            indent=lead if lead.isspace() else "",
+            close=close,
+            trailer=after[len(close) :],
+            prefill=_open_thinking(prompt.removeprefix(asked)),
+            stop_tokens=(*marks, *(token for token in end_of_text if token not in marks)),
+            # A mark of ordinary text is no token; stops are all texts or all tokens, so the end of text is one, too.
+            stop_texts=(close.strip(), *(decode(template.tokenizer, [token]) for token in end_of_text))
+            if close and end is None
+            else (),
+        )
+
+
+def _open_thinking(generation_prompt: str) -> str:
+    at = generation_prompt.rfind("<think>")
+    return "" if at < 0 or "</think>" in generation_prompt[at:] else generation_prompt[at:]
