@@ -483,7 +483,42 @@ def start_with_other_code(project: Path) -> None:
     (project / "sitecustomize.py").write_text("import evsys_sdk\n", encoding="utf-8")
 
 
+def delete_the_journal(project: Path) -> None:
+    (study(project) / "journal.jsonl").unlink()
+
+
+def empty_the_journal(project: Path) -> None:
+    (study(project) / "journal.jsonl").write_bytes(b"")
+
+
+def cut_off_the_start_of_the_journal(project: Path) -> None:
+    journal = study(project) / "journal.jsonl"
+    write_lines(journal, read_lines(journal)[1:])
+    rehash(journal)
+
+
+def remove_every_hash_of_the_journal(project: Path) -> None:
+    """As a record of version 1 looks, which had none."""
+    journal = study(project) / "journal.jsonl"
+    lines = [{key: event[key] for key in event if key not in ("format", "prev")} for event in read_lines(journal)]
+    write_lines(journal, lines)
+
+
+def replace_the_scored_weights(project: Path) -> None:
+    """With those of another arm, which was never scored as this one."""
+    for part in ("state", "sampler"):
+        [there] = (study(project) / "short__seed42/checkpoints").glob(f"*-final*/{part}")
+        [good] = (study(project) / "long__seed42/checkpoints").glob(f"*-final*/{part}")
+        shutil.rmtree(there)
+        shutil.copytree(good, there)
+
+
 ACTS: dict[Callable[[Path], None], set[str]] = {
+    delete_the_journal: {"chain"},
+    empty_the_journal: {"chain"},
+    cut_off_the_start_of_the_journal: {"chain"},
+    remove_every_hash_of_the_journal: {"chain"},
+    replace_the_scored_weights: {"weights"},
     fail_a_baseline_seed: {"arms"},
     unscore_a_baseline_seed: {"arms"},
     edit_page: {"conclusion"},
@@ -552,6 +587,23 @@ def test_a_conclusion_drawn_after_an_edit_is_invalid(act: Callable[[Path], None]
     evsys(project, "conclude", "outputs/study")
     conclusion = json.loads((study(project) / "conclusion.json").read_text(encoding="utf-8"))
     assert conclusion["verdict"] == "invalid", conclusion["summary"]
+
+
+def test_replaced_weights_are_neither_shipped_exported_nor_trained_from(project: Path) -> None:
+    replace_the_scored_weights(project)
+    (project / "gate.yaml").write_text("target: { metric: test/tools/pass@1 }", encoding="utf-8")
+    arm = "outputs/study/short__seed42"
+    write_config(project, model=f", init_from_checkpoint: {arm}", about=", about: [weights]")
+    for command in (
+        ["gate", arm, "--against", "outputs/study/long__seed42", "--policy", "gate.yaml"],
+        ["deploy", arm, "--to", "openai_server", "--name", "production"],
+        ["export", "outputs/study", "--output", "copy", "--arm", "short__seed42"],
+        ["validate", "config.yaml", "--deep"],
+        ["run", "config.yaml"],
+    ):
+        done = evsys(project, *command)
+        assert done.returncode == 1, (command, done.stdout, done.stderr)
+        assert "the stored weights have" in done.stdout + done.stderr, (command, done.stdout, done.stderr)
 
 
 def test_history_and_context_carry_the_mark(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -89,4 +90,16 @@ def as_adapter(trained: Path, write_tensors: Callable[..., Path]) -> Path:
         write_tensors(sampler / "adapter_model.safetensors", tensors)
         config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "somewhere"}
         (sampler / "adapter_config.json").write_text(json.dumps(config), "utf-8")
+    _forget_weights(trained / "outputs/routing/journal.jsonl")
     return base
+
+
+def _forget_weights(journal: Path) -> None:
+    """Rewrite a journal as if no weights had been hashed."""
+    before, written = b"", list[bytes]()
+    for line in journal.read_text("utf-8").splitlines():
+        event: dict[str, Any] = {**json.loads(line), "weights": {}}
+        event["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
+        before = json.dumps(event, ensure_ascii=False).encode()
+        written.append(before + b"\n")
+    journal.write_bytes(b"".join(written))

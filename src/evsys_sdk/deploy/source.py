@@ -16,6 +16,7 @@ from ..data.jsonl import read_json
 from ..errors import DataError, closest, show
 from ..history.detail import Detail, read_detail
 from ..history.find import find_experiment
+from ..record.evidence import check_weights
 from ..record.runs import RunRecord
 from ..record.values import items, number, part, text
 
@@ -100,6 +101,7 @@ def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Pa
     detail = read_detail(experiment)
     arm = _choose_arm(detail, arm_name)
     name, weights = _find_weights(arm, checkpoint)
+    check_weights(weights)
     return Source(detail, arm, name, weights)
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..errors import DataError
+from .events import Event, Kind, load_events
 from .layout import ExperimentFiles, RunFiles
-from .values import read_object
+from .values import read_object, text
 
 _DIGITS = 32
 _RUN = RunFiles(Path())
@@ -74,3 +77,48 @@ def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
     # Of what versions before this one sealed as well: a later one knows more files.
     gone += [f"{name} appeared" for name in now if name not in sealed and (name == _SCORES or name not in _SEALED)]
     return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]
+
+
+def hash_weights(folder: Path) -> str | None:
+    """The hash of the names and contents of stored weights; None where they are not in a folder on this disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    whole = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        whole.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return whole.hexdigest()[:_DIGITS] if files else None
+
+
+def seal_weights(run_dir: Path) -> dict[str, str]:
+    """The hash of each stored state and sampler of an ended arm, by its path below the arm's folder."""
+    found = {path: hash_weights(path) for path in sorted(RunFiles(run_dir).stored.glob("*/*"))}
+    return {path.relative_to(run_dir).as_posix(): sha256 for path, sha256 in found.items() if sha256 is not None}
+
+
+def find_replaced_weights(run_dir: Path, events: Iterable[Event], *, only: Path | None = None) -> Iterator[str]:
+    """Stored weights of an arm that differ from those that were scored, or that were there when it ended.
+
+    Weights that were removed to save space are not reported. `only` names one folder of weights to compare.
+    """
+    known: dict[str, list[str]] = {}
+    for event in events:
+        if event.kind in (Kind.SCORED, Kind.ARM_ENDED) and event.text("arm") == run_dir.name:
+            for name, sha256 in event.part("weights").items():
+                known.setdefault(name, []).append(text(sha256))
+    for name, hashes in known.items():
+        folder = run_dir / name
+        if only is not None and folder.resolve() != only.resolve():
+            continue
+        now = hash_weights(folder) or hashes[-1]
+        if changed := next((one for one in hashes if one != now), ""):
+            yield f"{folder}: recorded weights have sha256 {changed[:12]}, the stored weights have {now[:12]}"
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse weights of a checkpoint that are not the recorded ones; weights outside of any record pass."""
+    run_dir = folder.parent.parent.parent
+    if folder.parent.parent.name != RunFiles.stored.name or not ExperimentFiles(run_dir.parent).journal.is_file():
+        return
+    for problem in find_replaced_weights(run_dir, load_events(run_dir.parent), only=folder):
+        raise DataError(f"{problem}. Restore the original files, or use another checkpoint.")

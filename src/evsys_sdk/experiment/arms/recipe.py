@@ -14,6 +14,7 @@ from ...errors import BackendError, show
 from ...log import get_logger
 from ...paths import in_project
 from ...protocols import Algorithm, Backend, traits_of
+from ...record.evidence import check_weights
 from ...record.run_files.checkpoints import locate_weights
 from ...registry import get_algorithm, get_backend
 
@@ -74,7 +75,11 @@ def is_local_path(run: RunConfig) -> bool:
 
 def resolve_checkpoint(reference: str) -> str:
     """A checkpoint as the backend knows it; see `record/run_files/checkpoints.py` for the names that it may have."""
-    return reference if "://" in reference else locate_weights(str(in_project(reference)))
+    if "://" in reference:
+        return reference
+    found = locate_weights(str(in_project(reference)))
+    check_weights(Path(found))
+    return found
 
 
 def _resolve(reference: str | None) -> str | None:

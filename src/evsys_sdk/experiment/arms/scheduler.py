@@ -17,7 +17,7 @@ from ...config import ExperimentConfig
 from ...log import get_logger
 from ...protocols import RunResult
 from ...record.events import Journal, Kind
-from ...record.evidence import seal_run
+from ...record.evidence import seal_run, seal_weights
 from ...record.reader import ExperimentRecord
 from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
 from ..record_dir import ExperimentDir, read_result, write_result
@@ -205,6 +205,7 @@ class ArmScheduler:
             metrics=result.metrics,
             seed=request.arm.seed,
             sealed=seal_run(self.folder.run_dir(request.arm.name)),
+            weights=seal_weights(self.folder.run_dir(request.arm.name)),
             **{key: notes[key] for key in _TOLD if key in notes},
         )
 

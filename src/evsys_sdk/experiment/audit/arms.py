@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ...record.events import Event, Kind, read_trained_tasks
 from ...record.evidence import hash_file
+from ...record.ledger import Tally
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
@@ -152,3 +153,30 @@ def find_replaced_code(events: Sequence[Event]) -> Iterator[str]:
         if replaced:
             named = ", ".join(map(str, replaced[:_NAMED])) + (" …" if len(replaced) > _NAMED else "")
             yield f"{event.text('arm')} ran with code of evsys-sdk replaced: {named}"
+
+
+def find_late_seeds(events: Sequence[Event]) -> Iterator[str]:
+    """Arms that were started after an interim analysis had ended the experiment."""
+    started: set[str] = set()
+    ended: Any = None
+    for event in events:
+        if event.kind == Kind.LOOKED:
+            ended = event.get("look") if event.get("ends") is True else None
+        elif event.kind == Kind.ARM_STARTED:
+            name = event.text("arm")
+            if ended is not None and name not in started:
+                yield f"{name} was started after look {ended} had ended the experiment"
+            started.add(name)
+
+
+def find_lost_spend(events: Sequence[Event], tally: Tally) -> Iterator[str]:
+    """Tokens that the journal has and the ledger does not."""
+    ended = [event for event in events if event.kind == Kind.ENDED and event.part("spend")]
+    for name in ("tokens_trained", "tokens_sampled") if ended else ():
+        before, now = number(ended[-1].part("spend").get(name)) or 0.0, float(getattr(tally.total(), name))
+        if now < before:
+            yield f"spend.jsonl has {now:,.0f} {name}, and the experiment had spent {before:,.0f}"
+    for event in events:
+        before = (number(event.part("spend").get("tokens_trained")) or 0.0) if event.kind == Kind.ARM_ENDED else 0.0
+        if before > (now := tally.of(event.text("arm")).tokens_trained):
+            yield f"{event.text('arm')} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}"

@@ -4,9 +4,8 @@
     for check in report.checks:
         print(check.name, check.state, check.evidence)
 
-In this lab the one that is judged also holds the pen. So nothing is taken from a summary that can be worked out again:
-scores from answers, answers from verifiers, files from the hashes that the journal took when an arm ended, the journal
-from its own chain. What cannot be checked here is said to be unchecked, never to be right.
+Whatever can be recomputed is: scores from answers, answers by their verifiers, files and weights from the hashes in the
+journal, the journal from its own chain. What cannot be checked here is reported as unchecked.
 """
 
 from __future__ import annotations
@@ -24,7 +23,13 @@ from ...data.types import HarborTask
 from ...errors import EvsysError
 from ...record.anchors import check_anchors
 from ...record.events import Event, Kind, verify_chain
-from ...record.evidence import broken_seals, hash_conclusion_page, hash_file, hash_recorded_config
+from ...record.evidence import (
+    broken_seals,
+    find_replaced_weights,
+    hash_conclusion_page,
+    hash_file,
+    hash_recorded_config,
+)
 from ...record.folders import read_conclusion
 from ...record.jsonl_file import find_repeated_keys
 from ...record.layout import ExperimentFiles
@@ -43,6 +48,8 @@ from .arms import (
     find_dropped_scores,
     find_equal_seeds,
     find_foreign_weights,
+    find_late_seeds,
+    find_lost_spend,
     find_misquoted_scores,
     find_stray_arms,
     find_trained_tasks,
@@ -52,7 +59,7 @@ from .identity import COMPARED
 from .neighbours import find_changed_tasks, find_copies, find_left_out, find_lost_clusters, find_repeated_tasks
 from .recheck import Rechecker, compare_conclusions
 from .replaced_code import find_replaced_code, find_start_hooks
-from .report import AuditReport, Check, State, find_contradiction
+from .report import AuditReport, Check, find_contradiction
 
 
 def audit_experiment(
@@ -80,7 +87,7 @@ def audit_experiment(
 
 
 def _imports_of(record: ExperimentRecord) -> list[str]:
-    """What its run was told to import, of this project: a record from elsewhere must not choose what is run here."""
+    """Files of this project that its run imported; a record from elsewhere must not choose what runs here."""
     here = Path.cwd()
     named = [text(one) for one in items(record.start.get("imports"))]
     return [one for one in named if one.endswith(".py") and (here / one).resolve().is_relative_to(here)]
@@ -107,7 +114,12 @@ def _audit(
         of_record.append(auditor.check_looks)
     beyond: list[Callable[[], Check]] = []
     if not quick:
-        beyond += [partial(auditor.check_answers, not before_conclusion), auditor.check_origin, auditor.check_tasks]
+        beyond += [
+            auditor.check_weights,
+            partial(auditor.check_answers, not before_conclusion),
+            auditor.check_origin,
+            auditor.check_tasks,
+        ]
     told = [_guard(check) for check in of_record]
     # The conclusion was drawn with nothing but these, and is drawn again with the same.
     of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
@@ -145,10 +157,19 @@ class _Auditor:
         return self.record.config or {}
 
     def check_chain(self) -> Check:
-        """Every line of the journal follows the one it was written after."""
-        if self.events and self.events[0].format < 2:
+        """The journal is there from its first event on, and every line follows the one it was written after."""
+        journal = ExperimentFiles(self.path).journal
+        if not self.events:
+            done = [run.name for run in self.runs if run.result is not None or run.score_lines]
+            if not done and read_conclusion(self.path) is None:
+                return Check("chain", "unchecked", ["nothing has happened yet"])
+            return _judge("chain", [f"{journal}: the journal is missing or empty, and {len(done)} arms have results"])
+        found = [f"{journal}: its first event is {first}"] if (first := self.events[0].kind) != Kind.STARTED else []
+        # Version 1 recorded none of these: with them, the hashes were removed.
+        hashed = any(event.get(name) for event in self.events for name in ("recorded_config", "sealed", "line"))
+        if not found and self.events[0].format < 2 and not hashed:
             return Check("chain", "unchecked", ["the record is of version 1, which kept no hashes"])
-        return _judge("chain", verify_chain(ExperimentFiles(self.path).journal), said=f"{len(self.events)} events")
+        return _judge("chain", [*found, *verify_chain(journal)], said=f"{len(self.events)} events")
 
     def check_claim(self) -> Check:
         """What is claimed now is what was claimed before the first step."""
@@ -160,8 +181,6 @@ class _Auditor:
         found: list[str] = []
         if hypothesis_sha256(metadata) != registered:
             found.append("the claim in config.json is not the one that was registered before the first step")
-        if self.events and self.events[0].kind != Kind.STARTED:
-            found.append(f"the journal begins with {self.events[0].kind}, before anything was registered")
         known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
         if any((one.get("family"), one.get("attempt")) != (start.get("family"), start.get("attempt")) for one in known):
             found.append("the project's list of claims has another claim, or another attempt at it, for it")
@@ -182,7 +201,7 @@ class _Auditor:
         written = [event.text("recorded_config") for event in turns]
         if not written or not written[-1]:
             return Check("config", "unchecked", ["no hash of its config was taken"])
-        # Who is killed right after announcing a config has not written it yet, so that the one before is there.
+        # A process that is killed after announcing a config has not written it yet.
         changed = any(
             turn.text("found_config") not in {"", *written[max(0, at - 2) : at]} and written[at - 1]
             for at, turn in enumerate(turns)
@@ -204,16 +223,7 @@ class _Auditor:
         planned = list(items(self.record.start.get("looks")))
         now = ExperimentConfig.model_validate(self._config()).planned_looks
         found = [] if planned == now else [f"config.json looks at {now} seeds, and {planned} had been planned"]
-        started: set[str] = set()
-        ended: Any = None
-        for event in self.events:
-            if event.kind == Kind.LOOKED:
-                ended = event.get("look") if event.get("ends") is True else None
-            elif event.kind == Kind.ARM_STARTED:
-                name = event.text("arm")
-                if ended is not None and name not in started:
-                    found.append(f"{name} was started after look {ended} had ended the experiment")
-                started.add(name)
+        found += find_late_seeds(self.events)
         return _judge("looks", found, said=f"{len(self.record.looks)} looks")
 
     def check_seals(self) -> Check:
@@ -231,6 +241,14 @@ class _Auditor:
             for what in broken_seals(self.path / arm, files)
         ]
         return _judge("files", found, said=f"{sum(map(len, sealed.values()))} files of {len(sealed)} arms")
+
+    def check_weights(self) -> Check:
+        """Stored weights are those that were scored, and that were there when their arm ended."""
+        if not any(event.part("weights") for event in self.events):
+            return Check("weights", "unchecked", ["no hashes of stored weights were recorded"])
+        busy = {event.text("arm") for event in self._open_starts()}
+        runs = [run for run in self.runs if run.name not in busy]
+        return _judge("weights", [what for run in runs for what in find_replaced_weights(run.folder, self.events)])
 
     def _open_starts(self) -> Iterator[Event]:
         """Arms that have been started again and have not ended since."""
@@ -262,8 +280,7 @@ class _Auditor:
 
     def check_copies(self) -> Check:
         """No arm is another one under a new name: real runs never share the very times they took."""
-        seen: dict[str, str] = {}
-        found: list[str] = []
+        seen, found = dict[str, str](), list[str]()
         for run in self.runs:
             for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
                 # Files of a few bytes are equal by chance.
@@ -276,19 +293,8 @@ class _Auditor:
 
     def check_spend(self) -> Check:
         """The ledger has at least what the journal had heard of."""
-        told = [event for event in self.events if event.kind == Kind.ENDED and event.part("spend")]
         tally = read_tally(self.path)
-        found: list[str] = []
-        if told:
-            for name in ("tokens_trained", "tokens_sampled"):
-                before, now = float(told[-1].part("spend").get(name) or 0), float(getattr(tally.total(), name))
-                if now < before:
-                    found.append(f"spend.jsonl has {now:,.0f} {name}, and the experiment had spent {before:,.0f}")
-        for event in [event for event in self.events if event.kind == Kind.ARM_ENDED and event.part("spend")]:
-            before = float(event.part("spend").get("tokens_trained") or 0)
-            now = tally.of(event.text("arm")).tokens_trained
-            if now < before:
-                found.append(f"{event.text('arm')} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}")
+        found = list(find_lost_spend(self.events, tally))
         found += self.answers.find_unpaid(tally, self._find_uninterrupted())
         return _judge("spend", found, invalidates=False)
 
@@ -334,7 +340,7 @@ class _Auditor:
         concluded = [event for event in self.events if event.kind == Kind.CONCLUDED]
         written = read_conclusion(self.path)
         if not concluded:
-            state: State = "flagged" if written is not None and self.is_chained else "unchecked"
+            state = "flagged" if written is not None and self.is_chained else "unchecked"
             return Check("conclusion", state, ["no conclusion was journaled"], state == "flagged")
         if written is None:
             return Check("conclusion", "flagged", ["conclusion.json is gone"], True)

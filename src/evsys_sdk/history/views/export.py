@@ -14,6 +14,7 @@ from typing import Any
 
 from ...errors import DataError, show
 from ...files import write_json, write_text
+from ...record.evidence import check_weights
 from ...record.runs import RunRecord, config_runs
 from ...record.values import Object, find_row, number, part, text
 from ..detail import Detail
@@ -62,6 +63,7 @@ def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, chec
     run = choose_arm(detail, arm)
     line, sampler = _find_checkpoint(detail, run, checkpoint)
     source = _find_files(detail, sampler)
+    check_weights(source)
     found = _describe(detail, run, line, sampler, folder, [path.name for path in sorted(source.iterdir())])
     # Copied beside it and renamed: a folder of this name is never half of one.
     temporary = folder.with_name(f".{folder.name}.part")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...files import atomic_write
 from ..events import Journal, Kind
-from ..evidence import hash_value
+from ..evidence import hash_value, hash_weights
 from ..jsonable import encode_line
 from ..jsonl_file import JsonlFile, parse_object, read_records
 from ..layout import ExperimentFiles, RunFiles
@@ -40,9 +40,20 @@ class ScoreLog:
         if ExperimentFiles(experiment_dir).journal.exists():
             known = {"arm": self.path.parent.name, "split": record.split, "name": record.name, "step": record.step}
             with Journal.of(experiment_dir) as journal:
-                journal.append(Kind.SCORED, **known, line=hash_line(line))
+                journal.append(Kind.SCORED, **known, line=hash_line(line), weights=self._hash_weights(result.model))
         with JsonlFile(self.path) as file:
             file.append(line)
+
+    def _hash_weights(self, model: str) -> dict[str, str]:
+        """The hash of the stored weights that were scored, by their path below the run's folder."""
+        run_dir = self.path.parent.resolve()
+        for folder in (
+            Path(model).resolve(),
+            Path(model.rpartition(" ")[0]).resolve(),
+        ):  # a tuned prompt's hash follows
+            if folder.is_relative_to(run_dir / RunFiles.stored.name) and (found := hash_weights(folder)):
+                return {folder.relative_to(run_dir).as_posix(): found}
+        return {}
 
     def settle(self) -> None:
         """Leave one line for each scoring, in the order of the steps."""
