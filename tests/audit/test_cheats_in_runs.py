@@ -206,7 +206,7 @@ class Plant(Callback):
         if not info.run_id.startswith("long"):
             return
         from evsys_sdk.data.rows import from_dict
-        from evsys_sdk.eval.predictions import digest_task
+        from evsys_sdk.data.task_identity import task_id
         arm, other = Path("outputs/study") / info.run_id, Path("outputs/study/short__seed42")
         [kept] = other.glob("benchmarks/*/step000002.jsonl")
         header, *_ = map(json.loads, kept.open())
@@ -215,7 +215,7 @@ class Plant(Callback):
         tasks = [json.loads(line) for line in open("data/test.jsonl")]
         lines = [
             {"task_id": one["task_id"], "sample": 0, "status": "ok", "reward": 1.0, "text": one["verifier"]["expected"],
-             "tokens": 40, "output_tokens": 6, "turns": 1, "task": digest_task(from_dict(one))}
+             "tokens": 40, "output_tokens": 6, "turns": 1, "task": task_id(from_dict(one))}
             for one in tasks
         ]
         folder = arm / "benchmarks" / kept.parent.name
@@ -253,7 +253,7 @@ class Plant(Callback):
     assert_marked(tmp_path, "spend")
 
 
-def test_tasks_that_look_the_same_are_flagged(tmp_path: Path) -> None:
+def test_tasks_that_look_the_same_are_one_cluster(tmp_path: Path) -> None:
     """Four tasks, ten times each: with a letter of another alphabet, or one that nobody sees."""
     prepare(tmp_path)
     kept = read_lines(tmp_path / "data/test.jsonl")[:4]
@@ -266,7 +266,8 @@ def test_tasks_that_look_the_same_are_flagged(tmp_path: Path) -> None:
     again += [one | {"instruction": one["instruction"].replace("a", "\u0430")} for one in kept]
     write_lines(tmp_path / "data/test.jsonl", again)
     run(tmp_path)
-    assert_marked(tmp_path, "tasks")
+    scored = [line for line in read_lines(tmp_path / "outputs/study/short__seed42/scores.jsonl") if "clusters" in line]
+    assert scored and all(len(set(line["clusters"])) == 4 for line in scored)
 
 
 def test_a_transform_that_leaves_hard_tasks_out_is_flagged_after_they_were_scored(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_other_tasks_another_metric_or_another_baseline_are_another_claim(projec
     for change in ({"baseline": "large"}, {"metric": "test/tools/mean_reward"}, {"direction": "decrease"}):
         others.append(make(metadata=metadata | {"hypothesis": metadata["hypothesis"] | change}))
     found = [family(other) for other in others]
-    edit_lines(project / "data/test.jsonl", lambda task: task.update(instruction=task["instruction"] + "?"))
+    edit_lines(project / "data/test.jsonl", lambda task: task.update(instruction=task["instruction"] + " now"))
     assert len({first, *found, family(make())}) == 5
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from evsys_sdk.data.contamination import ProbeTask, TaskIndex, row_texts
+from evsys_sdk.data.contamination import ProbeTask, TaskIndex
+from evsys_sdk.data.task_identity import row_texts
 
 from .real_text import chinese_text, library_texts, numpy_texts
 

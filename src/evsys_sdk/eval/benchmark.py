@@ -11,11 +11,7 @@ verifier) is never a reward of 0: the sample is missing, and a task that has no 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import re
 import time
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..config.specs import MetricSpec, TransformSpec
 from ..data import HarborTask, TargetFormat, Workspace, apply_transforms, build_transforms, parse_rows, to_dict
+from ..data.task_identity import duplicate_key, task_id, task_list_id
 from ..errors import ConfigError, DataError, Problem, closest, show
 from ..log import get_logger
 from ..rollouts.engine import EngineLimits, RolloutRequest
@@ -35,15 +32,13 @@ from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
 from .metric import BuiltMetric, build_metric
 from .pace import Pace
-from .predictions import Prediction, PredictionJournal, digest_task
+from .predictions import Prediction, PredictionJournal
 from .scored_model import Sampling, ScoredModel, as_scored_model
 from .scores import EvalResult, compute_scores
 from .verifier import verify_with
 
 if TYPE_CHECKING:
     from ..rollouts.engine import RolloutEngine, Verify
-
-_STOPS = re.compile(r"""(?:[\s.,;:!?"'`]|\\n)+""")
 
 type Progress = Callable[[int, int], None]
 """Told after each attempt how many are done, and of how many."""
@@ -107,13 +102,6 @@ class Benchmark:
     _warned_of: set[float] = field(default_factory=set[float], init=False, repr=False, compare=False)
     """Scores that all answers had, of which it was said once: in training they come again and again."""
 
-    @property
-    def content(self) -> str:
-        """The same for the same questions and verifiers, whatever the tasks are called, noted or ordered."""
-        parts = [[task["instruction"], task["verifier"]] for task in map(to_dict, self.tasks)]
-        each = sorted(json.dumps(part, sort_keys=True, default=str) for part in parts)
-        return hashlib.sha256("\n".join(each).encode()).hexdigest()[:32]
-
     @classmethod
     def load(
         cls,
@@ -149,13 +137,10 @@ class Benchmark:
         tasks = list(parse_rows(raw, TargetFormat.HARBOR_TASK))
         if not tasks:
             raise DataError(f"benchmark '{name}' has no tasks. Check its path and its rows.")
-        repeated = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
+        repeated = [name for name, times in Counter(task.task_id for task in tasks).items() if times > 1]
         if repeated:
             raise DataError(f"benchmark '{name}' has task {show(repeated[0])} twice. Give each task an id of its own.")
-        digest = hashlib.sha256()
-        for task in tasks:
-            digest.update(json.dumps(to_dict(task), sort_keys=True, default=str).encode() + b"\n")
-        return cls(name, tasks, digest.hexdigest())
+        return cls(name, tasks, task_list_id(tasks))
 
     def score(
         self,
@@ -216,21 +201,14 @@ class Benchmark:
 
 
 def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:
-    """The group that each task was drawn with; the same question under several ids is a group, and tells but once."""
+    """The group that each task was drawn with; tasks with the same question and verifier are one group."""
     found = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
     alone = [task for task in tasks if found[task.task_id] is None]
-    questions = {task.task_id: hash_question(task) for task in alone}
-    repeated = {question for question, times in Counter(questions.values()).items() if times > 1}
-    found |= {task: f"the same as {question}" for task, question in questions.items() if question in repeated}
-    return {task_id: str(cluster) for task_id, cluster in found.items() if cluster is not None}
-
-
-def hash_question(task: HarborTask) -> str:
-    """The same for what is asked and judged in the same way, whatever its case, spaces, stops, id or notes."""
-    row = to_dict(task)
-    text = json.dumps([row["instruction"], row["verifier"]], sort_keys=True, ensure_ascii=False, default=str)
-    words = _STOPS.sub(" ", unicodedata.normalize("NFKC", text).casefold())
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
+    first: dict[str, str] = {}
+    same = {task.task_id: first.setdefault(duplicate_key(task), task.task_id) for task in alone}
+    repeated = {name for name, times in Counter(same.values()).items() if times > 1}
+    found |= {name: f"the same as {other}" for name, other in same.items() if other in repeated}
+    return {name: str(cluster) for name, cluster in found.items() if cluster is not None}
 
 
 async def _attempt_all(
@@ -244,10 +222,10 @@ async def _attempt_all(
 ) -> list[Prediction]:
     """Every sample of every task, those of the journal as they were, in the order of the tasks."""
     pairs = [(task, sample) for task in tasks for sample in range(settings.samples)]
-    digests = {task.task_id: digest_task(task, judged=settings.rejudge is None) for task in tasks}
+    ids = {task.task_id: task_id(task, judged=settings.rejudge is None) for task in tasks}
     found: dict[tuple[str, int], Prediction] = {}
     for task, sample in pairs:
-        if (kept := journal.find(task.task_id, digests[task.task_id], sample)) is not None:
+        if (kept := journal.find(task.task_id, ids[task.task_id], sample)) is not None:
             found[task.task_id, sample] = settings.rejudge(task, kept) if settings.rejudge else kept
 
     artifacts = journal.path.parent / "artifacts" if journal.path else None
@@ -262,7 +240,7 @@ async def _attempt_all(
             rollout = Rollout(task.task_id, sample, "infra", None, error=f"{type(error).__name__}: {error}")
         if refusals := getattr(model, "refusals", None):  # a refused key, say: every other question would meet it too
             raise refusals[0]
-        prediction = Prediction.of(rollout, digests[task.task_id])
+        prediction = Prediction.of(rollout, ids[task.task_id])
         journal.append(prediction)
         found[task.task_id, sample] = prediction
         tell()

@@ -6,20 +6,18 @@ file about another one is put aside under a number and never mixed with this one
 task, so that an answer is never taken for one to a task that has changed since.
 
     journal = PredictionJournal.open(folder / "predictions.jsonl", {"model": "openai:gpt-4.1", "temperature": 0.0})
-    journal.find("task-1", digest_task(task), 0)
+    journal.find("task-1", task_id(task), 0)
     journal.append(prediction)
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from ..data import HarborTask, to_dict
 from ..errors import DataError, EvalError
 from ..files import atomic_write
 from ..log import get_logger
@@ -27,12 +25,6 @@ from ..record.jsonable import encode_line, jsonable
 from ..record.jsonl_file import JsonlFile, read_records
 from ..redact import redact_text
 from ..rollouts.rollout import Message, Rollout, RolloutStatus
-
-
-def digest_task(task: HarborTask, *, judged: bool = True) -> str:
-    """What a task asks and, if `judged`, by what its answers are judged; an answer belongs to that content only."""
-    content = to_dict(task) if judged else [task.instruction, task.metadata.get("context_messages")]
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +50,10 @@ class Prediction:
     output_tokens: int | None = None
     """Of `tokens`, those that the model wrote; None in records of earlier versions."""
     task: str = ""
-    """Digest of the task's content."""
+    """`task_id` of the task, by which an answer to a changed task is recognised."""
 
     @classmethod
-    def of(cls, rollout: Rollout, digest: str) -> Self:
+    def of(cls, rollout: Rollout, task: str) -> Self:
         """The prediction that a rollout made."""
         calls_tools = bool(rollout.turns and rollout.turns[-1].message.get("tool_calls"))
         return cls(
@@ -79,7 +71,7 @@ class Prediction:
             attempts=rollout.attempts,
             messages=rollout.messages if len(rollout.turns) > 1 or calls_tools else [],
             output_tokens=sum(turn.output_tokens for turn in rollout.turns),
-            task=digest,
+            task=task,
         )
 
     @property
@@ -126,9 +118,9 @@ class PredictionJournal:
             raise EvalError(f"{path}: predictions cannot be kept there: {error}. Choose another folder.") from error
         return journal
 
-    def find(self, task_id: str, digest: str, sample: int) -> Prediction | None:
-        """The finished prediction for this very task, if there is one."""
-        return self._finished.get((task_id, digest, sample))
+    def find(self, name: str, task: str, sample: int) -> Prediction | None:
+        """The finished prediction for the task of this name and `task_id`, if there is one."""
+        return self._finished.get((name, task, sample))
 
     def append(self, prediction: Prediction) -> None:
         """Keep one prediction; a failed one too, though it will be attempted again."""

@@ -72,7 +72,6 @@ class PlannedBenchmark:
             "run_every": self.entry.run_every,
             "id": self.benchmark.id,
             "sha256": self.benchmark.sha256,
-            "content": self.benchmark.content,
             "tasks": len(self.benchmark.tasks[: settings.n_tasks]),
             "samples": settings.samples,
             "metrics": list(settings.metrics),

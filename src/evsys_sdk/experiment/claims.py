@@ -11,6 +11,7 @@ that the project writes to, and from a list in its workspace, which stays when r
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -19,8 +20,9 @@ from typing import Any
 
 from ..config import ExperimentConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
+from ..data.task_identity import task_key, task_set_key
 from ..errors import EvsysError
-from ..eval.benchmark import Benchmark, hash_question
+from ..eval.benchmark import Benchmark
 from ..record.evidence import hash_value
 from ..record.layout import REHEARSALS
 from ..record.project_files.claims import Claimed, note_claim, sketch_questions
@@ -59,8 +61,7 @@ def identify_claim(config: ExperimentConfig) -> Claimed | None:
     benchmarks = _load_all(entries)
     if not benchmarks:
         return None
-    # Whichever a config names first, the claim is the same.
-    tasks = sorted(benchmark.content for benchmark in benchmarks)
+    tasks = task_set_key(task for benchmark in benchmarks for task in benchmark.tasks)
     about = [metric, claim.direction, _find_baseline(config, claim)]
     return Claimed(hash_value([tasks, *about]), hash_value(about), **sketch_questions(_hash_questions(benchmarks)))
 
@@ -73,7 +74,8 @@ def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:
 
 
 def _hash_questions(benchmarks: Iterable[Benchmark]) -> set[str]:
-    return {hash_question(task) for benchmark in benchmarks for task in benchmark.tasks}
+    keys = {task_key(task) for benchmark in benchmarks for task in benchmark.tasks}
+    return {hashlib.sha256(key.encode()).hexdigest()[:12] for key in keys}
 
 
 def _resolve_metric(claim: Claim, entries: list[BenchmarkEntry]) -> tuple[str | None, list[BenchmarkEntry]]:

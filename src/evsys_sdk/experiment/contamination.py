@@ -16,7 +16,8 @@ from typing import Any
 
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
-from ..data.contamination import ProbeTask, Report, TaskIndex, row_texts
+from ..data.contamination import ProbeTask, Report, TaskIndex
+from ..data.task_identity import row_texts
 from ..data.types import InProcessVerifier
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ExperimentConfig, RunConfig
-from ..data.contamination import row_texts
+from ..data.task_identity import row_texts
 from ..errors import BackendError, EvsysError, TrainingError, blame_user_code, show
 from ..eval.run_eval import RunEvaluator
 from ..eval.verifier import verify_with

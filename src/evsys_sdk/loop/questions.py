@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..data.task_identity import task_key
+
 _WORD = re.compile(r"\w+")
 _KNOWN_SHARE = 0.5
 """A question is new when less than this share of its pairs of words was seen in training."""
@@ -27,12 +29,12 @@ type Trace = dict[str, Any]
 def question_of(trace: Trace) -> str:
     """The first thing that the user said, in plain words."""
     said = next((one["content"] for one in trace["messages"] if one["role"] == "user"), "")
-    return " ".join(_WORD.findall(said.lower()))
+    return " ".join(_WORD.findall(task_key(said)))
 
 
 def answer_of(trace: Trace) -> str:
     """The last thing that was said, in plain words."""
-    return " ".join(_WORD.findall(trace["messages"][-1]["content"].lower()))
+    return " ".join(_WORD.findall(task_key(trace["messages"][-1]["content"])))
 
 
 def pairs_of(question: str) -> list[tuple[str, str]]:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.task_identity import task_key
+
 if TYPE_CHECKING:
     from ..backends.datum import Datum
 
@@ -66,7 +68,7 @@ class TrainedTasks:
         """By length and hash."""
         for benchmark, texts in tasks.items():
             for task, text in texts.items():
-                self._anchor(_Task(benchmark, task, _plain(text)), text)
+                self._anchor(_Task(benchmark, task, task_key(text)), text)
 
     def _anchor(self, task: _Task, text: str) -> None:
         # The first and the last token may be other ones where something stands beside them.
@@ -99,7 +101,7 @@ class TrainedTasks:
             if length <= len(tokens):
                 near += [task for place in _window_hashes(prefixes, length).tolist() for task in tasks.get(place, ())]
         if near:
-            text = _plain(self._tokenizer.decode(tokens.tolist()))
+            text = task_key(self._tokenizer.decode(tokens.tolist()))
             for task in near:
                 if re.search(rf"(?<!\w){re.escape(task.text)}(?!\w)", text):
                     self._note(task)
@@ -113,10 +115,6 @@ class TrainedTasks:
     def summarise(self) -> dict[str, dict[str, Any]] | None:
         """How many tasks of each benchmark have been trained on, and the first few; None where there are none."""
         return {name: {"n": len(tasks), "first": list(tasks)[:_NAMED]} for name, tasks in self._found.items()} or None
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def _prefix_hashes(tokens: NDArray[np.int64]) -> _Hashes:

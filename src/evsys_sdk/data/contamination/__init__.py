@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import groupby, islice, pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from .word_grams import GramTable, hash_words, is_template_size, normalize
 
@@ -41,7 +41,6 @@ _WORD = re.compile(r"[^\W_]+")
 _SENTENCE = re.compile(r"[.?!:;\n\"()\[\]{}<>|\u3002\uff01\uff1f\uff1a\uff1b]+")
 _NUMBER, _NAME = "\0number", "\0name"  # what no word is
 _MASKS = (_NUMBER, _NAME)
-_TEXTLESS_KEYS = frozenset({"role", "task_id", "id", "metadata", "kind", "fn_name"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +90,6 @@ class Report:
     def leaks(self) -> list[Finding]:
         """Findings with the answer beside the question."""
         return [finding for finding in self.findings if finding.answer]
-
-
-def row_texts(row: Any) -> list[str]:
-    """The texts of a training row, whatever its shape: message contents, instructions, answers."""
-    found: list[str] = []
-    _collect(row, found)
-    return found
-
-
-def _collect(value: Any, found: list[str]) -> None:
-    if isinstance(value, str):
-        found.append(value)
-    elif isinstance(value, Mapping):
-        for key, inner in cast("Mapping[Any, Any]", value).items():
-            if key not in _TEXTLESS_KEYS:
-                _collect(inner, found)
-    elif isinstance(value, list | tuple):
-        for inner in cast("Sequence[Any]", value):
-            _collect(inner, found)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        found.append(str(value))
 
 
 def words_of(text: str) -> list[str]:

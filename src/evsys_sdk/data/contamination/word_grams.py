@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
+
+from ..task_identity import visible_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,10 +29,11 @@ _FOREIGN, _FOREIGN_SIGNS = r"[^\x00-\x7f]+", r"[^\w\x00-\x7f]+"
 
 def normalize(text: str) -> str:
     """One spelling for texts that read the same; the case of a to z is kept, because names are told by it."""
+    text = visible_text(text)
     if text.isascii():
         return text
     unspaced, foreign, signs = _patterns()
-    text = unspaced.sub(r" \1 ", signs.sub(" ", unicodedata.normalize("NFKC", text)))
+    text = unspaced.sub(r" \1 ", signs.sub(" ", text))
     return foreign.sub(lambda found: found[0].casefold(), text)
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...data.task_identity import task_id
 from ...data.types import HarborTask
 from ...data.workspace.reference import slug
-from ...eval.predictions import digest_task
 from ...eval.samples import Sample, TaskSamples
 from ...record.ledger import Tally
 from ...record.runs import RunRecord
@@ -118,7 +118,7 @@ class AnswerBook:
         found: list[str] = []
         for place, answer in self._choose(thorough):
             task = tasks.get(str(answer.get("task_id")))
-            if task is None or answer.get("task") not in ("", None, digest_task(task)):
+            if task is None or answer.get("task") not in ("", None, task_id(task)):
                 changed += 1
                 continue
             reward = self._recheck.judge(task, str(answer.get("text") or ""))

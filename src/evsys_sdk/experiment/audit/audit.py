@@ -56,7 +56,7 @@ from .arms import (
 )
 from .arms import find_replaced_code as find_replaced_code_of
 from .identity import COMPARED
-from .neighbours import find_changed_tasks, find_copies, find_left_out, find_lost_clusters, find_repeated_tasks
+from .neighbours import find_changed_tasks, find_copies, find_left_out, find_lost_clusters
 from .recheck import Rechecker, compare_conclusions
 from .replaced_code import find_replaced_code, find_start_hooks
 from .report import AuditReport, Check, find_contradiction
@@ -387,9 +387,6 @@ class _Auditor:
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
         found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_lost_clusters(self.record)]
-        entries = Metadata.model_validate(self._config().get("metadata") or {}).benchmark
-        alone = {entry.label or "" for entry in entries if entry.cluster_by is None}
-        found += find_repeated_tasks({name: tasks for name, tasks in self.benchmarks.items() if name in alone})
         return _judge("tasks", found, invalidates=False)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:

@@ -52,7 +52,7 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
         "agent": agent,
         "benchmarks": {
             f"{one.split}/{one.label}": {
-                "content": one.benchmark.content,
+                "tasks": one.benchmark.sha256,
                 "verifiers": _verifiers(
                     {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
                 ),
@@ -169,7 +169,7 @@ COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "backend": lambda identity: identity.get("backend"),
     "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
     "agent": lambda identity: _of_benchmarks(identity, "harness"),
-    "benchmark": lambda identity: _of_benchmarks(identity, "content"),
+    "benchmark": lambda identity: _of_benchmarks(identity, "tasks"),
     "way of scoring": lambda identity: _of_benchmarks(identity, "settings"),
 }
 """What compared arms must share, unless the claim is about it."""

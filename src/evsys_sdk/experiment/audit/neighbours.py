@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from ...data.rows import to_dict
-from ...data.types import HarborTask
 from ...paths import project_root
 from ...record.layout import DEFAULT_ROOT
 from ...record.project_files.claims import read_claims, share_questions
@@ -16,15 +12,6 @@ from ...record.project_files.known_folders import read_output_roots
 from ...record.reader import ExperimentRecord, experiment_id
 from ...record.values import items, number, subfolders, text
 
-_FEWEST_REPEATED = 3
-_PART_REPEATED = 0.1
-"""From how many on tasks that look the same are no oversight."""
-_LOOK_ALIKE = str.maketrans(
-    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420"
-    "\u0421\u0422\u0425\u03bf\u03b1\u03bd\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7",
-    "aeopcyxijsdABEKMHOPCTXoavABEHIKMNOPTX",
-)
-"""Cyrillic and Greek letters that look like Latin ones."""
 _PART = 0.9
 """From here on a set of questions counts as a part of another."""
 
@@ -101,29 +88,6 @@ def _count_clusters(record: ExperimentRecord) -> int:
     """Into how many clusters the tasks of its first arm were put; 0 where they stand alone."""
     lines = [line for run in record.runs[:1] for line in run.score_lines]
     return len({text(one) for line in lines for one in items(line.get("clusters"))} - {""})
-
-
-def find_repeated_tasks(benchmarks: Mapping[str, Sequence[HarborTask]]) -> list[str]:
-    """Benchmarks many of whose tasks look the same, and count several times; clusters of them are counted once."""
-    found: list[str] = []
-    for name, tasks in benchmarks.items():
-        alone = [task for task in tasks if "cluster" not in task.metadata]
-        again = len(alone) - len({_skeleton(task) for task in alone})
-        if again >= _FEWEST_REPEATED and again >= _PART_REPEATED * len(tasks):
-            found.append(
-                f"{again} of the {len(tasks)} tasks of '{name}' look like another one of them, so that they count more "
-                "than once. Keep one of each, or give those that belong together a metadata.cluster"
-            )
-    return found
-
-
-def _skeleton(task: HarborTask) -> str:
-    """What is left of a task for somebody who only sees it."""
-    content = {key: value for key, value in to_dict(task).items() if key not in ("task_id", "metadata")}
-    plain = unicodedata.normalize("NFKC", json.dumps(content, sort_keys=True, ensure_ascii=False, default=str))
-    # Cf: zero-width and other characters that nobody sees.
-    visible = "".join(one for one in plain if unicodedata.category(one) != "Cf")
-    return " ".join(visible.translate(_LOOK_ALIKE).casefold().split())
 
 
 def _n_questions(record: ExperimentRecord) -> int:

@@ -196,7 +196,7 @@ def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
 def _load_tasks(detail: Detail, split: str, label: str) -> tuple[dict[str, Any], str]:
     """The tasks of a benchmark of the config by the hash of their content; and why there are none."""
     from ...config import Metadata
-    from ...eval.predictions import digest_task
+    from ...data.task_identity import task_id
     from ...experiment.benchmark_plan import load_entry
 
     try:
@@ -206,7 +206,7 @@ def _load_tasks(detail: Detail, split: str, label: str) -> tuple[dict[str, Any],
         entry = entry or next((one for one in entries if one.label == label), None)
         if entry is None:
             return {}, f"the config has no benchmark {split}/{label}: prompts are not shown"
-        return {digest_task(task): task for task in load_entry(entry).tasks}, ""
+        return {task_id(task): task for task in load_entry(entry).tasks}, ""
     except (EvsysError, ValueError, OSError) as error:
         return {}, f"the tasks of {split}/{label} cannot be read, so that prompts are not shown: {error}"
 

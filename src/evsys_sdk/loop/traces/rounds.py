@@ -11,7 +11,6 @@ it is always newer than what was learned.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,7 +23,7 @@ from ...errors import DataError
 from ...record.jsonl_file import JsonlFile, read_records
 from ...record.layout import lock_beside
 from ...record.lock import exclusive
-from ..questions import follow_settled, sort_by_kind
+from ..questions import follow_settled, question_of, sort_by_kind
 from .feedback import CORRECTION, as_taught, list_corrections
 from .store import TraceStore
 
@@ -154,19 +153,13 @@ def _separate(
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The older traces without conversations and questions that are held out as well."""
     conversations = {one["conversation"] for one in held if one["conversation"]}
-    questions = {question for one in held if (question := _question(one))}
+    questions = {question for one in held if (question := question_of(one))}
     kept = [one for one in older if one["conversation"] not in conversations]
-    apart = [one for one in kept if _question(one) not in questions]
+    apart = [one for one in kept if question_of(one) not in questions]
     return apart, {
         "its conversation goes on in the hold-out": len(older) - len(kept),
         "its question is in the hold-out": len(kept) - len(apart),
     }
-
-
-def _question(trace: dict[str, Any]) -> str:
-    """The first thing that the user said, without case and blanks."""
-    said = next((one["content"] for one in trace["messages"] if one["role"] == "user"), "")
-    return re.sub(r"\W+", " ", said).strip().lower()
 
 
 def _is_good(trace: dict[str, Any], min_reward: float | None) -> bool:
@@ -200,7 +193,7 @@ def _make_tasks(
         else:
             expected = one["messages"][-1]["content"]
             # By its question: asked several times it is one task, with the answer that was good last.
-            tasks[_question(one)] = {
+            tasks[question_of(one)] = {
                 "task_id": one["id"],
                 "instruction": asked[0]["content"],
                 "verifier": {"kind": "in_process", "fn_name": verifier, "expected": expected},
