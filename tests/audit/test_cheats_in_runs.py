@@ -267,7 +267,8 @@ def test_tasks_that_look_the_same_are_one_cluster(tmp_path: Path) -> None:
     write_lines(tmp_path / "data/test.jsonl", again)
     run(tmp_path)
     scored = [line for line in read_lines(tmp_path / "outputs/study/short__seed42/scores.jsonl") if "clusters" in line]
-    assert scored and all(len(set(line["clusters"])) == 4 for line in scored)
+    assert scored
+    assert all(len(set(line["clusters"])) == 4 for line in scored)
 
 
 def test_a_transform_that_leaves_hard_tasks_out_is_flagged_after_they_were_scored(tmp_path: Path) -> None:
