@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-slow $(addprefix test-,$(TIERS)) unit lint format types docs site bench constraints clean core dev FORCE
+.PHONY: help page screenshots quickstart test test-slow $(addprefix test-,$(TIERS)) unit lint format types lines docs site bench constraints clean core dev FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ format: dev ## Repair style and formatting where that can be done safely
 
 types: dev ## Check types
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+lines: dev ## Count the code lines of each package, and the class names that exist more than once
+	@$(BIN)/python scripts/count_lines.py
 
 docs: dev ## Generate the reference pages from the code
 	$(BIN)/python scripts/generate_docs.py

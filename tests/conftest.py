@@ -1,9 +1,14 @@
-"""What holds for every test: nothing registered, set or connected to outlives it or depends on the machine."""
+"""What holds for every test: it has its own project, and nothing it registers, sets or connects to outlives it.
+
+Tests run in any order: `--random-order SEED` shuffles the test files and the tests of each file.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
+import shutil
 import signal
 import socket
 import sys
@@ -15,10 +20,14 @@ from typing import Any
 import hypothesis
 import pytest
 
+from evsys_sdk.paths import project_root
 from evsys_sdk.registry import REGISTRIES
 
 ROOT = Path(__file__).parents[1]
 NOT_OF_A_PROJECT = (sys.base_prefix, str(ROOT / "src"), str(ROOT / "tests"))
+UNCHECKED = (".git", ".venv", ".hypothesis", ".pytest", ".ruff", "__pycache__", "build", "dist", "node_modules")
+SOURCES = (".py", ".md", ".yaml", ".toml", ".ts", ".tsx", ".css")
+"""Files that a developer may add to the repository while the tests run."""
 
 # Timings are measured in benchmarks/, never asserted in a test; and a failure in CI must be repeatable.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -29,6 +38,57 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 # A shell that runs the tests in the background lets them ignore Ctrl-C, and everything they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--random-order", metavar="SEED", help="shuffle test files, and the tests of each file")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle for `--random-order`. The tests of a file stay together, so that its fixtures are made once."""
+    seed = config.getoption("--random-order")
+    if seed is not None:
+        draw = random.Random(seed)
+        files = {item.path: draw.random() for item in items}
+        items.sort(key=lambda item: (files[item.path], draw.random()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unchanged_repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail if tests write into the repository, or if fixtures of modules and sessions write into a shared folder."""
+    before, files = Path.cwd(), _list_written_files()
+    shared = tmp_path_factory.mktemp("shared")
+    assert project_root(shared) == shared, f"{project_root(shared)} is a project: tests below it share its record"
+    os.chdir(shared)
+    yield
+    os.chdir(before)
+    gained = sorted({path for path, _ in _list_written_files() - files})
+    assert not gained, f"tests wrote into the repository: {', '.join(gained[:20])}"
+    left = sorted(path.name for path in shared.iterdir())
+    assert not left, f"a fixture of a module or session has no own folder; it wrote {', '.join(left[:20])}"
+
+
+def _list_written_files() -> set[tuple[str, int]]:
+    """Files of the repository that are no sources; those of its workspace with the time of their last change."""
+    found: set[tuple[str, int]] = set()
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if not name.startswith(UNCHECKED)]
+        changes = ".evsys" in folder or folder.startswith(str(ROOT / "outputs"))
+        for path in (os.path.join(folder, name) for name in files if not name.endswith(SOURCES)):
+            found.add((os.path.relpath(path, ROOT), os.stat(path).st_mtime_ns if changes else 0))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in the test's own folder, which is the project of this process and of those that it starts."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """A copy of the examples, whose configs name files relative to the project."""
+    return shutil.copytree(ROOT / "examples", tmp_path / "examples")
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +112,7 @@ def _own_registries() -> Iterator[None]:
 def _own_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What one test imports as code of a project is imported, and registered, again by the next that needs it."""
     monkeypatch.setattr("evsys_sdk.settings._named", [])
+    monkeypatch.setattr(sys, "path", sys.path[:])
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

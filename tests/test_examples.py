@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,14 +36,9 @@ NEEDS_MORE = {"16_ray_sweep", "17_local_sft", "18_local_rl", "19_tinker"}
 
 
 @pytest.fixture
-def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # the data paths of examples are relative to it
-
-
-@pytest.fixture
-def load_code() -> Callable[[str, str], ModuleType]:
+def load_code(examples: Path) -> Callable[[str, str], ModuleType]:
     def load(example: str, file: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(file.removesuffix(".py"), ROOT / "examples" / example / file)
+        spec = importlib.util.spec_from_file_location(file.removesuffix(".py"), examples / example / file)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -57,7 +52,7 @@ def run_example(config: ExperimentConfig, tmp_path: Path) -> Any:
     return Experiment(config.model_copy(update={"output_dir": str(tmp_path)})).run()
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("config", CONFIGS, ids=[path.parent.name for path in CONFIGS])
 def test_every_example_validates_deeply(config: Path, load_code: Callable[[str, str], ModuleType]) -> None:
     if config.parent.name in NEEDS_MORE:
@@ -69,26 +64,27 @@ def test_every_example_validates_deeply(config: Path, load_code: Callable[[str, 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("config", CONFIGS, ids=[path.parent.name for path in CONFIGS])
+@pytest.mark.usefixtures("examples")
 def test_every_example_can_be_rehearsed_from_the_command_line(config: Path, tmp_path: Path) -> None:
     if config.parent.name == "16_ray_sweep":
         pytest.importorskip("ray", reason="needs the extra ray: pip install 'evsys-sdk[ray]'")
-    text = (ROOT / config).read_text(encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
     if "kind: ray" in text:
         pytest.importorskip("ray")  # a rehearsal takes another backend, but the launcher that is asked for
     (tmp_path / "config.yaml").write_text(
         re.sub(r"^output_dir:.*$", f"output_dir: {tmp_path / 'out'}", text, flags=re.MULTILINE), encoding="utf-8"
     )
     code = CODE.get(config.parent.name)
-    imports = ["--import", str(ROOT / config.parent / code)] if code else []
+    imports = ["--import", str(config.parent / code)] if code else []
     command = [sys.executable, "-m", "evsys_sdk", "run", str(tmp_path / "config.yaml"), "--dry", "--json", *imports]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert {run["status"] for run in answer["runs"]} == {"completed"}
     assert Path(answer["path"]).is_relative_to(tmp_path / "out" / "dry")
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 def test_the_quickstart_routes_requests_in_phrasings_it_has_not_seen(tmp_path: Path) -> None:
     result = run_example(load_yaml("examples/01_quickstart/config.yaml"), tmp_path)
     [run] = result.runs
@@ -97,10 +93,8 @@ def test_the_quickstart_routes_requests_in_phrasings_it_has_not_seen(tmp_path: P
 
 
 def test_the_comparison_of_the_quickstart_ends_in_a_conclusion_a_plot_and_what_to_type_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    examples: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(ROOT / "examples" / "01_quickstart", tmp_path / "examples" / "01_quickstart")
-    monkeypatch.chdir(tmp_path)
     assert main(["run", "examples/01_quickstart/compare.yaml"]) == 0
     out, err = capsys.readouterr()
     assert "Supported: `three_passes` scores +0.3" in out
@@ -110,7 +104,7 @@ def test_the_comparison_of_the_quickstart_ends_in_a_conclusion_a_plot_and_what_t
     assert "next: evsys show passes" in err
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 def test_the_continual_example_measures_what_is_forgotten(tmp_path: Path) -> None:
     [run] = run_example(load_yaml("examples/11_continual/config.yaml"), tmp_path).runs
     matrix = run.notes.retention
@@ -119,7 +113,7 @@ def test_the_continual_example_measures_what_is_forgotten(tmp_path: Path) -> Non
     assert matrix["second"]["first"]["exact_match"] < matrix["first"]["first"]["exact_match"]
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 def test_the_preference_example_prefers_in_its_second_phase(tmp_path: Path) -> None:
     result = run_example(load_yaml("examples/09_preference/config.yaml"), tmp_path)
     [run] = result.runs
@@ -127,7 +121,7 @@ def test_the_preference_example_prefers_in_its_second_phase(tmp_path: Path) -> N
     assert run.metrics["dpo/margin"] > 1.0
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize(
     ("answers", "turns", "reward"),
     [
@@ -142,9 +136,7 @@ def test_the_preference_example_prefers_in_its_second_phase(tmp_path: Path) -> N
 async def test_in_the_tool_use_example_only_all_three_turns_are_rewarded(
     answers: list[str], turns: int, reward: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
-    for module in [name for name in sys.modules if name.startswith("examples.07_tool_use")]:
-        monkeypatch.delitem(sys.modules, module)  # the verifier is registered when it is imported
+    monkeypatch.syspath_prepend(os.getcwd())
     agent = importlib.import_module("examples.07_tool_use.agent")
     verifier = InProcessVerifier("taken_out", expected=agent.DRAWERS["open_upper"])
     task = HarborTask("t", "Think of this. soup", verifier)
@@ -164,7 +156,7 @@ async def test_in_the_tool_use_example_only_all_three_turns_are_rewarded(
     assert [len(messages) for messages in asked] == [1, 3, 5][:turns], "the whole conversation is shown every time"
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 def test_focal_sft_trains_on_the_mock_backend(load_code: Callable[[str, str], ModuleType], tmp_path: Path) -> None:
     load_code("12_own_algorithm", "focal_sft.py")
     config = load_yaml("examples/12_own_algorithm/config.yaml")
@@ -175,7 +167,7 @@ def test_focal_sft_trains_on_the_mock_backend(load_code: Callable[[str, str], Mo
     assert run.metrics["focal/loss"] == run.metrics["final_loss"]
 
 
-@pytest.mark.usefixtures("in_root")
+@pytest.mark.usefixtures("examples")
 def test_cosine_toy_logs_its_curve_with_nothing_of_the_loop(
     load_code: Callable[[str, str], ModuleType], tmp_path: Path
 ) -> None:

@@ -36,9 +36,8 @@ NOW = 10_000.0
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path) -> Path:
     (tmp_path / ".evsys").mkdir()
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -44,8 +44,7 @@ TREE = [
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def project(monkeypatch: pytest.MonkeyPatch) -> Path:
     root = init_project("shop").root
     monkeypatch.chdir(root)
     return root
@@ -91,10 +90,7 @@ def test_a_fresh_git_checkout_is_no_obstacle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "é", "..", "x/"])
-def test_a_name_that_no_package_can_have_is_refused_before_anything_is_written(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_name_that_no_package_can_have_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     if name == "x/":  # the shell's completion adds the slash
         assert init_project(name).root.name == "x"
         return
@@ -156,8 +152,7 @@ def test_an_experiment_is_never_overwritten(project: Path) -> None:
     assert made.config.read_text("utf-8") == "mine"
 
 
-def test_outside_of_a_project_one_is_told_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_outside_of_a_project_one_is_told_how_to_make_one() -> None:
     with pytest.raises(EvsysError, match="evsys init-project NAME"):
         new_experiment("first")
 

@@ -122,9 +122,8 @@ def pairs() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trained]:
+def train(tmp_path: Path) -> Callable[..., Trained]:
     """Train one run with the given algorithm on the given rows; each call is an experiment of its own."""
-    monkeypatch.chdir(tmp_path)
     count = 0
 
     def run(kind: str, rows: Sequence[dict[str, Any]] | None = None, *, seed: int = 0, **more: Any) -> Trained:

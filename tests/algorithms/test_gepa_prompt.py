@@ -56,8 +56,7 @@ class Mentor:
 
 
 @pytest.fixture(autouse=True)
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def models() -> None:
     Pupil.calls = Mentor.calls = Pupil.closed = Mentor.closed = 0
     register_inference("pupil")(Pupil)
     register_inference("mentor")(Mentor)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -328,22 +327,19 @@ async def test_iterations_sample_afresh_and_a_repeated_one_samples_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rewards = rewards_of(run_example("06_rl", seed, tmp_path, monkeypatch))
+def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path) -> None:
+    rewards = rewards_of(run_example("06_rl", seed, tmp_path))
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each test forgets what was registered, and the example's module registers a verifier when it is imported.
-    for module in [name for name in sys.modules if name.startswith("examples.07_tool_use")]:
-        monkeypatch.delitem(sys.modules, module)
-    run_dir = run_example("07_tool_use", seed, tmp_path, monkeypatch)
+def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(seed: int, tmp_path: Path) -> None:
+    run_dir = run_example("07_tool_use", seed, tmp_path)
     rewards = rewards_of(run_dir)
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
@@ -352,14 +348,11 @@ def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(
     assert metrics["test/unseen_wishes/pass@1"] > 0.6, "only the harness it was trained in gives a reward"
 
 
-def run_example(name: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_example(name: str, seed: int, folder: Path) -> Path:
     """Run an example's own YAML with another seed and output folder; returns the folder of its run."""
     from evsys_sdk.experiment.experiment import run_experiment
 
-    root = Path(__file__).parents[2]
-    monkeypatch.chdir(root)
-    monkeypatch.syspath_prepend(str(root))
-    config = load_yaml(root / "examples" / name / "config.yaml")
+    config = load_yaml(f"examples/{name}/config.yaml")
     run = config.run.model_copy(update={"seed": seed})
     config = config.model_copy(update={"output_dir": str(folder), "run": run})
     [result] = run_experiment(config)

@@ -164,15 +164,13 @@ def scores_of(run_dir: Path, step: int) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_over_seeds_the_example_learns_the_new_and_forgets_less_of_the_old_than_sft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    examples: Path, tmp_path: Path
 ) -> None:
     from evsys_sdk.config import load_yaml
     from evsys_sdk.experiment.experiment import run_experiment
 
-    root = Path(__file__).parents[2]
-    monkeypatch.chdir(root)
     seeds, first_phase, steps = 3, 40, 200
-    config = load_yaml(root / "examples" / "10_sdft" / "config.yaml")
+    config = load_yaml(examples / "10_sdft" / "config.yaml")
     config = config.model_copy(update={"output_dir": str(tmp_path), "n_repeats": seeds})
     results = run_experiment(config)
     assert [result.status for result in results] == ["completed"] * 2 * seeds

@@ -27,9 +27,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     make_project(tmp_path, tasks=3)
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -71,9 +71,8 @@ def with_params(algorithm: str = "sft", **params: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     make_project(tmp_path, tasks=6)
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

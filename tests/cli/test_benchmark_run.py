@@ -32,8 +32,7 @@ class Parrot:
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def project(tmp_path: Path) -> Path:
     folder = tmp_path / "data" / "benchmark" / "letters"
     folder.mkdir(parents=True)
     tasks = [

@@ -14,8 +14,7 @@ from ..experiment.conclusion_records import line, write_experiment
 
 
 @pytest.fixture
-def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def experiment(tmp_path: Path) -> Path:
     arms = {
         f"{run}__seed{seed}": [line("val", [base + (7 * task + seed) % 5 / 100 for task in range(20)])]
         for run, base in (("baseline", 0.3), ("a", 0.5))
@@ -83,9 +82,6 @@ def test_a_name_and_an_id_find_it(experiment: Path, capsys: pytest.CaptureFixtur
         assert answer(capsys)["conclusion"]["experiment"] == "e-00000000"
 
 
-def test_what_is_not_there_is_bad_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_not_there_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conclude", "no-such-thing"]) == 1
     assert "no-such-thing" in capsys.readouterr().err

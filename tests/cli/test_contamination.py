@@ -19,9 +19,8 @@ QUESTIONS = {
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     """A project with one benchmark, in which the test is run."""
-    monkeypatch.chdir(tmp_path)
     tasks = [
         {
             "task_id": name,
@@ -127,10 +126,7 @@ def test_the_check_and_the_plan_warn_before_anything_is_spent(project: Path, inv
     assert "1 of the tasks that judge this experiment stand in its training rows" in planned.output
 
 
-def test_without_a_benchmark_there_is_nothing_to_look_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Done]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_benchmark_there_is_nothing_to_look_for(tmp_path: Path, invoke: Callable[..., Done]) -> None:
     path = write_lines(tmp_path / "rows.jsonl", CLEAN)
     done = invoke("contamination", str(path))
     assert done.exit_code != 0

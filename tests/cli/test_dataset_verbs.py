@@ -35,9 +35,8 @@ def task_row(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     """An empty project to stand in."""
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

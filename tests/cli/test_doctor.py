@@ -14,11 +14,6 @@ from evsys_sdk.cli.main import main
 ASK = ["doctor", "--backend", "mock", "--model", "tiny"]
 
 
-@pytest.fixture(autouse=True)
-def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def answered(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     assert main([*ASK, "--json", *options]) == 0
     return json.loads(capsys.readouterr().out)

@@ -49,8 +49,7 @@ ROWS = [
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def project(tmp_path: Path) -> Path:
     (tmp_path / "client.py").write_text(CLIENT, encoding="utf-8")
     (tmp_path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     (tmp_path / "aliases.json").write_text('{"phone_call": ["call_contact"]}', encoding="utf-8")

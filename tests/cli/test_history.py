@@ -25,8 +25,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def root(tmp_path: Path) -> Path:
     root = tmp_path / "outputs"
     write_experiment(root, "rates", verdict="refuted")
     write_experiment(root, "longer", started=BEGAN + 10, parent_experiment_id="rates-0a1b2c3d")
@@ -79,10 +78,7 @@ def test_the_tree_puts_children_below(root: Path, capsys: pytest.CaptureFixture[
     assert orphan[0]["missing_parent"] == "rates-0a1b2c3d"
 
 
-def test_an_empty_history_says_where_it_looked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_empty_history_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No experiments found (no folder of experiments was found" in text(capsys, "history")
     assert "No experiments found" in text(capsys, "context")
     (tmp_path / "outputs").mkdir()

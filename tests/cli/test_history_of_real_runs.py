@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 
 from evsys_sdk.cli.main import main
 from evsys_sdk.config.yaml_text import write_yaml
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
@@ -38,11 +35,8 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for part in ("01_quickstart", "03_benchmark"):
-        shutil.copytree(EXAMPLES / part, tmp_path / "examples" / part)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def project(examples: Path) -> Path:
+    return examples.parent
 
 
 def run(name: str, capsys: pytest.CaptureFixture[str], **changes: Any) -> int:

@@ -56,8 +56,7 @@ class Commands:
 
 
 @pytest.fixture
-def evsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
-    monkeypatch.chdir(tmp_path)
+def evsys(tmp_path: Path) -> Iterator[Commands]:
     rows = [{"prompt": word, "completion": word.upper()} for word in ("ash", "bay", "elm", "fir", "oak", "yew")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     commands = Commands()

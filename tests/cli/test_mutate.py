@@ -23,8 +23,7 @@ run:
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
+def config(tmp_path: Path) -> str:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
     return "config.yaml"
 

@@ -18,9 +18,8 @@ ANSWERS = ["first\nwrong", "first\nright", "", "half"]
 
 
 @pytest.fixture
-def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def experiment(tmp_path: Path) -> Path:
     """An experiment of two arms, one of which has rollouts."""
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "outputs" / "words"
     for arm in ("rl", "sft"):
         (folder / arm).mkdir(parents=True)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,12 @@ class Shout(Callback):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
+def project(tmp_path: Path) -> Path:
     rows = [{"prompt": word, "completion": word.upper()} for word in ("ash", "bay", "elm", "fir", "oak", "yew")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
     (tmp_path / "own_for_run.py").write_text(OWN, encoding="utf-8")
-    yield tmp_path
-    sys.modules.pop("own_for_run", None)
+    return tmp_path
 
 
 def rewrite(project: Path, *changes: tuple[str, str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,20 +41,14 @@ class OwnBackend: ...
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path) -> Path:
     """A project to stand in, with a config that uses its own transform and backend."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
     own = GOOD.replace("kind: identity", "kind: own, params: { factor: 2 }").replace("kind: mock", "kind: own")
     (tmp_path / "config.yaml").write_text(own, encoding="utf-8")
     row = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
     (tmp_path / "train.jsonl").write_text(row, encoding="utf-8")
     (tmp_path / "own_extensions.py").write_text(OWN, encoding="utf-8")
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return tmp_path
 
 
 def test_a_good_config_is_ok_and_its_runs_are_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

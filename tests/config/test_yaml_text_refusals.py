@@ -253,9 +253,8 @@ def test_an_impossible_path_is_refused(name: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_pipes_sockets_and_devices_are_refused_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_sockets_and_devices_are_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.chdir(tmp_path)  # a socket's path must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         for path in (tmp_path / "pipe", tmp_path / "socket", Path(os.devnull)):

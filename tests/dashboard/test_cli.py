@@ -68,7 +68,6 @@ def test_without_the_extra_the_command_says_what_to_install(
 def test_an_export_is_the_page_with_its_answers_and_nothing_that_was_written_is_executed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     hostile = {"hypothesis": {"claim": "<script>alert(1)</script>"}}
     write_experiment(tmp_path / "outputs", "routing", metadata=hostile)
     page = tmp_path / "page"

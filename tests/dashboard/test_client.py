@@ -97,7 +97,6 @@ def test_missing_credentials_are_an_error_that_names_them(
 
 @pytest.mark.parametrize("value", ["1", "true", "YES"])
 def test_offline_needs_no_key_and_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVSYS_OFFLINE", value)
     before = threading.active_count()
     with DashboardClient() as client:
@@ -412,7 +411,6 @@ def test_a_loop_reports_how_it_stands_and_only_what_is_new(at_stand_in: StandIn,
 
 
 def test_a_loop_that_names_no_dashboard_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EVSYS_API_KEY", raising=False)
     write_system(tmp_path)
     assert main(["loop", "system.yaml"]) == 0

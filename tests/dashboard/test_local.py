@@ -79,10 +79,7 @@ def test_the_page_of_an_experiment_has_its_runs_scores_and_curves(api: Api, outp
     assert api.read(f"/experiments/{id}/lineage")["nodes"][0]["kind"] == "experiment"
 
 
-def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_journal(
-    api: Api, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_journal(api: Api, outputs: Path) -> None:
     Experiment(config(callbacks=[{"kind": "local_logger"}])).run()
     [one] = api.read("/experiments")["items"]
     rollouts = api.read(f"/experiments/{one['id']}/rollouts", limit=5)

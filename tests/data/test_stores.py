@@ -183,7 +183,6 @@ def test_hidden_files_are_listed_only_when_asked_for(local: LocalDataStore) -> N
 def test_the_root_is_where_the_process_was_when_the_store_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     store = LocalDataStore()
     store.write_jsonl("rows.jsonl", ROWS)
     (tmp_path / "elsewhere").mkdir()

@@ -39,9 +39,8 @@ def make_config(name: str = "routing", **changes: Any) -> ExperimentConfig:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     (tmp_path / ".evsys").mkdir()
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

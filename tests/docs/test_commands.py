@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -57,9 +56,9 @@ def has_something_to_run(page: Path) -> bool:
 PLAYED = [page for page in pages() if has_something_to_run(page)]
 
 
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PLAYED])
 def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for fence in fences(page):
         if fence.file_name is not None:
             (tmp_path / fence.file_name).parent.mkdir(parents=True, exist_ok=True)

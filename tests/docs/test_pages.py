@@ -79,10 +79,7 @@ def test_every_yaml_block_is_valid(fence: Fence, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fence", [pytest.param(fence, id=fence.where) for fence in BLOCKS if fence.words[:1] == ("invalid",)]
 )
-def test_every_invalid_config_is_refused_with_the_message_shown(
-    fence: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_invalid_config_is_refused_with_the_message_shown(fence: Fence, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(fence.text, "utf-8")
     with pytest.raises(ConfigError) as caught:
         validate_yaml("config.yaml", deep=True)

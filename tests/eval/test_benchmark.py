@@ -214,10 +214,9 @@ def test_only_the_first_tasks_are_scored_where_that_is_asked_for() -> None:
     assert len(BENCHMARK.score(Parrot(), ScoreSettings(n_tasks=2)).predictions) == 2
 
 
-def test_a_benchmark_is_the_same_by_content_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_is_the_same_by_content_whatever_its_name(tmp_path: Path) -> None:
     from evsys_sdk import to_dict
 
-    monkeypatch.chdir(tmp_path)
     path = tmp_path / "tasks.jsonl"
     path.write_text("".join(json.dumps(to_dict(one)) + "\n" for one in TASKS), encoding="utf-8")
     loaded = Benchmark.load(path=path, name="other")

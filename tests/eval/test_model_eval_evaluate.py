@@ -206,8 +206,8 @@ def test_keys_do_not_reach_the_record(tmp_path: Path, monkeypatch: pytest.Monkey
     def leaky(prompt: str) -> str:
         raise ValueError("bad key sk-very-secret")
 
-    evaluate_model(Generates(leaky), ROWS, output_dir=tmp_path)
-    written = "".join(file.read_text("utf-8") for file in tmp_path.iterdir())
+    evaluate_model(Generates(leaky), ROWS, output_dir=tmp_path / "scored")
+    written = "".join(file.read_text("utf-8") for file in tmp_path.rglob("*") if file.is_file())
     assert "sk-very-secret" not in written
     assert "[redacted]" in written
 

@@ -62,8 +62,7 @@ class Echo:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def project(tmp_path: Path) -> Path:
     register_inference("echo")(Echo)
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS), encoding="utf-8")
     rows = [{"query": row["prompt"], "tool_slug": row["answer"], "toolkit": row["toolkit"]} for row in CHAT_ROWS]

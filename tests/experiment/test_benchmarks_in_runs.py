@@ -43,9 +43,8 @@ WORDS = "abcdefghij"
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     make_project(tmp_path)
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

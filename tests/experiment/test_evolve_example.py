@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +16,8 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    for name in ("14_evolve", "01_quickstart", "03_benchmark"):
-        shutil.copytree(ROOT / "examples" / name, tmp_path / "examples" / name)
-    return tmp_path
+def project(examples: Path) -> Path:
+    return examples.parent
 
 
 def evolve(project: Path, *arguments: str) -> list[str]:

@@ -45,7 +45,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "gpu_notes.py").write_text(textwrap.dedent(CODE), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "gpu_notes", raising=False)
     importlib.import_module("gpu_notes")
     return tmp_path

@@ -107,7 +107,6 @@ PATIENCE_S = 6.0
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "hostile_arms.py").write_text(textwrap.dedent(CODE), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "hostile_arms", raising=False)
     importlib.import_module("hostile_arms")
     return tmp_path

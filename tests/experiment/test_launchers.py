@@ -65,7 +65,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     (tmp_path / "bad_arms.py").write_text(textwrap.dedent(code), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "bad_arms", raising=False)
     importlib.import_module("bad_arms")
     return tmp_path

@@ -26,9 +26,8 @@ TASKS = [
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def run() -> Callable[..., Path]:
     """Train `rl` and return the experiment's folder; `look` is called after each step."""
-    monkeypatch.chdir(tmp_path)
 
     def execute(look: Callable[[Path, int], None] = lambda *_: None, **changes: Any) -> Path:
         class Looks(Callback):

@@ -54,15 +54,10 @@ def base(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-
-
-@pytest.fixture
-def load_code(in_root: None) -> Callable[[Path], None]:
+def load_code(examples: Path) -> Callable[[Path], None]:
     def load(config: Path) -> None:
         if file := CODE.get(config.parent.name):
-            code = ROOT / config.parent / file
+            code = examples / config.parent.name / file
             spec = importlib.util.spec_from_file_location(f"mutated_{code.stem}", code)
             assert spec is not None
             assert spec.loader is not None
@@ -82,7 +77,7 @@ def test_two_hundred_children_of_the_examples_are_valid_and_different(
     config: Path, load_code: Callable[[Path], None], tmp_path: Path
 ) -> None:
     load_code(config)
-    parent = read_yaml((ROOT / config).read_text(encoding="utf-8")).data
+    parent = read_yaml(config.read_text(encoding="utf-8")).data
     children = [child for seed in range(4) for child in propose_from_file(config, seed=seed, n=6)]
     assert len(children) == 24
     for child in children:

@@ -121,10 +121,7 @@ def test_rows_that_fit_the_real_model_fit_the_rehearsed_one(config: Config) -> N
     assert result.exit_code == 0, result.runs[0].error
 
 
-def test_a_rehearsal_leaves_nothing_outside_its_own_folder(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_path: Path) -> None:
     outside = tmp_path / "elsewhere"
     made = config(
         log_store={"kind": "jsonl", "params": {"log_dir": str(outside / "logs")}},

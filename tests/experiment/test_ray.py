@@ -58,8 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def project(tmp_path: Path) -> Path:
     (tmp_path / "watching.py").write_text(textwrap.dedent(CODE), encoding="utf-8")
     words = ["amber", "birch", "cedar"]
     tasks = [

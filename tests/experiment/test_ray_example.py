@@ -13,8 +13,6 @@ from evsys_sdk.experiment import Experiment
 ray: Any = pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
-ROOT = Path(__file__).parents[2]
-
 
 def scores(example: str, folder: Path) -> dict[str, float]:
     config = load_yaml(f"examples/{example}/config.yaml").model_copy(update={"output_dir": str(folder), "n_repeats": 2})
@@ -23,10 +21,8 @@ def scores(example: str, folder: Path) -> dict[str, float]:
     return {run.run_id: run.metrics["test/routing/pass@1"] for run in result.runs}
 
 
-def test_the_sweep_on_a_cluster_scores_what_the_sweep_here_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.mark.usefixtures("examples")
+def test_the_sweep_on_a_cluster_scores_what_the_sweep_here_scores(tmp_path: Path) -> None:
     found = scores("16_ray_sweep", tmp_path)
     ray.shutdown()
     assert found == scores("04_sweep", tmp_path)

@@ -79,7 +79,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose module `odd_arms` can be imported by workers too."""
     (tmp_path / "odd_arms.py").write_text(textwrap.dedent(CODE), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "odd_arms", raising=False)
     importlib.import_module("odd_arms")
     return tmp_path

@@ -21,8 +21,7 @@ ROWS = [{"query": "weather in Oslo", "tool": "weather"}, {"query": "call Ada", "
 
 
 @pytest.fixture
-def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RowLoader:
-    monkeypatch.chdir(tmp_path)
+def loader(tmp_path: Path) -> RowLoader:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     return RowLoader(LocalDataStore(), tmp_path / "run")
 

@@ -57,7 +57,7 @@ def test_the_best_is_the_best_that_counts_with_how_sure_it_is_and_where_to_start
     assert line.startswith(
         "- best 0.8 [0.7, 0.9] (2 seeds, supported): sft learning_rate=0.1 rank=8; run changed of winner"
     )
-    assert f"evsys run {root}/winner/config.json --fresh" in line
+    assert "evsys run winner/config.json --fresh" in line
 
 
 def test_a_best_that_is_not_sure_is_shown_beside_the_best_that_is(root: Path) -> None:
@@ -165,7 +165,7 @@ def test_it_fits_its_budget_and_says_what_was_left_out(tmp_path: Path, style: st
     if style == "json":
         assert json.loads(shown)["left_out"]["open"] > 0
     else:
-        assert " more" in shown
+        assert " more" in shown or "No room for: " in shown
         assert "evsys history" in shown
         assert "best 0.6 [0.5, 0.7]" in shown or budget < 400
 

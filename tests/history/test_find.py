@@ -15,8 +15,7 @@ from .recorded import BEGAN, write_experiment
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def root(tmp_path: Path) -> Path:
     root = tmp_path / "outputs"
     write_experiment(root, "rates", started=BEGAN)
     write_experiment(root, "rates", folder="rates.2", started=BEGAN + 10)
@@ -46,11 +45,8 @@ def test_an_absolute_path_needs_no_root(root: Path, tmp_path: Path) -> None:
     assert find_experiment(str(path)) == path
 
 
-def test_a_bare_name_is_a_folder_here_when_no_experiment_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bare_name_is_a_folder_here_when_no_experiment_has_it(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "here")
-    monkeypatch.chdir(tmp_path)
     assert find_experiment("here") == path
 
 
@@ -64,8 +60,7 @@ def test_a_miss_names_the_closest_and_how_to_list(root: Path) -> None:
         find_experiment("raets")
 
 
-def test_a_miss_with_no_root_at_all_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_miss_with_no_root_at_all_says_where_it_looked() -> None:
     with pytest.raises(DataError, match=r"looked for \./outputs"):
         find_experiment("anything")
 

@@ -9,9 +9,8 @@ import pytest
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     (tmp_path / ".evsys").mkdir()
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,12 @@ from evsys_sdk.cli.main import main
 from evsys_sdk.loop.decider import decide
 from evsys_sdk.loop.system import load_system
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SYSTEM = "examples/22_loop/system.yaml"
 
 
 @pytest.fixture
-def rehearsal(project: Path) -> Path:
-    for name in ("22_loop", "01_quickstart"):
-        shutil.copytree(EXAMPLES / name, project / "examples" / name)
-    template = project / "examples/22_loop/template.yaml"
+def rehearsal(project: Path, examples: Path) -> Path:
+    template = examples / "22_loop/template.yaml"
     text = template.read_text("utf-8")
     for real, mock in (("kind: local", "kind: mock"), ("outputs/models/SmolLM2-135M-Instruct", "tiny")):
         assert real in text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,19 +22,10 @@ from .valid import VALID
 assert own  # registers the project's extensions
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("project")
-    write_project(made)
-    return made
-
-
 @pytest.fixture(autouse=True)
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    yield
-    sys.modules.pop("agents", None)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_project(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 def problems_of(config: Config) -> list[Problem]:
@@ -71,14 +61,14 @@ def test_what_is_right_passes(config: Config) -> None:
     assert problems_of(config) == []
 
 
-def test_nothing_is_written_before_everything_was_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {path for path in folder.rglob("*") if path.name != "config.yaml"}
+def test_nothing_is_written_before_everything_was_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path for path in tmp_path.rglob("*") if path.name != "config.yaml"}
     for verb in ("validate --deep", "plan", "run"):
         Path("config.yaml").write_text(write_yaml(MISTAKES[0].config), encoding="utf-8")
         assert main([*verb.split(), "config.yaml", "--json"]) == 1
         [problem] = json.loads(capsys.readouterr().out)["problems"]
         assert problem["path"] == MISTAKES[0].at, verb
-    assert {path for path in folder.rglob("*") if path.name != "config.yaml"} == before
+    assert {path for path in tmp_path.rglob("*") if path.name != "config.yaml"} == before
 
 
 def test_several_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:

@@ -24,7 +24,6 @@ def problems(name: str, backend: dict[str, object], **model: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model of 3 GB on a machine of 2 GB, without a GPU."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "large").mkdir()
     (tmp_path / "large" / "config.json").write_text("{}", "utf-8")
     with (tmp_path / "large" / "model.safetensors").open("wb") as file:

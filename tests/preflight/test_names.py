@@ -44,11 +44,8 @@ def test_the_variable_for_the_log_level_holds_in_scripts_too(level: str, logged:
 
 
 def test_commands_that_repeat_an_experiment_import_what_it_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("evsys_sdk.settings._named", [])
-    monkeypatch.setattr(sys, "path", sys.path[:])
     (tmp_path / "config.yaml").write_text(CONFIG, "utf-8")
     (tmp_path / "own_shouted.py").write_text(OWN, "utf-8")
     assert main(["run", "config.yaml", "--quiet", "--import", "own_shouted.py"]) == 0

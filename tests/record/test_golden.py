@@ -50,13 +50,12 @@ CHANGED: dict[str, dict[str, tuple[Any, Any]]] = {
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     """The project of the records, on this machine, where nobody works on any of them."""
     shutil.copytree(GOLDEN / "project", tmp_path, dirs_exist_ok=True)
     shutil.copytree(GOLDEN / "record", tmp_path / "outputs")
     for folder in (tmp_path / "outputs").iterdir():
         (folder / ".lock").write_text(json.dumps({"pid": 1, "host": socket.gethostname()}), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -10,9 +10,8 @@ from evsys_sdk.record.project_files.known_folders import read_scorings, write_sc
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     (tmp_path / ".evsys").mkdir()
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -14,8 +14,6 @@ from .serving import ServerProcess
 
 pytestmark = pytest.mark.tinker
 
-ROOT = Path(__file__).parents[2]
-
 
 def score(folder: Path, backend: dict[str, Any]) -> float:
     config = load_yaml("examples/19_tinker/config.yaml")
@@ -30,10 +28,8 @@ def score(folder: Path, backend: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-def test_the_example_scores_the_same_on_a_server(
-    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.mark.usefixtures("examples")
+def test_the_example_scores_the_same_on_a_server(server: ServerProcess, tmp_path: Path) -> None:
     here = score(tmp_path / "here", {"kind": "mock", "params": {}})
     there = score(tmp_path / "there", {"kind": "tinker", "params": {"base_url": server.url}})
     assert there == here

@@ -39,9 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyRLServer]:
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A workspace of its own for every test, and no settings of the person who runs them."""
-    monkeypatch.chdir(tmp_path)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings of the person who runs the tests; connections that the package leaves open are closed."""
     for name in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_PROJECT_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TINKER_TELEMETRY", "0")

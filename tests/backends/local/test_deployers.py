@@ -53,11 +53,8 @@ def train(folder: Path, model: str) -> Source:
 
 
 @pytest.fixture(params=ARCHITECTURES)
-def source(
-    request: pytest.FixtureRequest, tiny: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Source:
+def source(request: pytest.FixtureRequest, tiny: Callable[[str], str], tmp_path: Path) -> Source:
     (tmp_path / ".evsys").mkdir()
-    monkeypatch.chdir(tmp_path)
     return train(tmp_path, tiny(request.param))
 
 
@@ -141,10 +138,7 @@ def test_llama_cpp_gives_the_adapters_log_probabilities(source: Source, outtype:
     assert worst < (0.02 if outtype == "f16" else 0.1 * changed)
 
 
-def test_shapes_that_are_not_written_are_refused(
-    tiny: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shapes_that_are_not_written_are_refused(tiny: Callable[[str], str], tmp_path: Path) -> None:
     (tmp_path / ".evsys").mkdir()
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="'gemma3_text' is not written as GGUF here"):
         ship(train(tmp_path, tiny("gemma3_text")), "gguf", name="p")

@@ -22,9 +22,8 @@ type Config = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def config(llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+def config(llama: str, tmp_path: Path) -> Config:
     """An SFT experiment on the tiny model, whose tokens are bytes and whose context is 512 of them."""
-    monkeypatch.chdir(tmp_path)
 
     def make(answers: list[str], **params: Any) -> dict[str, Any]:
         rows = [

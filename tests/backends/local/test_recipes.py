@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra local; run make test-local")
 pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.usefixtures("examples")]
 
 from evsys_sdk import ExperimentConfig, load_yaml, register_verifier_fn  # noqa: E402
 from evsys_sdk.backends.local.client import LocalTrainingClient  # noqa: E402
@@ -23,11 +23,6 @@ from evsys_sdk.experiment import Experiment  # noqa: E402
 from evsys_sdk.experiment.arms.overrides import rehearsal  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def on_local(path: str, model: str, tmp_path: Path, **params: Any) -> ExperimentConfig:

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra local; run make test-local")
 pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.usefixtures("examples")]
 
 from evsys_sdk import ExperimentConfig, register_verifier_fn  # noqa: E402
 from evsys_sdk.backends.local.client import LocalSamplingClient, LocalTrainingClient  # noqa: E402
@@ -25,7 +25,6 @@ from evsys_sdk.backends.mock.client import MockSamplingClient, MockTrainingClien
 from evsys_sdk.config.yaml_text import read_yaml  # noqa: E402
 from evsys_sdk.experiment import Experiment  # noqa: E402
 
-ROOT = Path(__file__).parents[3]
 LOCAL = {"kind": "local", "params": {"device": "cpu", "exact": True}}
 VOWELS = """
 name: vowels
@@ -61,13 +60,8 @@ class Told:
         return [line[key] for line in self.lines if key in line]
 
 
-@pytest.fixture(autouse=True)
-def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-
-
 def story(path: str) -> dict[str, Any]:
-    return read_yaml((ROOT / path).read_text("utf-8")).data
+    return read_yaml(Path(path).read_text("utf-8")).data
 
 
 def told(
@@ -142,7 +136,7 @@ def both(llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def queries() -> list[str]:
-    rows = (ROOT / "examples/01_quickstart/data/train.jsonl").read_text("utf-8").splitlines()
+    rows = Path("examples/01_quickstart/data/train.jsonl").read_text("utf-8").splitlines()
     return [json.loads(row)["query"] for row in rows]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from evsys_sdk.backends.probes.facts import Facts, Server, write_answer
@@ -29,10 +27,7 @@ def test_skyrl_is_assumed_to_average_and_to_sample_from_live_weights() -> None:
     assert backend.quirks(backend.facts("http://x", "m")).expand_soft_targets
 
 
-def test_what_doctor_found_about_a_skyrl_server_replaces_assumptions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_doctor_found_about_a_skyrl_server_replaces_assumptions() -> None:
     write_answer(Server("skyrl", "http://x", "m"), Facts(loss_reduction="sum", snapshot_samplers=True), {})
     backend = SkyRLBackend()
     found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())

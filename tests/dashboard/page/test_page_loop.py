@@ -23,8 +23,7 @@ from .project import make_looped  # noqa: E402
 
 
 @pytest.fixture
-def looped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def looped(tmp_path: Path) -> Path:
     make_looped(tmp_path)
     return tmp_path
 
