@@ -1,0 +1,274 @@
+"""OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import Field, StringConstraints
+
+from ...data.shapes import is_object
+from ...errors import show
+from ..messages import tool_call_message
+from .exchange import (
+    ChatQuery,
+    Exchange,
+    Query,
+    Reply,
+    Request,
+    RequestRefused,
+    TokenScore,
+    choose_tools,
+    error_type,
+    event,
+    function_tool,
+    mapping,
+    read_schema,
+)
+
+type Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class SampledRequest(Request):
+    """What chat completions and completions share."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset(("store", "metadata", "service_tier", "prompt_cache_key"))
+
+    model: str = Field(min_length=1, max_length=500)
+    stream: bool | None = False
+    stream_options: dict[str, Any] | None = None
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    best_of: int | None = None
+    seed: int | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: Any = None
+    safety_identifier: Any = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool((self.stream_options or {}).get("include_usage"))
+
+    def common(self) -> dict[str, Any]:
+        """The fields of a `Query`; refuses what would change the answer and cannot be done."""
+        for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
+            if getattr(self, name):
+                raise _unsupported(name)
+        if self.best_of not in (None, self.n or 1):
+            raise _unsupported("best_of")
+        return {
+            "model": self.model,
+            "stream": bool(self.stream),
+            "samples": self.n or 1,
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "top_p": self.top_p or 1.0,
+            "top_k": self.top_k or -1,
+            "seed": self.seed,
+            "stops": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            "user": str(self.safety_identifier or self.user or "")[:200],
+        }
+
+
+def _unsupported(name: str) -> RequestRefused:
+    return RequestRefused(f"{name} is not supported here. Leave it out.", param=name, code="unsupported_value")
+
+
+class ChatRequest(SampledRequest):
+    """The body of `POST /v1/chat/completions`."""
+
+    ignored: ClassVar[frozenset[str]] = SampledRequest.ignored | {
+        "prompt_cache_retention", "reasoning", "reasoning_effort", "verbosity"
+    }  # fmt: skip
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = False
+    top_logprobs: int | None = Field(default=None, ge=0)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+
+    def query(self) -> ChatQuery:
+        if self.modalities not in (None, ["text"]):
+            raise RequestRefused("only text is answered here.", param="modalities")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestRefused("top_logprobs needs logprobs: true.", param="top_logprobs")
+        tools, forced = choose_tools(self._tools(), *self._choice())
+        return ChatQuery(
+            **self.common(),
+            messages=[_clean(message) for message in self.messages],
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            tools=tools,
+            forced=forced,
+            parallel=self.parallel_tool_calls is not False,
+            output_schema=read_response_format(self.response_format),
+        )
+
+    def _tools(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for at, tool in enumerate(self.tools or ()):
+            function = tool.get("function")
+            if tool.get("type", "function") != "function" or not is_object(function):
+                raise RequestRefused(
+                    f"tools[{at}] is {show(tool)}; give type function and a function with a name.", param="tools"
+                )
+            found.append(
+                function_tool(
+                    function.get("name"), function.get("description"), function.get("parameters"), f"tools[{at}]"
+                )
+            )
+        return found
+
+    def _choice(self) -> tuple[str, list[str] | None]:
+        choice = self.tool_choice
+        if choice is None or isinstance(choice, str):
+            return choice or "auto", None
+        if choice.get("type") == "allowed_tools":
+            allowed = mapping(choice.get("allowed_tools"), "tool_choice.allowed_tools", "tool_choice")
+            tools: list[Any] = allowed.get("tools") or []
+            return str(allowed.get("mode", "auto")), [_chosen(tool) for tool in tools]
+        return "required", [_chosen(choice)]
+
+
+def _chosen(choice: Any) -> str:
+    function: Any = choice.get("function") if is_object(choice) else None
+    if not is_object(function):
+        raise RequestRefused(f"tool_choice is {show(choice)}; name a function.", param="tool_choice")
+    return str(function.get("name"))
+
+
+def _clean(message: dict[str, Any]) -> dict[str, Any]:
+    """A field that is null is one left out; "developer" is the newer word for "system", which templates know."""
+    kept = {key: value for key, value in message.items() if value is not None}
+    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
+
+
+def read_response_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The schema that `response_format` asks for."""
+    match (given or {}).get("type", "text"):
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            inner = mapping((given or {}).get("json_schema"), "response_format.json_schema", "response_format")
+            return read_schema(inner.get("schema", {}), "response_format.json_schema.schema")
+        case other:
+            raise RequestRefused(
+                f"response_format.type is {show(other)}. Use text, json_object or json_schema.", param="response_format"
+            )
+
+
+class OpenAIExchange[Q: Query](Exchange[Q]):
+    """What chat completions and completions share."""
+
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(self, query: Q, *, with_usage: bool = False) -> None:
+        super().__init__(query)
+        self._with_usage = with_usage
+
+    @classmethod
+    def error(cls, status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+        error = {"message": message, "type": error_type(status, "server_error"), "param": param, "code": code}
+        return {"error": error}
+
+    def answer(self, replies: Sequence[Reply], prompt_tokens: int) -> dict[str, Any]:
+        choices = [self._choice(at, reply) for at, reply in enumerate(replies)]
+        return self._wrap(self.kind, choices, usage=_usage(prompt_tokens, sum(reply.tokens for reply in replies)))
+
+    def finish(self, prompt_tokens: int, sampled_tokens: int) -> list[bytes]:
+        usage = [self._chunk([], usage=_usage(prompt_tokens, sampled_tokens))] if self._with_usage else []
+        return [*usage, DONE]
+
+    def _choice(self, at: int, reply: Reply) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        if choices and self._with_usage:
+            more["usage"] = None
+        return event(self._wrap(self.chunk_kind, choices, **more))
+
+    def _wrap(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {**head, "system_fingerprint": None, "choices": choices, **more}
+
+
+class ChatCompletion(OpenAIExchange[ChatQuery]):
+    """One request of `POST /v1/chat/completions`."""
+
+    path: ClassVar[str] = "/v1/chat/completions"
+    prefix: ClassVar[str] = "chatcmpl-"
+    kind: ClassVar[str] = "chat.completion"
+    chunk_kind: ClassVar[str] = "chat.completion.chunk"
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        request = ChatRequest.read(fields)
+        return cls(request.query(), with_usage=request.wants_usage)
+
+    def _choice(self, at: int, reply: Reply) -> dict[str, Any]:
+        content = reply.text if reply.text or not reply.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reply.calls:
+            message["tool_calls"] = tool_call_message(reply.calls)
+        logprobs = self._logprobs(reply.scores)
+        return {"index": at, "message": message, "logprobs": logprobs, "finish_reason": reply.reason}
+
+    def start(self, prompt_tokens: int) -> list[bytes]:
+        opening = {"role": "assistant", "content": "", "refusal": None}
+        return [self._delta(at, opening) for at in range(self.query.samples)]
+
+    def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        return [self._delta(at, {"content": new}, logprobs=self._logprobs(scores) if scores else None)]
+
+    def end(self, at: int, reply: Reply) -> list[bytes]:
+        parts: list[bytes] = []
+        for number, call in enumerate(tool_call_message(reply.calls)):
+            function = call["function"]
+            opening = {"index": number, **call, "function": {"name": function["name"], "arguments": ""}}
+            rest = {"index": number, "function": {"arguments": function["arguments"]}}
+            parts += [self._delta(at, {"tool_calls": [opening]}), self._delta(at, {"tool_calls": [rest]})]
+        return [*parts, self._delta(at, {}, reply.reason)]
+
+    def _delta(
+        self, at: int, delta: dict[str, Any], reason: str | None = None, logprobs: dict[str, Any] | None = None
+    ) -> bytes:
+        return self._chunk([{"index": at, "delta": delta, "logprobs": logprobs, "finish_reason": reason}])
+
+    def _logprobs(self, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
+        if self.query.logprobs is None:
+            return None
+        return {"content": [describe_score(score) for score in scores], "refusal": None}
+
+
+def describe_score(score: TokenScore) -> dict[str, Any]:
+    """A token with its log-probability and its alternatives, as OpenAI's newer APIs have them."""
+    best = [_describe(text, value) for text, value in score.top]
+    return {**_describe(score.text, score.logprob or 0.0), "top_logprobs": best}
+
+
+def _describe(text: str, logprob: float) -> dict[str, Any]:
+    # The text of a token that is a part of a character does not show its bytes.
+    return {"token": text, "logprob": finite(logprob), "bytes": None if "\ufffd" in text else list(text.encode())}
+
+
+def finite(value: float) -> float:
+    """JSON has no minus infinity; OpenAI writes this number for what cannot be sampled."""
+    return value if math.isfinite(value) else -9999.0
+
+
+def _usage(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -1,0 +1,262 @@
+"""Anthropic's messages API."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, StringConstraints
+
+from ...data.shapes import is_list, is_object
+from ...data.types import Message
+from ...errors import show
+from ..conversation import join_thinking
+from ..messages import ToolCall
+from .exchange import (
+    ChatQuery,
+    Exchange,
+    Reply,
+    Request,
+    RequestRefused,
+    TokenScore,
+    choose_tools,
+    error_type,
+    event,
+    function_tool,
+    mapping,
+    read_schema,
+)
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class MessagesRequest(Request):
+    """The body of `POST /v1/messages`."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset((
+        "betas", "cache_control", "context_management", "diagnostics", "inference_geo", "service_tier", "speed",
+        "thinking",
+    ))  # fmt: skip
+
+    model: str = Field(min_length=1, max_length=500)
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    system: str | list[dict[str, Any]] | None = None
+    stream: bool | None = False
+    stop_sequences: list[Annotated[str, StringConstraints(min_length=1, max_length=1000)]] | None = None
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
+
+    def query(self) -> ChatQuery:
+        choice = self.tool_choice or {"type": "auto"}
+        mode = _CHOICES.get(str(choice.get("type")), str(choice.get("type")))
+        names = [str(choice.get("name"))] if choice.get("type") == "tool" else None
+        tools, forced = choose_tools([_tool(tool, at) for at, tool in enumerate(self.tools or ())], mode, names)
+        return ChatQuery(
+            model=self.model,
+            messages=self._conversation(),
+            stream=bool(self.stream),
+            max_tokens=self.max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=self.top_p or 1.0,
+            top_k=self.top_k or -1,
+            stops=tuple(self.stop_sequences or ()),
+            user=str((self.metadata or {}).get("user_id") or "")[:200],
+            tools=tools,
+            forced=forced,
+            parallel=not choice.get("disable_parallel_tool_use"),
+            output_schema=self._schema(),
+        )
+
+    def _conversation(self) -> list[Message]:
+        found: list[Message] = []
+        if system := _join_text(self.system or "", "system"):
+            found.append({"role": "system", "content": system})
+        for at, message in enumerate(self.messages):
+            role, content = message.get("role"), message.get("content")
+            where = f"messages[{at}]"
+            if role not in ("user", "assistant", "system"):
+                raise RequestRefused(f"{where}.role is {show(role)}. Use user or assistant.", param="messages")
+            if isinstance(content, str):
+                found.append({"role": role, "content": content})
+            elif not is_list(content):
+                raise RequestRefused(f"{where}.content is {show(content)}; give text or blocks.", param="messages")
+            else:
+                blocks = [mapping(block, f"{where}.content[{n}]") for n, block in enumerate(content)]
+                found += _assistant(blocks, where) if role == "assistant" else _user(role, blocks, where)
+        return found
+
+    def _schema(self) -> dict[str, Any] | None:
+        given: Any = self.output_format or (self.output_config or {}).get("format")
+        if not given:
+            return None
+        if not is_object(given) or given.get("type") != "json_schema":
+            raise RequestRefused(f"the output format is {show(given)}. Use json_schema.", param="output_config")
+        return read_schema(given.get("schema"), "output_config.format.schema")
+
+
+def _tool(tool: dict[str, Any], at: int) -> dict[str, Any]:
+    if tool.get("type") not in (None, "custom"):
+        raise RequestRefused(
+            f"tools[{at}].type is {show(tool['type'])}. Only tools with a name and an input_schema are known here.",
+            param="tools",
+        )
+    return function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{at}]")
+
+
+def _assistant(blocks: Sequence[dict[str, Any]], where: str) -> list[Message]:
+    thinking, text, calls = "", list[str](), list[dict[str, Any]]()
+    for at, block in enumerate(blocks):
+        match block.get("type"):
+            case "text":
+                text.append(str(block.get("text", "")))
+            case "thinking":
+                thinking += str(block.get("thinking", ""))
+            case "redacted_thinking":
+                continue  # encrypted by its provider, for that provider only
+            case "tool_use":
+                arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+                function = {"name": str(block.get("name")), "arguments": arguments}
+                calls.append({"id": str(block.get("id")), "type": "function", "function": function})
+            case _:
+                raise _unknown_block(block, f"{where}.content[{at}]")
+    message: Message = {"role": "assistant", "content": join_thinking(thinking, "\n\n".join(text))}
+    return [{**message, "tool_calls": calls} if calls else message]
+
+
+def _user(role: str, blocks: Sequence[dict[str, Any]], where: str) -> list[Message]:
+    results, text = list[Message](), list[str]()
+    for at, block in enumerate(blocks):
+        place = f"{where}.content[{at}]"
+        if block.get("type") == "tool_result":
+            content = _join_text(block.get("content") or "", f"{place}.content")
+            results.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": content})
+        else:
+            text.append(_join_text([block], where))
+    said: list[Message] = [{"role": role, "content": "\n\n".join(text)}] if text or not results else []
+    return [*results, *said]
+
+
+def _join_text(content: str | Sequence[Any], where: str) -> str:
+    """Text blocks as one text."""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for at, block in enumerate(content):
+        if not is_object(block) or block.get("type") != "text":
+            raise _unknown_block(block, f"{where}[{at}]")
+        texts.append(str(block.get("text", "")))
+    return "\n\n".join(texts)
+
+
+def _unknown_block(block: Any, where: str) -> RequestRefused:
+    kind: Any = block.get("type") if is_object(block) else block
+    return RequestRefused(
+        f"{where} is a block of type {show(kind)}, and only text, tool_use and tool_result are read here.",
+        param=where.partition("[")[0],
+    )
+
+
+class AnthropicMessage(Exchange[ChatQuery]):
+    """One request of `POST /v1/messages`."""
+
+    path: ClassVar[str] = "/v1/messages"
+    prefix: ClassVar[str] = "msg_"
+
+    def __init__(self, query: ChatQuery) -> None:
+        super().__init__(query)
+        self._blocks = 0
+        """Content blocks of the stream so far."""
+        self._in_text = False
+        self._end: dict[str, Any] = {}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(MessagesRequest.read(fields).query())
+
+    @classmethod
+    def error(cls, status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+        kind = {413: "request_too_large", 503: "overloaded_error"}.get(status) or error_type(status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+    def answer(self, replies: Sequence[Reply], prompt_tokens: int) -> dict[str, Any]:
+        [reply] = replies
+        content: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
+        content += [{**_tool_use(call), "input": call.parse_arguments()} for call in reply.calls]
+        message = {**self._message(prompt_tokens, reply.tokens), "content": content, **_outcome(reply)}
+        return message
+
+    def start(self, prompt_tokens: int) -> list[bytes]:
+        return [_event("message_start", message=self._message(prompt_tokens, 0)), _event("ping")]
+
+    def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        opening: list[bytes] = []
+        if not self._in_text:
+            self._in_text = True
+            opening = [_event("content_block_start", index=self._blocks, content_block={"type": "text", "text": ""})]
+        delta = {"type": "text_delta", "text": new}
+        return [*opening, _event("content_block_delta", index=self._blocks, delta=delta)]
+
+    def end(self, at: int, reply: Reply) -> list[bytes]:
+        parts = self._close_text()
+        for call in reply.calls:
+            index, self._blocks = self._blocks, self._blocks + 1
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(call.parse_arguments(), ensure_ascii=False)}
+            parts += [
+                _event("content_block_start", index=index, content_block={**_tool_use(call), "input": {}}),
+                _event("content_block_delta", index=index, delta=delta),
+                _event("content_block_stop", index=index),
+            ]
+        self._end = _outcome(reply)
+        return parts
+
+    def finish(self, prompt_tokens: int, sampled_tokens: int) -> list[bytes]:
+        usage = _usage(prompt_tokens, sampled_tokens)
+        return [_event("message_delta", delta=self._end, usage=usage), _event("message_stop")]
+
+    def fail(self, status: int, message: str) -> bytes:
+        return event(self.error(status, message), "error")
+
+    def _close_text(self) -> list[bytes]:
+        if not self._in_text:
+            return []
+        self._in_text, self._blocks = False, self._blocks + 1
+        return [_event("content_block_stop", index=self._blocks - 1)]
+
+    def _message(self, prompt_tokens: int, sampled_tokens: int) -> dict[str, Any]:
+        head: dict[str, Any] = {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": [],
+        }
+        return {**head, "stop_reason": None, "stop_sequence": None, "usage": _usage(prompt_tokens, sampled_tokens)}
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id or f"toolu_{secrets.token_hex(12)}", "name": call.name}
+
+
+def _outcome(reply: Reply) -> dict[str, Any]:
+    if reply.reason == "stop" and reply.stop is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop}
+    return {"stop_reason": _REASONS[reply.reason], "stop_sequence": None}
+
+
+def _usage(prompt: int, sampled: int) -> dict[str, Any]:
+    cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    return {"input_tokens": prompt, "output_tokens": sampled, **cached}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return event({"type": kind, **fields}, kind)

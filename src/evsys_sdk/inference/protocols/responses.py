@@ -1,0 +1,340 @@
+"""OpenAI's responses API. Nothing is stored: a request carries its whole conversation."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import Field
+
+from ...data.shapes import is_list
+from ...data.types import Message
+from ...errors import show
+from ..messages import ToolCall
+from .chat_completions import ChatCompletion, describe_score
+from .exchange import (
+    ChatQuery,
+    Exchange,
+    Reply,
+    Request,
+    RequestRefused,
+    TokenScore,
+    choose_tools,
+    event,
+    function_tool,
+    mapping,
+    read_schema,
+)
+
+_TEXTS: Final = ("input_text", "output_text", "text")
+_CUSTOM_INPUT: Final = "input"
+"""The one argument of a tool that takes free text."""
+
+
+class ResponsesRequest(Request):
+    """The body of `POST /v1/responses`."""
+
+    ignored: ClassVar[frozenset[str]] = frozenset((
+        "client_metadata", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention", "reasoning", "service_tier",
+        "stream_options", "truncation",
+    ))  # fmt: skip
+
+    model: str = Field(min_length=1, max_length=500)
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_logprobs: int | None = Field(default=None, ge=0)
+    include: list[str] | None = None
+    stream: bool | None = False
+    store: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    text: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    user: Any = None
+    safety_identifier: Any = None
+    background: bool | None = False
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+    def query(self) -> ChatQuery:
+        for name in ("background", "previous_response_id", "conversation", "prompt"):
+            if getattr(self, name):
+                raise RequestRefused(
+                    f"{name} is not supported here, because no responses are stored. Send the conversation as input.",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+        tools, forced = choose_tools(self._tools(), *self._choice())
+        wants_logprobs = "message.output_text.logprobs" in (self.include or ())
+        return ChatQuery(
+            model=self.model,
+            messages=self._conversation(),
+            stream=bool(self.stream),
+            max_tokens=self.max_output_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=self.top_p or 1.0,
+            logprobs=(self.top_logprobs or 0) if wants_logprobs or self.top_logprobs else None,
+            user=str(self.safety_identifier or self.user or "")[:200],
+            tools=tools,
+            forced=forced,
+            parallel=self.parallel_tool_calls is not False,
+            output_schema=self._schema(),
+        )
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of tools that take free text instead of JSON."""
+        return frozenset(str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "custom")
+
+    def _tools(self) -> list[dict[str, Any]]:
+        """Functions and custom tools; what only the provider's own servers run (web search ...) is not offered."""
+        found: list[dict[str, Any]] = []
+        for at, tool in enumerate(self.tools or ()):
+            name, described, where = tool.get("name"), tool.get("description"), f"tools[{at}]"
+            if tool.get("type") == "function":
+                found.append(function_tool(name, described, tool.get("parameters"), where))
+            elif tool.get("type") == "custom":
+                one = {_CUSTOM_INPUT: {"type": "string"}}
+                schema = {"type": "object", "properties": one, "required": [_CUSTOM_INPUT]}
+                found.append(function_tool(name, described, schema, where))
+        return found
+
+    def _choice(self) -> tuple[str, list[str] | None]:
+        choice = self.tool_choice
+        if choice is None or isinstance(choice, str):
+            return choice or "auto", None
+        if choice.get("type") == "allowed_tools":
+            tools: list[Any] = choice.get("tools") or []
+            return str(choice.get("mode", "auto")), [str(mapping(tool, "tool_choice").get("name")) for tool in tools]
+        return "required", [str(choice.get("name"))]
+
+    def _schema(self) -> dict[str, Any] | None:
+        given = mapping((self.text or {}).get("format") or {"type": "text"}, "text.format", "text")
+        match given.get("type"):
+            case "text":
+                return None
+            case "json_object":
+                return {"type": "object"}
+            case "json_schema":
+                return read_schema(given.get("schema"), "text.format.schema")
+            case other:
+                raise RequestRefused(
+                    f"text.format.type is {show(other)}. Use text, json_object or json_schema.", param="text"
+                )
+
+    def _conversation(self) -> list[Message]:
+        found: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        for at, item in enumerate(items):
+            self._add(found, item, f"input[{at}]")
+        if not any(message["role"] != "system" for message in found):
+            raise RequestRefused("the input is empty. Give at least one message.", param="input")
+        return found
+
+    def _add(self, found: list[Message], item: dict[str, Any], where: str) -> None:
+        match item.get("type", "message"):
+            case "message":
+                role = "system" if item.get("role") == "developer" else item.get("role")
+                if role not in ("system", "user", "assistant"):
+                    raise RequestRefused(f"{where}.role is {show(role)}. Use system, user or assistant.", param="input")
+                found.append({"role": role, "content": _text(item.get("content"), f"{where}.content")})
+            case "function_call" | "custom_tool_call" as kind:
+                text = item.get("arguments")
+                if kind == "custom_tool_call":
+                    text = json.dumps({_CUSTOM_INPUT: item.get("input")}, ensure_ascii=False)
+                function = {"name": str(item.get("name")), "arguments": str(text or "{}")}
+                call = {"id": str(item.get("call_id")), "type": "function", "function": function}
+                # What was said before a call, and calls made together, are one turn.
+                if not found or found[-1]["role"] != "assistant":
+                    found.append({"role": "assistant", "content": ""})
+                found[-1] = {**found[-1], "tool_calls": [*found[-1].get("tool_calls", []), call]}
+            case "function_call_output" | "custom_tool_call_output":
+                output = _text(item.get("output"), f"{where}.output")
+                found.append({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": output})
+            case "reasoning":
+                return  # encrypted or summarised by its provider: nothing that a model here has said
+            case other:
+                raise RequestRefused(
+                    f"{where} is of type {show(other)}. Messages, function calls and their outputs are read here.",
+                    param="input",
+                )
+
+
+def _text(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not is_list(content):
+        raise RequestRefused(f"{where} is {show(content)}; give text or a list of text parts.", param="input")
+    texts: list[str] = []
+    for at, part in enumerate(content):
+        given = mapping(part, f"{where}[{at}]", "input")
+        if given.get("type") not in _TEXTS:
+            raise RequestRefused(f"{where}[{at}] is {show(given.get('type'))}; only text is read here.", param="input")
+        texts.append(str(given.get("text", "")))
+    return "".join(texts)
+
+
+class OpenAIResponse(Exchange[ChatQuery]):
+    """One request of `POST /v1/responses`."""
+
+    path: ClassVar[str] = "/v1/responses"
+    prefix: ClassVar[str] = "resp_"
+
+    def __init__(self, query: ChatQuery, request: ResponsesRequest) -> None:
+        super().__init__(query)
+        self._request = request
+        self._number = 0
+        """Of the next event."""
+        self._output: list[dict[str, Any]] = []
+        """Items of the stream that are complete."""
+        self._message_id = f"msg_{secrets.token_hex(12)}"
+        self._said: str | None = None
+        """The text of the stream so far; None before there is any."""
+        self._scores: list[dict[str, Any]] = []
+        self._reply: Reply | None = None
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        request = ResponsesRequest.read(fields)
+        return cls(request.query(), request)
+
+    @classmethod
+    def error(cls, status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+        return ChatCompletion.error(status, message, param, code)
+
+    def answer(self, replies: Sequence[Reply], prompt_tokens: int) -> dict[str, Any]:
+        [reply] = replies
+        said = [self._message(reply.text, [describe_score(score) for score in reply.scores])]
+        output = said if reply.text or not reply.calls else []
+        return self._body([*output, *(self._call(call) for call in reply.calls)], reply, prompt_tokens)
+
+    def start(self, prompt_tokens: int) -> list[bytes]:
+        opening = self._body([], None, 0)
+        return [
+            self._event("response.created", response=opening),
+            self._event("response.in_progress", response=opening),
+        ]
+
+    def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        parts = [] if self._said is not None else self._open_message()
+        self._said = (self._said or "") + new
+        described = [describe_score(score) for score in scores]
+        self._scores += described
+        return [*parts, self._event("response.output_text.delta", **self._place, delta=new, logprobs=described)]
+
+    def end(self, at: int, reply: Reply) -> list[bytes]:
+        self._reply = reply
+        parts = self._open_message() if self._said is None and not reply.calls else []
+        parts += self._close_message() if parts or self._said is not None else []
+        for call in reply.calls:
+            parts += self._add_call(call)
+        return parts
+
+    def finish(self, prompt_tokens: int, sampled_tokens: int) -> list[bytes]:
+        body = self._body(self._output, self._reply, prompt_tokens)
+        return [self._event(f"response.{body['status']}", response=body)]
+
+    def fail(self, status: int, message: str) -> bytes:
+        return self._event("error", code=None, message=message, param=None)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+
+    def _open_message(self) -> list[bytes]:
+        item: dict[str, Any] = {**self._message("", []), "status": "in_progress", "content": []}
+        part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return [
+            self._event("response.output_item.added", output_index=0, item=item),
+            self._event("response.content_part.added", **self._place, part=part),
+        ]
+
+    def _close_message(self) -> list[bytes]:
+        item = self._message(self._said or "", self._scores)
+        [part] = item["content"]
+        self._output.append(item)
+        return [
+            self._event("response.output_text.done", **self._place, text=part["text"], logprobs=part["logprobs"]),
+            self._event("response.content_part.done", **self._place, part=part),
+            self._event("response.output_item.done", output_index=0, item=item),
+        ]
+
+    def _add_call(self, call: ToolCall) -> list[bytes]:
+        item, index = self._call(call), len(self._output)
+        self._output.append(item)
+        is_custom = item["type"] == "custom_tool_call"
+        kind, key = ("custom_tool_call_input", "input") if is_custom else ("function_call_arguments", "arguments")
+        place = {"item_id": item["id"], "output_index": index}
+        opening = {**item, "status": "in_progress", key: ""}
+        return [
+            self._event("response.output_item.added", output_index=index, item=opening),
+            self._event(f"response.{kind}.delta", **place, delta=item[key]),
+            self._event(f"response.{kind}.done", **place, name=item["name"], **{key: item[key]}),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        common = {"id": f"fc_{secrets.token_hex(12)}", "call_id": call.id, "name": call.name, "status": "completed"}
+        if call.name in self._request.custom_tools:
+            given = call.parse_arguments()
+            return {**common, "type": "custom_tool_call", "input": str(given.get(_CUSTOM_INPUT, call.arguments))}
+        return {**common, "type": "function_call", "arguments": call.arguments}
+
+    def _message(self, text: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": scores}
+        return {
+            "id": self._message_id,
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [part],
+        }
+
+    def _body(self, output: list[dict[str, Any]], reply: Reply | None, prompt_tokens: int) -> dict[str, Any]:
+        asked, query = self._request, self.query
+        cut = reply is not None and reply.reason == "length"
+        sampled = 0 if reply is None else reply.tokens
+        usage = {
+            "input_tokens": prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": sampled,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt_tokens + sampled,
+        }
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": "in_progress" if reply is None else "incomplete" if cut else "completed",
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": asked.metadata or {},
+            "model": self.model,
+            "output": output,
+            "parallel_tool_calls": query.parallel,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": query.temperature,
+            "text": asked.text or {"format": {"type": "text"}},
+            "tool_choice": asked.tool_choice or "auto",
+            "tools": [tool for tool in asked.tools or () if tool.get("type") in ("function", "custom")],
+            "top_p": query.top_p,
+            "truncation": "disabled",
+            "usage": None if reply is None else usage,
+            "user": asked.user,
+        }
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return event({"type": kind, "sequence_number": number, **fields}, kind)

@@ -1,0 +1,181 @@
+"""The four APIs: requests become one `Query`, a `Reply` becomes each API's answer and its stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from evsys_sdk.inference.messages import ToolCall
+from evsys_sdk.inference.protocols import CHAT_EXCHANGES, describe_error
+from evsys_sdk.inference.protocols.completions import TextCompletion
+from evsys_sdk.inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused, TokenScore
+
+CHAT, MESSAGES, RESPONSES = CHAT_EXCHANGES
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+CALL = ToolCall("call_1", "weather", '{"city": "Rome"}', {})
+FUNCTION = {"name": "weather", "description": "d", "parameters": SCHEMA}
+CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+CONVERSATION = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "weather?"},
+    {"role": "assistant", "content": "Wait.", "tool_calls": [CALLED]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+]
+ASKED: dict[str, dict[str, Any]] = {
+    CHAT: {
+        "messages": CONVERSATION,
+        "max_tokens": 9,
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+    },
+    MESSAGES: {
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": "weather?"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Wait."},
+                    {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Rome"}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "sunny"}]},
+        ],
+        "max_tokens": 9,
+        "tools": [{"name": "weather", "description": "d", "input_schema": SCHEMA}],
+        "tool_choice": {"type": "tool", "name": "weather"},
+    },
+    RESPONSES: {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "weather?"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]},
+            {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city": "Rome"}'},
+            {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
+        ],
+        "max_output_tokens": 9,
+        "tools": [{"type": "function", **FUNCTION}, {"type": "web_search"}],
+        "tool_choice": {"type": "function", "name": "weather"},
+    },
+}
+
+
+def read(path: str, **fields: Any) -> Exchange[ChatQuery]:
+    return CHAT_EXCHANGES[path].read({"model": "m", **fields})
+
+
+def data(events: list[bytes]) -> list[Any]:
+    texts = [one.partition(b"data: ")[2].strip() for one in events]
+    return [json.loads(text) for text in texts if text != b"[DONE]"]
+
+
+def test_the_same_conversation_with_tools_is_the_same_query() -> None:
+    first, *others = [read(path, **fields).query for path, fields in ASKED.items()]
+    assert first.messages == CONVERSATION
+    assert first.tools == [{"type": "function", "function": FUNCTION}]
+    assert (first.forced, first.max_tokens) == (("weather",), 9)
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}}),
+        (MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+        (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}}),
+    ],
+)
+def test_each_api_has_its_own_way_to_ask_for_a_schema(path: str, fields: dict[str, Any]) -> None:
+    assert read(path, **{**ASKED[path], **fields}).query.output_schema == SCHEMA
+
+
+def test_an_answer_with_text_and_a_call_in_each_shape() -> None:
+    reply = Reply("Wait.", "tool_calls", 7, [CALL])
+    chat, message, response = (read(path, **fields).answer([reply], 5) for path, fields in ASKED.items())
+    [choice] = chat["choices"]
+    assert (choice["message"]["content"], choice["message"]["tool_calls"]) == ("Wait.", [CALLED])
+    assert (choice["finish_reason"], chat["usage"]["total_tokens"]) == ("tool_calls", 12)
+    assert message["content"] == [
+        {"type": "text", "text": "Wait."},
+        {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Rome"}},
+    ]
+    assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("tool_use", 7)
+    said, called = response["output"]
+    assert said["content"][0]["text"] == "Wait."
+    assert (called["type"], called["call_id"], called["arguments"]) == ("function_call", "call_1", CALL.arguments)
+    assert (response["status"], response["usage"]["total_tokens"]) == ("completed", 12)
+    assert [tool["type"] for tool in response["tools"]] == ["function"], "a search that nobody runs is not offered"
+
+
+def test_a_stream_tells_what_the_whole_answer_tells() -> None:
+    reply = Reply("Wait.", "tool_calls", 7, [CALL])
+    exchange = read(RESPONSES, **ASKED[RESPONSES])
+    events = data(exchange.replay([reply], 5))
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    last = events[-1]
+    assert last["type"] == "response.completed"
+    assert [one["type"] for one in last["response"]["output"]] == ["message", "function_call"]
+    deltas = [one["delta"] for one in events if one["type"].endswith(".delta")]
+    assert deltas == ["Wait.", CALL.arguments]
+
+    kinds = [one["type"] for one in data(read(MESSAGES, **ASKED[MESSAGES]).replay([reply], 5))]
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert kinds == ["message_start", "ping", *block, *block, "message_delta", "message_stop"]
+
+    chunks = data(read(CHAT, **ASKED[CHAT]).replay([reply], 5))
+    parts = [chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks]
+    arguments = "".join(part[0]["function"]["arguments"] for part in parts if part)
+    assert arguments == CALL.arguments
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_response_that_was_cut_off_is_incomplete() -> None:
+    exchange = read(RESPONSES, input="hi")
+    assert exchange.answer([Reply("a", "length", 1)], 1)["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert data(exchange.replay([Reply("a", "length", 1)], 1))[-1]["type"] == "response.incomplete"
+
+
+def test_a_free_text_tool_is_called_with_its_text() -> None:
+    exchange = read(RESPONSES, input="hi", tools=[{"type": "custom", "name": "patch"}])
+    call = ToolCall("c", "patch", '{"input": "*** Begin"}', {})
+    [item] = exchange.answer([Reply("", "tool_calls", 1, [call])], 1)["output"]
+    assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
+
+
+def test_log_probabilities_of_an_echoed_prompt() -> None:
+    exchange = TextCompletion.read({"model": "m", "prompt": "ab", "max_tokens": 0, "echo": True, "logprobs": 1})
+    scores = [TokenScore("a", None), TokenScore("b", -1.5, [("c", -0.5)])]
+    [choice] = exchange.answer([Reply("ab", "length", 0, scores=scores)], 2)["choices"]
+    assert choice["logprobs"] == {
+        "tokens": ["a", "b"],
+        "token_logprobs": [None, -1.5],
+        "top_logprobs": [None, {"c": -0.5}],
+        "text_offset": [0, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"messages": CONVERSATION, "best_of": 3}, "best_of"),
+        (CHAT, {"messages": CONVERSATION, "tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"messages": CONVERSATION, "response_format": {"type": "xml"}}, "response_format"),
+        (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages"),
+        (MESSAGES, {"messages": [{"role": "user", "content": "x"}], "mcp_servers": [{}]}, "mcp_servers"),
+        (RESPONSES, {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        (RESPONSES, {"input": []}, "input"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        read(path, **fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_errors_are_in_the_shape_of_their_api() -> None:
+    assert describe_error(MESSAGES, 429, "wait")["error"] == {"type": "rate_limit_error", "message": "wait"}
+    assert describe_error(RESPONSES, 404, "x", "model", "c")["error"]["param"] == "model"
