@@ -27,6 +27,7 @@ FOUNDATIONS = {
     "registry",
     "secret_names",
     "settings",
+    "user_code",
 }
 ROOMS = [
     "config",

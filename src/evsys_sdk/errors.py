@@ -10,6 +10,7 @@
     ├── BackendError           (RuntimeError)  a backend refused or failed an operation
     ├── TrainingError          (RuntimeError)  a run stopped itself, with a diagnosis
     ├── EvalError              (ValueError)    a verifier or a metric that has no score to give
+    ├── UserCodeError          (RuntimeError)  code of the project left its process, or did not return in time
     ├── EvsysAuthError         (RuntimeError)  credentials are missing or refused
     └── DashboardClientError   (RuntimeError)  a dashboard refused a record or cannot be reached
 
@@ -207,6 +208,10 @@ class TrainingError(EvsysError, RuntimeError):
 
 class EvalError(EvsysError, ValueError):
     """A verifier or a metric has no score to give; what cannot be scored must never look like a bad score."""
+
+
+class UserCodeError(EvsysError, RuntimeError):
+    """Code of the project ended the process in which it was called, or did not return in time."""
 
 
 class EvsysAuthError(EvsysError, RuntimeError):

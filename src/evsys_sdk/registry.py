@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from .builtins import BUILTINS, EXTRA_MODULES, Builtin
 from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
 from .lazy import find_entry_points
+from .user_code import default_limit_s, user_code
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -192,7 +193,8 @@ class Registry:
         self._loading.here = True  # an entry point may look something up while it is imported
         try:
             for point in find_entry_points(self.group):
-                self._load_entry_point(point)
+                with user_code(f"loading the entry point '{point.value}'", limit_s=default_limit_s()):
+                    self._load_entry_point(point)
         finally:
             self._loading.here = False
         # Last: a thread that asks meanwhile must load them as well, and not take them for missing.

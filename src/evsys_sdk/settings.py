@@ -19,13 +19,17 @@ from types import ModuleType
 from typing import Any, cast
 
 from .errors import ConfigError, EvsysError, Problem
+from .user_code import default_limit_s, user_code
 
 
 def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) -> list[ModuleType]:
     """Import the project's own modules and those named on the command line, so that their kinds are registered."""
     root = (root or Path.cwd()).resolve()
     named = list(extra)
-    found = [_import(reference, root) for reference in [*_project_imports(root), *named]]
+    found: list[ModuleType] = []
+    for reference in [*_project_imports(root), *named]:
+        with user_code(f"importing '{reference}'", limit_s=default_limit_s()):
+            found.append(_import(reference, root))
     _named.extend(reference for reference in named if reference not in _named)
     return found
 

@@ -15,6 +15,7 @@ import click
 
 from .._version import __version__
 from ..redact import redact_output, redact_text
+from ..user_code import isolate_user_code, report_exit
 
 COMMANDS = {
     "init-project": ("project.project", "Write a research project that works as it is."),
@@ -125,7 +126,13 @@ def evsys(log_level: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing that it prints holds a secret, whoever prints it."""
     before = redact_output()
-    code = _run(argv)
+    if argv is None:  # the program itself, and not a call from another one
+        isolate_user_code(lambda message: _tell(message, "--json" in sys.argv[1:]))
+    code = 1
+    try:
+        code = _run(argv)
+    finally:
+        report_exit(code)
     # Not after an exception: Python prints it when we are gone, and it may quote anything.
     sys.stdout, sys.stderr = before
     return code
@@ -145,6 +152,9 @@ def _run(argv: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
+    except SystemExit as error:  # never ours: click returns the exit code here
+        _tell(f"the code of this project called sys.exit({error.code!r}). Raise an error instead.", as_json)
+        return 1
     except Exception as error:
         code = _explain(error, as_json)
         if code is None:
@@ -169,6 +179,12 @@ def _explain(error: Exception, as_json: bool) -> int | None:
         _answer({"error": type(error).__name__, "message": str(error)}, as_json)
         return 1
     return None
+
+
+def _tell(message: str, as_json: bool) -> None:
+    """Report what user code did to its process."""
+    click.echo(message, err=True)
+    _answer({"error": "UserCodeError", "message": message}, as_json)
 
 
 def _answer(error: dict[str, Any], as_json: bool) -> None:

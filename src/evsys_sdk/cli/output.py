@@ -78,13 +78,9 @@ def import_option[F: Callable[..., Any]](command: F) -> F:
 
     def load(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
         if not ctx.resilient_parsing:
-            import sys
-            from contextlib import redirect_stdout
-
             from ..settings import import_project_code
 
-            with redirect_stdout(sys.stderr):  # what a module prints when it is imported is no result
-                import_project_code(value)
+            import_project_code(value)
         return value
 
     return click.option(

@@ -24,8 +24,11 @@ from ..eval.benchmark import Benchmark
 from ..log import get_logger
 from ..protocols import DataStore, Row
 from ..registry import get_data_store
+from ..user_code import limit_user_code
 from .benchmark_plan import load_entry
 
+_LONGEST_S = 600.0
+"""How long rows may be read with code of the user's own, where the config sets no limit."""
 QUICK_ROWS = 100_000
 """Rows that are looked at before a run; `evsys contamination` looks at all of them."""
 
@@ -65,6 +68,11 @@ class Scan:
 def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[Scan]:
     """Scan each source of training rows once; only rows beyond `most_rows` are not looked at."""
     config = config.expanded()
+    with limit_user_code(f"reading the rows of experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_S):
+        return _scan_all(config, most_rows)
+
+
+def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Scan]:
     store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
     sources = {repr(data): data for run in config.all_runs() for data in _iter_training_data(run)}
     tasks = collect_tasks(config, store)

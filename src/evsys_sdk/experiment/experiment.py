@@ -34,6 +34,7 @@ from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
 from ..spend.ledger import STOP_PREFIX, SpendLedger, find_exhausted, is_budget_stop, open_ledger
 from ..training.callback import Callback
+from ..user_code import default_limit_s, limit_user_code
 from .arms.arm import Arm, Sweep, expand_arms, first_arms
 from .arms.interrupts import Interrupt, stop_on_interrupt
 from .arms.results import ArmResult, ExperimentResult, ExperimentStatus
@@ -185,7 +186,8 @@ class Experiment:
 
         allocation = allocation_for(self.config, self.arms, folder.path)
         spec = self.config.launcher or LauncherSpec(kind="local")
-        launcher: Launcher = get_launcher(spec.kind)(**spec.params)
+        with limit_user_code(f"launcher '{spec.kind}'", limit_s=default_limit_s(), exit_code=2):
+            launcher: Launcher = get_launcher(spec.kind)(**spec.params)
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
         with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
             try:
@@ -205,7 +207,8 @@ class Experiment:
                     arms = scheduler.run()
                 self._n_asked_for = scheduler.n_asked_for
             finally:
-                launcher.close()
+                with limit_user_code(f"launcher '{spec.kind}'", limit_s=default_limit_s(), exit_code=2):
+                    launcher.close()
         if (reason := self._budget_stop(ledger)) is not None:
             journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
         return mark_stopped(arms, folder)
@@ -280,6 +283,7 @@ def tell_experiment_end(config: ExperimentConfig, folder: Path) -> None:
         try:
             kind = get_callback(spec.kind)
             if getattr(kind, "on_experiment_end", Callback.on_experiment_end) is not Callback.on_experiment_end:
-                kind(**spec.params).on_experiment_end(folder)
+                with limit_user_code(f"callback '{spec.kind}'", limit_s=default_limit_s(), exit_code=2):
+                    kind(**spec.params).on_experiment_end(folder)
         except (Exception, SystemExit) as error:
             get_logger(__name__).warning("callback '%s' failed: %s: %s", spec.kind, type(error).__name__, error)

@@ -18,6 +18,7 @@ from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
 from ..paths import project_root
 from ..registry import get_agent, get_environment
+from ..user_code import default_limit_s, user_code
 from .environment import Environment
 from .harbor.native import ForeignAgent, is_harbor_agent, refuse_inline
 from .rollout import Agent
@@ -104,4 +105,5 @@ def import_object(module: str, name: str) -> Any:
     for folder in (os.getcwd(), str(project_root())):  # the installed command does not look there by itself
         if folder not in sys.path:
             sys.path.append(folder)  # last, so that nothing there hides a library
-    return getattr(importlib.import_module(module), name)
+    with user_code(f"importing '{module}'", limit_s=default_limit_s()):
+        return getattr(importlib.import_module(module), name)

@@ -17,6 +17,7 @@ from ...record.events import count_events
 from ...record.layout import ExperimentFiles
 from ...record.lock import lock_owner
 from ...record.reader import ExperimentRecord
+from ...user_code import keep_process
 
 _POLL_S = 0.1
 _LOCK_LINGERS_S = 2.0
@@ -36,6 +37,7 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
             stderr=console,
             start_new_session=True,  # the terminal's Ctrl-C and its end do not reach it
         )
+    keep_process(process.pid)
     deadline = time.monotonic() + patience_s
     while count_events(experiment_dir) == events_before and time.monotonic() < deadline:
         if process.poll() is not None and process.returncode != 0:

@@ -9,7 +9,6 @@ arm or this process. A worker ends when its parent does, because it then reads t
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import pickle
@@ -26,7 +25,7 @@ from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from ...config.checks.deep import deep_problems
 from ...errors import ConfigError, EvsysError, Problem
@@ -34,6 +33,7 @@ from ...log import get_logger
 from ...protocols import RunResult
 from ...redact import redact_output
 from ...training.callback import RunControl
+from ...user_code import adopt_orphans, end_leftovers
 from ..arms.project_code import ProjectCode
 from ..arms.results import portable
 from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
@@ -44,7 +44,6 @@ _LOOK_UP_S = 0.2
 """How soon it is noticed that a worker is gone, or that its arm's time is over."""
 _WORKER = "EVSYS_ARM_WORKER"
 """Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
-_ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
 
 
 class WorkerProcess:
@@ -247,8 +246,7 @@ def _execute_here(
 
 def _fork_for_each_arm(connection: Connection, launch: Launch, problem: EvsysError | None) -> NoReturn:
     """Import once, then be the parent of one process after the other; no thread may run here."""
-    with suppress(OSError, AttributeError):  # what an arm's own children leave behind becomes ours to end
-        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+    adopt_orphans()  # what an arm's own children leave behind becomes ours to end
     _import_what_arms_use(launch)
     while True:
         try:
@@ -261,7 +259,7 @@ def _fork_for_each_arm(connection: Connection, launch: Launch, problem: EvsysErr
         if child == 0:
             _execute_in_fork(connection, launch, problem, job)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        _end_leftovers(child)
+        end_leftovers(child)
         try:
             connection.send(("ended", code))
         except OSError:
@@ -290,19 +288,6 @@ def _execute_in_fork(connection: Connection, launch: Launch, problem: EvsysError
         with suppress(Exception):
             stream.flush()
     os._exit(code)  # whatever threads the arm has left
-
-
-def _end_leftovers(child: int) -> None:
-    """End what an arm has started and not ended: its group, and orphans that came to us."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
-    with suppress(OSError):
-        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(int(pid), signal.SIGKILL)
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _import_what_arms_use(launch: Launch) -> None:

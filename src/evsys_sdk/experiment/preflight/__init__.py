@@ -19,6 +19,7 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...config.checks.deep import deep_problems
 from ...errors import EvsysError, Problem
+from ...user_code import limit_user_code
 from ..arms.arm import expand_arms, folder_problems
 from ..benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from ..hypothesis import claim_problems
@@ -30,6 +31,9 @@ from .scores import collect_reported, score_problems
 from .sources import PulledRows
 
 __all__ = ["Checked", "PulledRows", "Report", "check_config", "check_file"]
+
+_LONGEST_CHECK_S = 600.0
+"""How long a check may take that calls code of the user's own, where the config sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,13 @@ def check_config(
 
     `pulled` keeps the rows that were read, for whoever checks many configs of the same data.
     """
-    config, report = config.expanded(), Report()
+    config = config.expanded()
+    with limit_user_code(f"checking experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_CHECK_S):
+        return _check(config, kinds, rows, {} if pulled is None else pulled)
+
+
+def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, PulledRows]) -> Report:
+    report = Report()
     if kinds:
         report.add(deep_problems(config))
     checks: tuple[Callable[[], Iterable[Problem]], ...] = (
@@ -71,7 +81,7 @@ def check_config(
         with report.at(""):
             report.add(check())
     with tempfile.TemporaryDirectory(prefix="evsys-check-") as folder:
-        runs = RunChecks(config, report, Path(folder), rows, {} if pulled is None else pulled)
+        runs = RunChecks(config, report, Path(folder), rows, pulled)
         runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
     # It builds recipes and may read all rows to know how long runs are, which would fail of the same causes again.

@@ -1,0 +1,334 @@
+"""Code that is not the SDK's runs in a child of the command, with limits of time and output.
+
+The command line forks before the first module of a project, an `--import` or an installed package is imported. The
+child goes on with the command. The parent holds no user code: it enforces the limits, relays output and signals, and
+decides the exit code. A child that ends without having reported one has failed, whatever its own exit code says.
+Commands without user code start no process, and neither does a Python program that uses the SDK.
+
+    with user_code("importing 'src'", limit_s=60):
+        importlib.import_module("src")
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from .redact import redact_text
+
+_EXIT_S = 5.0
+"""How long the child may take to exit after its command is done: threads and exit handlers of user code."""
+_MOST_OUTPUT = 1_000_000
+"""Characters that user code may print in all while a limit holds."""
+_NO_PIDFD_POLL_S = 0.2
+_ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
+_DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def default_limit_s() -> float:
+    """Seconds that one import may take."""
+    return float(os.environ.get("EVSYS_USER_CODE_TIMEOUT_S", "60"))
+
+
+class _Child:
+    """The child's side: what it reports to the parent, and where user code prints."""
+
+    def __init__(self, reports: int, output: int) -> None:
+        self.pid = os.getpid()
+        self.reports, self.output = reports, output
+        self.numbers = count()
+
+    def report(self, **message: Any) -> None:
+        import json
+
+        # One write of less than PIPE_BUF bytes: it arrives whole.
+        with suppress(OSError):
+            os.write(self.reports, json.dumps(message).encode("ascii")[:4000] + b"\n")
+
+
+_tell: Callable[[str], None] | None = None
+_child: _Child | None = None
+
+
+def isolate_user_code(tell: Callable[[str], None]) -> None:
+    """From now on, fork before user code runs; `tell` prints an error of the parent's."""
+    global _tell
+    _tell = tell
+
+
+@contextmanager
+def user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) -> Generator[None]:
+    """Run user code, in a child of the command line; see `limit_user_code`."""
+    _fork_once()
+    with limit_user_code(what, limit_s=limit_s, exit_code=exit_code):
+        yield
+
+
+@contextmanager
+def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) -> Generator[None]:
+    """Limit what may call user code, if there is any: without a child, nothing is limited.
+
+    `exit_code` is that of the command if the code ends its process or exceeds the limit. What leaves the block is an
+    `Exception`: `SystemExit` and the like are converted.
+    """
+    child, pid = _child, os.getpid()
+    number = next(child.numbers) if child else 0
+    try:
+        if child is None:
+            yield
+        else:
+            child.report(begin=number, what=what[:500], limit_s=limit_s, code=exit_code)
+            with _output_to(child.output):
+                yield
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        from .errors import UserCodeError
+
+        raise UserCodeError(f"{what}: raised {type(error).__name__}({error}). Raise an Exception instead.") from error
+    finally:
+        if os.getpid() != pid:  # a fork that the code has made and not ended
+            os._exit(1)
+        if child:
+            child.report(end=number)
+
+
+def report_exit(code: int) -> None:
+    """The command is done: what still runs in this process is not waited for long."""
+    if _child is not None and os.getpid() == _child.pid:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        _child.report(exit=code)
+
+
+def keep_process(pid: int) -> None:
+    """Do not end a process with this command: it was started to outlive it."""
+    if _child is not None:
+        _child.report(keep=pid)
+
+
+@contextmanager
+def _output_to(descriptor: int) -> Generator[None]:
+    """Send what is printed, by Python or past it, to the parent: stdout is for results."""
+    held = [os.dup(1), os.dup(2)]
+
+    def point(first: int, second: int) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os.dup2(first, 1)
+        os.dup2(second, 2)
+
+    point(descriptor, descriptor)
+    try:
+        yield
+    finally:
+        point(*held)
+        for one in held:
+            os.close(one)
+
+
+def _fork_once() -> None:
+    global _tell, _child
+    if _tell is None or not hasattr(os, "fork"):
+        return
+    tell, _tell = _tell, None
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    reports, theirs = os.pipe()
+    output, printed = os.pipe()
+    parent = os.getpid()
+    # Before the fork: a process that the child leaves behind must not escape while this one starts.
+    _prctl(_ADOPT_ORPHANS, 1)
+    pid = os.fork()
+    if pid:
+        os.close(theirs)
+        os.close(printed)
+        _Parent(pid, reports, output, tell).supervise()
+    _prctl(_ADOPT_ORPHANS, 0)
+    _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    os.close(reports)
+    os.close(output)
+    os.setpgid(0, 0)  # a Ctrl-C reaches the parent alone, which passes it on once
+    if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    _child = _Child(theirs, printed)
+
+
+class _Parent:
+    """Holds no user code; knows what the child is doing, and ends it."""
+
+    def __init__(self, pid: int, reports: int, output: int, tell: Callable[[str], None]) -> None:
+        self._pid, self._tell = pid, tell
+        self._reports, self._output = reports, output
+        self._pending = b""
+        self._printed = 0
+        self._sections: dict[int, dict[str, Any]] = {}
+        self._kept: set[int] = set()
+        self._code: int | None = None
+        self._deadline: float | None = None
+        """When a child that has reported its exit code is killed."""
+
+    def supervise(self) -> NoReturn:
+        for name in _FORWARDED:
+            signal.signal(getattr(signal, name), lambda number, _: self._pass_on(number))
+        signal.signal(signal.SIGTSTP, lambda number, _: self._pause())
+        status, overdue = self._wait()
+        end_leftovers(self._pid, keep=self._kept)
+        code = self._code if self._code is not None else self._explain(status, overdue)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    def _wait(self) -> tuple[int, dict[str, Any] | None]:
+        """Relay until the child has ended; its wait status, and the section that exceeded its limit."""
+        import select  # here as everywhere: most commands start without this
+
+        try:
+            gone = os.pidfd_open(self._pid)
+        except (OSError, AttributeError):
+            gone = None
+        watched = [one for one in (self._reports, self._output, gone) if one is not None]
+        overdue: dict[str, Any] | None = None
+        while True:
+            ready = select.select(watched, [], [], self._time_left(poll=gone is None))[0]
+            for end in (self._reports, self._output):
+                if end in ready and not self._read(end):
+                    watched.remove(end)
+            overdue = overdue or self._find_overdue()
+            if overdue is not None or (self._deadline is not None and time.monotonic() > self._deadline):
+                os.kill(self._pid, signal.SIGKILL)
+            if gone in ready or gone is None or overdue is not None:
+                ended, status = os.waitpid(self._pid, 0 if gone in ready or overdue is not None else os.WNOHANG)
+                if ended:
+                    break
+        # What it wrote last is still in the pipes; a process that it left behind may hold them open.
+        while ready := select.select([one for one in watched if one != gone], [], [], 0)[0]:
+            watched = [one for one in watched if one not in ready or self._read(one)]
+        self._show(b"", final=True)
+        return status, overdue
+
+    def _time_left(self, *, poll: bool) -> float | None:
+        ends = [one["ends"] for one in self._sections.values() if one["ends"] is not None]
+        ends += [self._deadline] if self._deadline is not None else []
+        left = [max(0.0, min(ends) - time.monotonic())] if ends else []
+        return min(left + ([_NO_PIDFD_POLL_S] if poll else []), default=None)
+
+    def _find_overdue(self) -> dict[str, Any] | None:
+        if self._code is not None:
+            return None
+        now = time.monotonic()
+        return next((one for one in self._sections.values() if one["ends"] is not None and one["ends"] <= now), None)
+
+    def _read(self, end: int) -> bool:
+        import json
+
+        data = os.read(end, 1 << 16)
+        if end == self._output:
+            self._show(data)
+        else:
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                with suppress(ValueError, KeyError, TypeError):
+                    self._hear(json.loads(line))
+        return bool(data)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "begin" in message:
+            limit = message["limit_s"]
+            message["ends"] = None if limit is None else time.monotonic() + float(limit)
+            self._sections[int(message["begin"])] = message
+        elif "end" in message:
+            self._sections.pop(int(message["end"]), None)
+        elif "keep" in message:
+            self._kept.add(int(message["keep"]))
+        else:
+            self._code = int(message["exit"])
+            self._deadline = time.monotonic() + _EXIT_S
+
+    def _show(self, data: bytes, *, final: bool = False) -> None:
+        """Print what user code printed, up to the limit, to stderr."""
+        text = data.decode("utf-8", "replace")
+        room = _MOST_OUTPUT - self._printed
+        self._printed += len(text)
+        if room > 0 and text:
+            sys.stderr.write(text[:room])
+            sys.stderr.flush()
+        if final and self._printed > _MOST_OUTPUT:
+            sys.stderr.write(
+                f"\n{self._printed - _MOST_OUTPUT} more characters that user code printed are not shown.\n"
+            )
+
+    def _explain(self, status: int, overdue: dict[str, Any] | None) -> int:
+        section = overdue or next(reversed(self._sections.values()), None)
+        what = section["what"] if section else "the process with the code of this project"
+        code = os.waitstatus_to_exitcode(status)
+        if overdue is not None:
+            limit = f"{overdue['limit_s']:g}"
+            remedy = "Correct the code, or allow more time with arm_timeout_s or EVSYS_USER_CODE_TIMEOUT_S"
+            self._tell(redact_text(f"{what}: took longer than {limit} s, and its process was ended. {remedy}."))
+        elif code == -signal.SIGINT:
+            return 130
+        else:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            remedy = "Look for os._exit, os.exec and crashes in that code"
+            self._tell(redact_text(f"{what}: its process {how} before the command was done. {remedy}."))
+        return int(section["code"]) if section else 2
+
+    def _pass_on(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+
+    def _pause(self) -> None:
+        """Ctrl-Z stops both; whoever continues this process continues the child."""
+        self._pass_on(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._pass_on(signal.SIGCONT)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what children of this process leave behind, where the system can do that."""
+    _prctl(_ADOPT_ORPHANS, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def end_leftovers(group: int, *, keep: set[int] | None = None) -> None:
+    """Kill what an ended child has left running: its process group, and orphans that came to this process."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    for _ in range(100):  # the children of an orphan come to us when it is killed
+        with suppress(OSError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not (left := _children() - (keep or set())):
+            return
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def _children() -> set[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    return {int(pid) for pid in text.split()}

@@ -1,0 +1,141 @@
+"""Code of a project runs in a child of the command: it cannot end it with exit code 0, hang it, or print results."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+MODULE = """
+{at_import}
+from evsys_sdk import register_transform
+@register_transform("mine")
+class Mine:
+    def __call__(self, rows):
+        {body}
+        return list(rows)
+"""
+CONFIG = """
+name: faults
+output_dir: outputs
+arm_timeout_s: 3
+metadata:
+  benchmark:
+    name: unseen
+    path: test.jsonl
+    transforms:
+      - &chat {kind: jsonl_to_chat, params: {user_template: "{q}", assistant_template: "{a}"}}
+      - {kind: chat_to_harbor_task, params: {fn_name: exact_match}}
+    max_tokens: 4
+runs:
+  - name: a
+    data: {path: train.jsonl, transforms: [{kind: mine}, *chat]}
+    model: {name: tiny}
+    algorithm: {kind: sft, params: {max_steps: 1}}
+    backend: {kind: mock}
+"""
+
+
+def evsys(
+    folder: Path, *arguments: str, body: str = "pass", at_import: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command on a project whose transform, or module, does something."""
+    (folder / "own.py").write_text(MODULE.format(body=body, at_import=at_import), encoding="utf-8")
+    (folder / "c.yaml").write_text(CONFIG, encoding="utf-8")
+    for name, word in (("train", "what"), ("test", "which")):
+        rows = [json.dumps({"q": f"{word} {number}", "a": str(number % 3)}) for number in range(12)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    command = [sys.executable, "-m", "evsys_sdk", *arguments, "--import", "own.py"]
+    told = {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=60, check=False)
+
+
+VERBS = {"validate": ("validate", "c.yaml", "--deep"), "plan": ("plan", "c.yaml"), "run": ("run", "c.yaml", "--quiet")}
+FAULTS = {
+    "ends the process": ("import os; os._exit(0)", "ended with exit code 0 before the command was done"),
+    "becomes another program": ("import os; os.execv('/bin/true', ['true'])", "ended with exit code 0"),
+    "exits": ("import sys; sys.exit(0)", "raised SystemExit(0)"),
+    "crashes": ("import os; os.abort()", "ended by SIGABRT"),
+    "hangs": ("import time; time.sleep(100)", "took longer than 3 s"),
+    "hangs in C": ("import re; re.match('(a+)+b', 'a' * 64)", "took longer than 3 s"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_transform_that_leaves_the_process_is_bad_input(tmp_path: Path, verb: str, fault: str) -> None:
+    body, reason = FAULTS[fault]
+    done = evsys(tmp_path, *VERBS[verb], body=body)
+    assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", [*VERBS.values(), ("list", "transform"), ("schema", "transform", "mine")])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_module_that_leaves_the_process_is_bad_input(tmp_path: Path, verb: tuple[str, ...], fault: str) -> None:
+    body, reason = FAULTS[fault]
+    done = evsys(tmp_path, *verb, at_import=body, EVSYS_USER_CODE_TIMEOUT_S="3")
+    expected = "SystemExit: 0" if fault == "exits" else reason
+    assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_reason_is_part_of_the_json(tmp_path: Path) -> None:
+    done = evsys(tmp_path, "validate", "c.yaml", "--deep", "--json", body="import os; os._exit(0)")
+    assert done.returncode == 1
+    assert "ended with exit code 0" in json.loads(done.stdout)["message"]
+
+
+NOISE = {
+    "prints": "print('noise')",
+    "writes past Python": "import os; os.write(1, b'noise')",
+    "starts a program that prints": "import subprocess; subprocess.run(['echo', 'noise'])",
+    "forks": "import os; os.fork()",
+    "leaves a thread": "import threading, time; threading.Thread(target=time.sleep, args=(100,)).start()",
+    "registers an exit handler": "import atexit, time; atexit.register(time.sleep, 100)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", NOISE)
+def test_results_are_whole_whatever_a_transform_does_beside_its_work(tmp_path: Path, noise: str) -> None:
+    done = evsys(tmp_path, "validate", "c.yaml", "--deep", "--json", body=NOISE[noise])
+    assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, True), done.stderr
+
+
+@pytest.mark.slow
+def test_output_of_user_code_is_limited(tmp_path: Path) -> None:
+    done = evsys(tmp_path, "validate", "c.yaml", "--deep", at_import="print('x' * 30_000_000)")
+    assert done.returncode == 0
+    assert len(done.stderr) < 1_100_000
+    assert "more characters that user code printed are not shown" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_user_code_leaves_running_is_ended(tmp_path: Path) -> None:
+    leave = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 3; touch left'], start_new_session=True)"
+    done = evsys(tmp_path, "validate", "c.yaml", "--deep", at_import=leave)
+    assert done.returncode == 0
+    survivors = subprocess.run(["pgrep", "-f", "sleep 3; touch left"], capture_output=True, check=False).stdout
+    assert survivors == b""
+
+
+def test_commands_without_user_code_start_no_process(tmp_path: Path) -> None:
+    trace = "import os, sys\nos.register_at_fork(before=lambda: print('forked'))\n"
+    run = "from evsys_sdk.cli.main import main\nsys.argv[1:] = ['list', 'transform']\nsys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", trace + run], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "forked" not in done.stdout
