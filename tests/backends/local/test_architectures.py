@@ -33,6 +33,10 @@ LATENT = {
     "num_key_value_heads": 4, "head_dim": 8, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
     "first_k_dense_replace": 1, "n_shared_experts": 1,
 }  # fmt: skip
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
 WINDOWS = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -90,13 +94,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "DeepSeek V3": ("deepseek_v3", {**EXPERTS, **LATENT}),
     "GLM-4-MoE": ("glm4_moe", {**EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}),
     "Granite-MoE": ("granitemoe", {**EXPERTS, "attention_multiplier": 0.2, "residual_multiplier": 0.5}),
+    "Qwen3.5": ("qwen3_5_text", DELTA),
+    "Qwen3.5-MoE": ("qwen3_5_moe_text", {**EXPERTS, **DELTA, "shared_expert_intermediate_size": 48}),
+    "Qwen3-Next": ("qwen3_next", {**EXPERTS, **DELTA, "shared_expert_intermediate_size": 48}),
+    "OLMo hybrid": ("olmo_hybrid", {**DELTA, "linear_num_key_heads": 4, "linear_allow_neg_eigval": True}),
+    "LFM2": ("lfm2", {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}),
 }
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "Mamba": ("mamba", {"state_size": 8}, "carry a state from token to token"),
     "RWKV": ("rwkv", {"attention_hidden_size": 64, "context_length": 64}, "carry a state from token to token"),
     "Granite 4": ("granitemoehybrid", {"layer_types": ["attention", "mamba"]}, r"\(\w+\) carry a state"),
-    "LFM2": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "layers of the kind conv"),
     "Llama 4": (
         "llama4_text",
         {**EXPERTS, "layer_types": ["chunked_attention", "full_attention"]},
@@ -212,8 +220,10 @@ def test_a_family_computes_learns_and_samples_as_its_own_code_does(
     client.forward_backward(data, "cross_entropy").result()
     gradients = torch.autograd.grad(loss, reference.parameters)
     largest = max(float(gradient.abs().max()) for gradient in gradients)
+    # transformers computes the delta rule in float32 whatever the model is in, so the reference rounds as well.
+    allowed = 3e-5 if client._base.recurrent else 1e-5
     for found, gradient in zip(client._state.optimizer._gradient, gradients, strict=True):
-        assert float((found - gradient).abs().max()) <= 1e-5 * largest
+        assert float((found - gradient).abs().max()) <= allowed * largest
 
     assert_greedy(client, reference, [data[0].tokens[:5], data[1].tokens[:22], data[2].tokens[:1]])
 
@@ -279,19 +289,8 @@ def test_quantized_weights_are_refused(tmp_path: Path, make_client: MakeClient) 
     ("arch", "config", "reason"),
     [
         ("mamba", {"state_size": 8}, "computes nothing by attention"),
-        ("lfm2", {"layer_types": ["conv", "full_attention"]}, r"\(Lfm2ShortConv\) passes from token to token"),
         ("llama4_text", {**EXPERTS, "attention_chunk_size": 8, "intermediate_size_mlp": 96}, "does not work"),
         ("bloom", {"n_layer": 2, "n_head": 4}, "does not work"),
-        (
-            "qwen3_next",
-            {
-                **EXPERTS,
-                "layer_types": ["linear_attention", "full_attention"],
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 4,
-            },
-            r"\(Qwen3NextGatedDeltaNet\) passes from token to token",
-        ),
     ],
 )
 def test_what_a_config_does_not_tell_is_found_by_trying(
@@ -318,7 +317,7 @@ def test_layers_that_text_never_goes_through_are_not_adapted(tmp_path: Path, mak
     client.forward_backward(some_data(), "cross_entropy").result()
 
 
-@pytest.mark.parametrize("family", ["GPT-2", "Qwen3-MoE", "Falcon, groups", "Cohere"])
+@pytest.mark.parametrize("family", ["GPT-2", "Qwen3-MoE", "Falcon, groups", "Cohere", "Qwen3.5"])
 def test_peft_loads_an_adapter_of_the_family_and_computes_the_same(
     family: str, tmp_path: Path, make_client: MakeClient, recwarn: pytest.WarningsRecorder
 ) -> None:

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import recurrence
+
 NAME = "evsys_packed"
 _WIDEST_VARLEN = 256
 """Heads that the kernels for rows of varying length take."""
@@ -61,9 +63,18 @@ class Traits:
 
 
 class Layout(Protocol):
-    """How attention works on a row: tensors are (heads, tokens, width), and so is what it returns."""
+    """How attention works on a row: tensors are (heads, tokens, width), and so is what it returns.
+
+    Recurrent layers take and return rows: (tokens, channels) and (tokens, heads, width).
+    """
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor: ...
+
+    def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def delta_rule(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor
+    ) -> Tensor: ...
 
 
 class PackedLayout:
@@ -74,6 +85,33 @@ class PackedLayout:
         self._on_device: VarlenIndex | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
         """Made once for all layers."""
+        self._plan: recurrence.Plan | None = None
+
+    @property
+    def plan(self) -> recurrence.Plan:
+        """How recurrent layers go through the row."""
+        if self._plan is None:
+            self._plan = recurrence.Plan.of(self.segments)
+        return self._plan
+
+    def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A causal convolution of each channel within each sequence."""
+        found, last = recurrence.convolve(self.plan, x, weight, bias, self._initial_state(layer, "inputs"))
+        self._keep_state(layer, "inputs", last)
+        return found
+
+    def delta_rule(self, layer: int, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
+        """The gated delta rule within each sequence."""
+        initial = self._initial_state(layer, "memory")
+        found, last = recurrence.delta_rule(self.plan, query, key, value, decay, beta, initial)
+        self._keep_state(layer, "memory", last)
+        return found
+
+    def _initial_state(self, layer: int, kind: str) -> Tensor | None:
+        """Where segments without a prefix begin; None means zero."""
+
+    def _keep_state(self, layer: int, kind: str, last: Tensor) -> None:
+        """Where segments have ended; a sampler keeps it."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         half = query.dtype in (torch.float16, torch.bfloat16)  # all that the kernels for such rows take

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ....errors import BackendError
 from .attention import NAME, attention
+from .hybrids import RECURRENT_LAYERS, RECURRENT_MODELS
 
 FUSED = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 """Models whose layers are put together in the way that fused code knows."""
@@ -41,7 +42,7 @@ def check_family(model: str, config: Any) -> None:
     text = config.get_text_config()
     name = made.__name__
     kinds = set(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
-    strange = sorted(kinds - _KNOWN_LAYERS)
+    strange = sorted(kinds - _KNOWN_LAYERS - (RECURRENT_LAYERS if name in RECURRENT_MODELS else set()))
     if getattr(made, "_is_stateful", False) and (strange or not kinds):
         named = f" ({', '.join(strange)})" if strange else ""
         raise explain_refusal(

@@ -24,7 +24,7 @@ from ....errors import BackendError
 from ....log import get_logger
 from .. import memory
 from ..estimate import Sizes
-from . import attention, families, probing
+from . import attention, families, hybrids, probing
 from .head import Head
 from .lora import Switch, install
 from .products import Product
@@ -57,6 +57,8 @@ class Base:
     """Tokens that end a text."""
     fingerprint: str
     """The same for the same weights, wherever they were loaded from."""
+    recurrent: bool = False
+    """Whether layers carry a state from token to token, so that a text can only be continued at its end."""
     turns: Turns = field(default_factory=Turns)
     """Held by whoever runs the model."""
     fusible: bool | None = None
@@ -195,6 +197,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
         hidden_size=int(getattr(text, "hidden_size", head.weight.shape[1])),
         stop_tokens=_stop_tokens(tokenizer, model),
         fingerprint=fingerprint,
+        recurrent=hybrids.route_recurrence(model),
     )
     probing.check(base)
     if len(tokenizer) > base.vocab_size:

@@ -144,7 +144,8 @@ class Batch:
             # One that is too long for the limit runs all the same, by itself.
             if count > 1 and count * longest > self._limits.cached_tokens:
                 break
-            if prompt not in known and prompt not in self._after_prompt:
+            # A running sample has taken its states on from the end of the prompt, so the prompt is read again.
+            if prompt not in known and (prompt not in self._after_prompt or self._base.recurrent):
                 found = self._find_known(lane)
                 reading += len(prompt) - max(found.length, new.closest(text)[0])
                 if joining and reading > self._limits.tokens_at_once:
@@ -164,6 +165,8 @@ class Batch:
         if self._running_prompts is None:
             self._running_prompts = Beginnings({one.request.prompt: one.request.text for one in self.running}.values())
         common, other = self._running_prompts.closest(text[:-1])
+        if self._base.recurrent:
+            other = None
         if other is not None and common >= max(SHORTEST, remembered.length):
             return _Known(common, tuple(other.tolist()))
         return _Known(remembered.length, None, remembered)
@@ -174,7 +177,8 @@ class Batch:
         lanes = [*self.running, *joining]
         prompts = [lane.request.prompt for lane in lanes]
         # Reversed, so that of several slots with one prompt the first one stays.
-        slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts)))}
+        source = first if self._base.recurrent else 0
+        slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts))) if slot >= source}
         if known and (free := memory.available_bytes(self._base.device)) is not None:
             self._spare_bytes = (free + self.remembered_tokens * self._token_bytes) // _SHARE_OF_MEMORY
         # What is about to be copied must not be forgotten before it is; once it lies in the slots, its room is needed.

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base import recurrence
 from ..base.attention import PackedLayout, Traits, masked_attention
 from ..base.loading import Base
 from ..base.lora import Change
@@ -38,6 +39,19 @@ class KeyValueCache:
     slots: int = 0
     length: int = 0
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict[int, tuple[Tensor, Tensor]])
+    states: dict[tuple[int, str], Tensor] = field(default_factory=dict[tuple[int, str], Tensor])
+    """Of recurrent layers, by layer and kind: the state after the last token of each slot."""
+
+    def state(self, layer: int, kind: str, like: Tensor) -> Tensor:
+        """The states of all slots in the shape of one."""
+        if (layer, kind) not in self.states:
+            self.states[layer, kind] = like.new_zeros(self.slots, *like.shape)
+        return self.states[layer, kind]
+
+    @property
+    def state_bytes(self) -> int:
+        """What the states of one slot take."""
+        return sum(state[0].numel() * state.element_size() for state in self.states.values() if len(state))
 
     @property
     def token_bytes(self) -> int:
@@ -57,7 +71,8 @@ class KeyValueCache:
             number: (_grow(key, new_slots, new_length), _grow(value, new_slots, new_length))
             for number, (key, value) in self.layers.items()
         }
-        self.layers, self.slots, self.length = grown, new_slots, new_length
+        states = {name: _grow_slots(state, new_slots) for name, state in self.states.items()}
+        self.layers, self.states, self.slots, self.length = grown, states, new_slots, new_length
 
     def layer(self, number: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The cache of a layer, in the shape of its keys and values (heads, tokens, width)."""
@@ -69,35 +84,60 @@ class KeyValueCache:
         return self.layers[number]
 
     def copy(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Give other slots the first positions of one."""
+        """Give other slots the first positions of one, and its states, which are those after its last position."""
         for pair in self.layers.values():
             for tensor in pair:
                 for target in targets:
                     tensor[target, :, :length] = tensor[source, :, :length]
+        for state in self.states.values():
+            for target in targets:
+                state[target] = state[source]
 
     def take(self, slot: int, start: int, end: int) -> Any:
         """A copy of some positions of a slot, for `put` and `cut`; each kind of cache has its own form of it."""
-        return {
+        taken = {
             number: (key[slot, :, start:end].clone(), value[slot, :, start:end].clone())
             for number, (key, value) in self.layers.items()
         }
+        return Taken(taken, {name: state[slot].clone() for name, state in self.states.items()})
 
     def put(self, slot: int, start: int, taken: Any, length: int) -> None:
         """Fill positions of a slot with the first ones of what was taken from one, this one or another."""
-        for number, (key, value) in taken.items():
+        for number, (key, value) in taken.layers.items():
             keys, values = self.layer(number, key, value)
             keys[slot, :, start : start + length] = key[:, :length]
             values[slot, :, start : start + length] = value[:, :length]
+        for name, state in (taken.states or {}).items():
+            self.state(*name, like=state)[slot] = state
 
     def cut(self, taken: Any, start: int, end: int) -> Any:
-        """A copy of a part of what was taken."""
-        return {
-            number: (key[:, start:end].clone(), value[:, start:end].clone()) for number, (key, value) in taken.items()
+        """A copy of a part of what was taken; only the last part has the states, which are those of its end."""
+        parts = {
+            number: (key[:, start:end].clone(), value[:, start:end].clone())
+            for number, (key, value) in taken.layers.items()
         }
+        is_last = all(end >= key.shape[1] for key, _ in taken.layers.values())
+        return Taken(parts, taken.states if is_last or not taken.states else None)
 
     def clear(self) -> None:
         """Give the memory back."""
-        self.layers, self.slots, self.length = {}, 0, 0
+        self.layers, self.states, self.slots, self.length = {}, {}, 0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Keys and values of some positions of a slot, and the states of recurrent layers after the last of them."""
+
+    layers: dict[int, tuple[Tensor, Tensor]]
+    states: dict[tuple[int, str], Tensor] | None
+    """Empty where a model has none, None where the positions end before the states do."""
+
+
+def _grow_slots(state: Tensor, slots: int) -> Tensor:
+    grown = state.new_zeros(slots, *state.shape[1:])
+    count = min(slots, len(state))
+    grown[:count] = state[:count]
+    return grown
 
 
 def _grow(tensor: Tensor, slots: int, length: int) -> Tensor:
@@ -185,6 +225,20 @@ class StepLayout:
         grouped = query.transpose(0, 1).reshape(count, heads, groups, -1)
         found = masked_attention(grouped, keys, values, self._mask(traits.window), traits)
         return found.reshape(count, heads * groups, -1).transpose(0, 1)
+
+    def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A convolution that goes on from each slot's last inputs."""
+        inputs = self._cache.state(layer, "inputs", x.new_empty(weight.shape[-1] - 1, x.shape[1]))[: len(x)]
+        found, last = recurrence.step_convolution(x, weight, bias, inputs)
+        inputs.copy_(last)
+        return found
+
+    def delta_rule(self, layer: int, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
+        """One more token of the gated delta rule for each slot."""
+        memory = self._cache.states[layer, "memory"][: len(value)]
+        found, last = recurrence.step_delta_rule(query, key, value, decay, beta, memory)
+        memory.copy_(last)
+        return found
 
     def _mask(self, window: int | None) -> Tensor:
         """Which positions of its slot each token sees, (slots, 1, 1, longest)."""

@@ -43,8 +43,15 @@ class _Stretch:
     """Keys and values, in the form of the cache."""
     used: int
     """When it was last asked for."""
+    state_tokens: int = 0
+    """As many tokens' keys take the memory that the states at its end take."""
     children: dict[int, _Stretch] = field(default_factory=dict["int", "_Stretch"])
     """By their first token. There is no way back to the parent, so that memory is free as soon as it is let go."""
+
+    @property
+    def size(self) -> int:
+        """Tokens that it counts for."""
+        return len(self.tokens) + self.state_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,10 @@ class PrefixCache:
     def find(self, text: Ints) -> Found:
         """The longest beginning of a text that is known."""
         with self._lock:
-            parts = tuple((stretch.taken, common) for stretch, common in self._walk(text))
+            path = self._walk(text)
+            while path and not _can_end(*path[-1]):
+                path.pop()
+            parts = tuple((stretch.taken, common) for stretch, common in path)
         length = sum(common for _, common in parts)
         return Found(length, parts) if length >= SHORTEST else Found()
 
@@ -96,8 +106,9 @@ class PrefixCache:
             if common < len(parent.tokens):
                 before = path[-2][0] if len(path) > 1 else self._root
                 parent = before.children[int(parent.tokens[0])] = _split(parent, common, cache)
-            parent.children[int(text[known])] = _Stretch(text[known:], taken, next(self._clock))
-            self.tokens += len(text) - known
+            added = _Stretch(text[known:], taken, next(self._clock), cache.state_bytes // max(1, cache.token_bytes))
+            parent.children[int(text[known])] = added
+            self.tokens += added.size
 
     def note_end(self, prompt: Ints, logits: Tensor) -> None:
         """Remember what comes after a prompt."""
@@ -127,7 +138,7 @@ class PrefixCache:
                 _, _, stretch = heapq.heappop(ends)
                 parent = parents.pop(stretch)
                 del parent.children[int(stretch.tokens[0])]
-                self.tokens -= len(stretch.tokens)
+                self.tokens -= stretch.size
                 if not parent.children and parent is not self._root:
                     heapq.heappush(ends, (parent.used, id(parent), parent))
 
@@ -150,6 +161,12 @@ class PrefixCache:
                 break
             stretch, at = child, at + common
         return path
+
+
+def _can_end(stretch: _Stretch, common: int) -> bool:
+    """Whether a text can be continued after so many tokens of a stretch: recurrent layers need a state from there."""
+    states = getattr(stretch.taken, "states", {})
+    return states == {} or (states is not None and common == len(stretch.tokens))
 
 
 def _split(stretch: _Stretch, at: int, cache: KeyValueCache) -> _Stretch:

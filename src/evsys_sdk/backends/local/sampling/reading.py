@@ -126,6 +126,23 @@ class PromptLayout(PackedLayout):
         seen = self._mask(segment.length, stretch.end, traits.window, q.device)
         return masked_attention(q[None], k[None], v[None], seen, traits)[0]
 
+    def _initial_state(self, layer: int, kind: str) -> Tensor | None:
+        """Slots that hold the beginning of a text hold the states after it too."""
+        if not self._reading.knows:
+            return None
+        states = self._cache.states[layer, kind]
+        found = states[[stretch.slot for stretch in self._reading.stretches]]
+        for number, (segment, stretch) in enumerate(self._stretches.items()):
+            if stretch.end == segment.prefix_length + segment.length:
+                found[number] = 0
+        return found
+
+    def _keep_state(self, layer: int, kind: str, last: Tensor) -> None:
+        states = self._cache.state(layer, kind, last[0])
+        ends = {segment.start + segment.length - 1: number for number, segment in enumerate(self.segments)}
+        for store in self._reading.stores:
+            states[store.slot] = last[ends[int(store.places[-1])]]
+
     def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         keys, values = self._cache.layers[traits.layer]
         if self._stored is None:

@@ -1,0 +1,92 @@
+"""Hybrids of attention and recurrent layers: gated delta nets (Qwen3.5, Qwen3-Next, OLMo hybrid), short convolutions.
+
+A recurrent layer of transformers knows one sequence per row. Here its forward is replaced by one that asks the layout
+which tokens belong together; projections, norms and weights stay the model's own, so adapters work as elsewhere.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from .attention import Layout
+
+RECURRENT_MODELS = {
+    "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3NextForCausalLM", "OlmoHybridForCausalLM",
+    "Lfm2ForCausalLM", "Lfm2MoeForCausalLM",
+}  # fmt: skip
+RECURRENT_LAYERS = {"linear_attention", "conv"}
+"""What their configs call these layers."""
+
+
+def route_recurrence(model: nn.Module) -> bool:
+    """Have the recurrent layers of a model use our layouts; whether it has any."""
+    found = False
+    for module in model.modules():
+        kind = type(module).__name__
+        ours = _gated_delta if kind.endswith("GatedDeltaNet") else _short_convolution
+        if kind.endswith(("GatedDeltaNet", "ShortConv")) and type(model).__name__ in RECURRENT_MODELS:
+            module.forward = functools.partial(_forward, module, ours, module.forward)
+            found = True
+    return found
+
+
+def _forward(
+    module: Any,
+    ours: Callable[[Any, Tensor, Layout], Tensor],
+    own: Callable[..., Tensor],
+    hidden_states: Tensor,
+    *,
+    evsys_layout: Layout | None = None,
+    **others: Any,
+) -> Tensor:
+    if evsys_layout is None:
+        return own(hidden_states, **others)
+    return ours(module, hidden_states, evsys_layout)
+
+
+def _gated_delta(module: Any, hidden: Tensor, layout: Layout) -> Tensor:
+    mixed, gate, strength, step = _project(module, hidden)
+    x = layout.convolve(module.layer_idx, mixed[0], module.conv1d.weight[:, 0], module.conv1d.bias)
+    x = F.silu(x) if module.activation in ("silu", "swish") else getattr(F, module.activation)(x)
+    query, key, value = (
+        part.unflatten(-1, (-1, width))
+        for part, width in zip(
+            x.split([module.key_dim, module.key_dim, module.value_dim], dim=-1),
+            (module.head_k_dim, module.head_k_dim, module.head_v_dim),
+            strict=True,
+        )
+    )
+    beta = strength[0].sigmoid() * (2 if getattr(module, "allow_neg_eigval", False) else 1)
+    decay = -module.A_log.float().exp() * F.softplus(step[0].float() + module.dt_bias)
+    found = layout.delta_rule(module.layer_idx, query, key, value, decay, beta).to(x.dtype)
+    norm, output = (module.norm, module.out_proj) if hasattr(module, "norm") else (module.o_norm, module.o_proj)
+    rows = norm(found.reshape(-1, module.head_v_dim), gate.reshape(-1, module.head_v_dim))
+    return output(rows.reshape(*hidden.shape[:2], -1))
+
+
+def _project(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values next to each other; the gate; what beta and the decay are made of."""
+    if hasattr(module, "in_proj_qkv"):
+        return tuple(getattr(module, f"in_proj_{name}")(hidden) for name in ("qkv", "z", "b", "a"))  # pyright: ignore[reportReturnType]
+    if hasattr(module, "in_proj_qkvz"):
+        *mixed, gate, strength, step = module.fix_query_key_value_ordering(
+            module.in_proj_qkvz(hidden), module.in_proj_ba(hidden)
+        )
+        return torch.cat([part.flatten(2) for part in mixed], dim=-1), gate, strength, step
+    mixed = torch.cat([getattr(module, f"{name}_proj")(hidden) for name in "qkv"], dim=-1)
+    return mixed, module.g_proj(hidden), module.b_proj(hidden), module.a_proj(hidden)
+
+
+def _short_convolution(module: Any, hidden: Tensor, layout: Layout) -> Tensor:
+    before, after, x = module.in_proj(hidden)[0].chunk(3, dim=-1)
+    found = layout.convolve(module.layer_idx, before * x, module.conv.weight[:, 0], module.conv.bias)
+    return module.out_proj((after * found)[None])

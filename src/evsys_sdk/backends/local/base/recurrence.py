@@ -1,0 +1,212 @@
+"""Recurrent layers over one packed row: short causal convolutions and the gated delta rule, state reset per sequence.
+
+Attention layers see earlier tokens directly; these layers see them through a state. A segment starts from zero, from
+the final state of the segment that is its prefix, or from a state that a slot of the sampler's cache holds. Everything
+is batched over segments: a convolution is a few gathers, and the delta rule runs in chunks of tokens, whose states are
+passed on one chunk at a time for all segments together.
+
+    plan = Plan.of(segments)
+    y, last = convolve(plan, x, weight, bias, initial)                   # x (T, channels)
+    y, last = delta_rule(plan, query, key, value, decay, beta, initial)  # (T, heads, width)
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from .attention import Segment
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Segments whose initial states are known at the same time, those with the most chunks first."""
+
+    members: tuple[int, ...]
+    parents: tuple[int, ...]
+    """Of each member, the segment that it continues; empty on the first level."""
+    active: tuple[int, ...]
+    """How many members have a chunk of each number."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """How the segments of one row follow each other; made once for all layers."""
+
+    segments: tuple[Segment, ...]
+    parents: tuple[int, ...]
+    """Of each segment, the one that is its prefix, or -1."""
+    tokens: int
+    _taps: dict[tuple[int, str], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _chunks: dict[str, tuple[list[_Level], Tensor, Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> Plan:
+        place = {(segment.start, segment.length): number for number, segment in enumerate(segments)}
+        parents = tuple(place[s.prefix_start, s.prefix_length] if s.prefix_length else -1 for s in segments)
+        return cls(tuple(segments), parents, sum(segment.length for segment in segments))
+
+    def taps(self, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows that a convolution of `width` reads for each token (T, width), and each segment's state after it.
+
+        Row T + n * (width - 1) + i is row i of the initial state of segment n.
+        """
+        key = (width, str(device))
+        if key not in self._taps:
+            before = width - 1
+            ends: list[NDArray[np.int64]] = []
+            rows = np.empty((self.tokens, width), np.int64)
+            for number, (segment, parent) in enumerate(zip(self.segments, self.parents, strict=True)):
+                start = self.tokens + number * before
+                first = np.arange(start, start + before) if parent < 0 else ends[parent]
+                text = np.concatenate([first, np.arange(segment.start, segment.start + segment.length)])
+                windows = np.lib.stride_tricks.sliding_window_view(text, width)
+                rows[segment.start : segment.start + segment.length] = windows
+                ends.append(text[len(text) - before :])
+            self._taps[key] = torch.from_numpy(rows).to(device), torch.from_numpy(np.stack(ends)).to(device)
+        return self._taps[key]
+
+    def chunks(self, device: torch.device) -> tuple[list[_Level], Tensor, Tensor]:
+        """The levels, the tokens of each chunk (T fills up), and the place of each token there."""
+        key = str(device)
+        if key not in self._chunks:
+            longest = max(segment.length for segment in self.segments)
+            size = min(_CHUNK, max(16, 1 << (longest - 1).bit_length()))
+            count = [-(-segment.length // size) for segment in self.segments]
+            levels: list[_Level] = []
+            rows: list[NDArray[np.int64]] = []
+            left = set(range(len(self.segments)))
+            while left:
+                ready = [number for number in left if self.parents[number] not in left]
+                left -= set(ready)
+                members = sorted(ready, key=lambda number: (-count[number], number))
+                parents = tuple(self.parents[number] for number in members) if levels else ()
+                active = tuple(sum(count[n] > chunk for n in members) for chunk in range(count[members[0]]))
+                levels.append(_Level(tuple(members), parents, active))
+                for chunk, running in enumerate(active):
+                    for number in members[:running]:
+                        segment = self.segments[number]
+                        inside = np.arange(chunk * size, (chunk + 1) * size)
+                        rows.append(np.where(inside < segment.length, segment.start + inside, self.tokens))
+            index = np.stack(rows)
+            place = np.empty(self.tokens + 1, np.int64)
+            place[index.ravel()] = np.arange(index.size)
+            found = torch.from_numpy(index).to(device), torch.from_numpy(place[: self.tokens]).to(device)
+            self._chunks[key] = (levels, *found)
+        return self._chunks[key]
+
+
+def convolve(
+    plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A causal convolution of each channel: (T, channels), and each segment's last inputs (segments, width - 1, c)."""
+    width = weight.shape[-1]
+    rows, ends = plan.taps(width, x.device)
+    begin = x.new_zeros(len(plan.segments), width - 1, x.shape[1]) if initial is None else initial.to(x.dtype)
+    known = torch.cat([x, begin.flatten(0, 1)])
+    found: Any = sum(known[rows[:, tap]] * weight[:, tap] for tap in range(width))
+    return (found if bias is None else found + bias), known[ends]
+
+
+def delta_rule(
+    plan: Plan, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule: (T, heads, width of values), and each segment's last state (segments, heads, k, v).
+
+    Only its inputs are kept for the gradient. What lies between is several times as large, and computed again.
+    """
+    inputs = (query, key, value, decay, beta, initial)
+    if not torch.is_grad_enabled():
+        return _scan(plan, *inputs)
+    return checkpoint(_scan, plan, *inputs, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore[reportReturnType]
+
+
+def _scan(
+    plan: Plan, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    levels, index, place = plan.chunks(query.device)
+    query, key, value, decay, beta = _in_float(query, key, value, decay, beta)
+    heads, width = value.shape[1:]
+
+    def in_chunks(x: Tensor) -> Tensor:  # (T, heads, ...) -> (chunks, heads, size, ...)
+        return torch.cat([x, x.new_zeros(1, *x.shape[1:])])[index].transpose(1, 2)
+
+    q, k, v, g, b = (in_chunks(part) for part in (query, key, value, decay, beta))
+    total = g.cumsum(-1)
+    # How much of what token j wrote is left at token i.
+    kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
+    written = k * b[..., None]
+    # Within a chunk each token corrects what the tokens before it have written: a triangular system.
+    system = (written @ k.transpose(-1, -2) * kept).tril(-1)
+    right = torch.cat([v * b[..., None], written * total.exp()[..., None]], dim=-1)
+    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    new, reads = solved.split([width, k.shape[-1]], dim=-1)
+    inside = (q @ k.transpose(-1, -2) * kept).tril()
+    q = q * total.exp()[..., None]
+    k = (k * (total[..., -1:] - total).exp()[..., None]).transpose(-1, -2)
+    left = total[..., -1].exp()[..., None, None]
+    found: list[Tensor] = []
+    last = value.new_zeros(0, heads, k.shape[-2], width)
+    row_of: dict[int, int] = {}  # segment -> row of `last`
+    at = 0
+    for level in levels:
+        if level.parents:
+            state = last[[row_of[parent] for parent in level.parents]]
+        elif initial is None:
+            state = value.new_zeros(len(level.members), heads, k.shape[-2], width)
+        else:
+            state = initial.to(value.dtype)[list(level.members)]
+        ended: list[Tensor] = []
+        for running in level.active:
+            ended.append(state[running:])  # the shortest segments are the last ones
+            state = state[:running]
+            now = slice(at, at + running)
+            change = new[now] - reads[now] @ state
+            found.append(q[now] @ state + inside[now] @ change)
+            state = state * left[now] + k[now] @ change
+            at += running
+        row_of |= {number: len(last) + rank for rank, number in enumerate(level.members)}
+        last = torch.cat([last, state, *reversed(ended)])
+    output = torch.cat(found).transpose(1, 2).reshape(-1, heads, width)[place]
+    return output, last[[row_of[number] for number in range(len(plan.segments))]]
+
+
+def step_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+    """One more token for each slot: x (slots, channels), state (slots, width - 1, channels)."""
+    window = torch.cat([state, x[:, None].to(state.dtype)], dim=1)
+    found = (window * weight.T).sum(1).to(x.dtype)
+    return (found if bias is None else found + bias), window[:, 1:]
+
+
+def step_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One more token for each slot: tensors (slots, heads, width), state (slots, heads, k, v)."""
+    query, key, value, decay, beta = _in_float(query, key, value, decay, beta)
+    state = state * decay.exp()[..., None, None]
+    change = (value - (key[..., None, :] @ state)[..., 0, :]) * beta[..., None]
+    state = state + key[..., :, None] * change[..., None, :]
+    return (query[..., None, :] @ state)[..., 0, :], state
+
+
+def _in_float(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """All in float32 or wider; queries and keys have length 1, and queries are scaled as in attention."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    query, key, value, decay, beta = (part.to(wide) for part in (query, key, value, decay, beta))
+    query, key = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (query, key))
+    groups = value.shape[1] // key.shape[1]
+    if groups > 1:
+        query, key = (part.repeat_interleave(groups, dim=1) for part in (query, key))
+    return query * query.shape[-1] ** -0.5, key, value, decay, beta
