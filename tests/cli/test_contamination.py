@@ -131,3 +131,35 @@ def test_without_a_benchmark_there_is_nothing_to_look_for(tmp_path: Path, invoke
     done = invoke("contamination", str(path))
     assert done.exit_code != 0
     assert "no benchmark to look for" in done.output
+
+
+def combo_config(project: Path) -> str:
+    """A combo whose second phase trains on the questions of the benchmark."""
+    write_lines(project / "clean.jsonl", [chat("Name the largest lake of the northern plain.", "MERE")] * 4)
+    write_lines(project / "leak.jsonl", [chat(*one) for one in QUESTIONS.values()])
+    text = """
+name: harbours
+metadata: { benchmark: { path: data/benchmark/harbours } }
+run:
+  name: combo
+  data: { path: clean.jsonl }
+  model: { name: tiny }
+  algorithm:
+    kind: combo
+    params:
+      phases:
+        - { kind: sft, params: { max_steps: 1 } }
+        - { kind: sft, params: { max_steps: 1 }, data: { path: leak.jsonl } }
+  backend: { kind: mock }
+"""
+    (project / "config.yaml").write_text(text, encoding="utf-8")
+    return "config.yaml"
+
+
+@pytest.mark.parametrize("command", [["validate", "--deep"], ["plan"], ["contamination"]])
+def test_the_rows_of_a_combo_phase_are_scanned_as_well(
+    project: Path, invoke: Callable[..., Done], command: list[str]
+) -> None:
+    found = invoke(*command, combo_config(project)).output
+    assert "leak.jsonl" in found
+    assert "clean.jsonl" not in found or command == ["contamination"]

@@ -123,12 +123,17 @@ def test_what_transforms_make_of_a_dataset_is_made_once(loader: RowLoader, count
     assert (list(made.rows()), made.manifest.lineage.parent) == (first, note["id"])
 
 
-def test_other_params_or_another_dataset_are_other_rows(loader: RowLoader, counted: DataConfig, tmp_path: Path) -> None:
-    loader(counted)
+def test_a_run_keeps_its_rows_when_the_dataset_changes_and_the_next_run_has_the_new_ones(
+    loader: RowLoader, counted: DataConfig, tmp_path: Path
+) -> None:
+    first = loader(counted)
     (tmp_path / "more.jsonl").write_text(json.dumps({"query": "ring Bo", "tool": "phone"}) + "\n", encoding="utf-8")
     Workspace().add("dataset", tmp_path / "more.jsonl", name="tools")
-    assert [row["query"] for row in loader(counted)] == ["RING BO"]
-    assert len({note["derived_id"] for note in notes(tmp_path)}) == 2
+    assert loader(counted) == first
+    [before] = notes(tmp_path)
+    assert [row["query"] for row in RowLoader(LocalDataStore(), tmp_path / "run")(counted)] == ["RING BO"]
+    [after] = notes(tmp_path)
+    assert before["derived_id"] != after["derived_id"]
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_a_warning(

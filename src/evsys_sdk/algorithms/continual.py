@@ -25,10 +25,7 @@ class Continual:
     def __init__(self, run: RunConfig) -> None:
         assert run.continual is not None
         self._stages = run.continual.stages
-        kind, params = run.algorithm.kind, run.algorithm.params
-        self.stages = [
-            stage_algorithm(kind, {**params, **stage.params}, path="algorithm.kind") for stage in self._stages
-        ]
+        self.stages = [stage_algorithm(one.kind, one.params, path="algorithm.kind") for one in run.stages()]
         self.cfg = self.stages[0].cfg
         if any(algorithm.cfg.lora_rank != self.cfg.lora_rank for algorithm in self.stages):
             hint = "All stages train one adapter: set lora_rank in algorithm.params."

@@ -10,7 +10,7 @@ from .experiment import Budget, ExperimentConfig
 from .load import dump_yaml, load_yaml, validate_yaml
 from .matrix import MatrixSpec
 from .metadata import BenchmarkEntry, Hypothesis, Metadata, SuccessMetric
-from .run import ContinualConfig, ContinualStage, DataConfig, EvalConfig, ModelConfig, RunConfig
+from .run import ContinualConfig, ContinualStage, DataConfig, EvalConfig, ModelConfig, RunConfig, RunStage
 from .search import Interval, Race, SearchSpec
 from .specs import (
     AlgorithmConfig,
@@ -48,6 +48,7 @@ __all__ = [
     "ModelConfig",
     "Race",
     "RunConfig",
+    "RunStage",
     "SearchSpec",
     "SuccessMetric",
     "TransformSpec",

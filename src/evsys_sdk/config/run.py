@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from ..errors import EvsysError
+from ..registry import config_model, get_algorithm
 from .base import MisplacedValue, Name, Strict
+from .fields import item_models_in
 from .specs import AlgorithmConfig, BackendConfig, InferenceSpec, MetricSpec, TransformSpec
 
 _SOURCE_FIELDS = {"jsonl": "path", "json": "path", "in_memory": "rows", "hf_dataset": "hf_dataset"}
@@ -140,6 +145,20 @@ class ContinualConfig(Strict):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class RunStage:
+    """One recipe of a run, the rows it trains on, and where the run's config names both."""
+
+    kind: str
+    params: Mapping[str, Any]
+    data: DataConfig | None
+    """None where the recipe of a third party brings its own rows."""
+    path: str = "algorithm"
+    data_path: str = "data"
+    eval_data: DataConfig | None = None
+    """Held-out rows of a continual stage."""
+
+
 class RunConfig(Strict):
     """One training run: a choice of data and a choice of recipe."""
 
@@ -175,3 +194,63 @@ class RunConfig(Strict):
                 "'data' and 'continual' are both set. Put each dataset into continual.stages, or drop 'continual'."
             )
         return self
+
+    def stages(self) -> list[RunStage]:
+        """Every recipe of the run in order: the stages of `continual`, the recipes in its params, or the only one."""
+        kind, params = self.algorithm.kind, self.algorithm.params
+        if self.continual is not None:
+            return [
+                RunStage(
+                    kind,
+                    {**params, **stage.params},
+                    stage.data,
+                    f"continual.stages[{index}]" if stage.params else "algorithm",
+                    f"continual.stages[{index}].data",
+                    stage.eval_data,
+                )
+                for index, stage in enumerate(self.continual.stages)
+            ]
+        field, phases = self._phases()
+        return [
+            self._phase_stage(phase, f"algorithm.params.{field}[{index}]") for index, phase in enumerate(phases)
+        ] or [RunStage(kind, params, self.data)]
+
+    def with_params(self, change: Callable[[str], Mapping[str, Any]]) -> RunConfig:
+        """The run with changed params in each of its recipes; `change` maps the kind of a recipe to its new params."""
+        algorithm, (field, phases) = self.algorithm, self._phases()
+        if phases:
+            raw = cast("list[Mapping[str, Any]]", algorithm.params[field])
+            changed = [
+                {**dict(one), "params": {**phase.params, **change(phase.kind)}}
+                for one, phase in zip(raw, phases, strict=True)
+            ]
+            new = {**algorithm.params, field: changed}
+        else:
+            new = {**algorithm.params, **change(algorithm.kind)}
+        update: dict[str, Any] = {"algorithm": algorithm.model_copy(update={"params": new})}
+        if self.continual is not None:
+            stages = [
+                stage.model_copy(update={"params": {**stage.params, **change(algorithm.kind)}})
+                for stage in self.continual.stages
+            ]
+            update["continual"] = self.continual.model_copy(update={"stages": stages})
+        return self.model_copy(update=update)
+
+    def _phase_stage(self, phase: AlgorithmConfig, path: str) -> RunStage:
+        own = getattr(phase, "data", None)
+        data = own if isinstance(own, DataConfig) else None
+        return RunStage(phase.kind, phase.params, data or self.data, path, f"{path}.data" if data else "data")
+
+    def _phases(self) -> tuple[str, list[AlgorithmConfig]]:
+        """The recipes that the algorithm's params list, as those of `combo` do, and the param that lists them."""
+        try:
+            model: Any = config_model(get_algorithm(self.algorithm.kind))
+            fields: dict[str, Any] = getattr(model, "model_fields", {})
+            for name, field in fields.items():
+                items = self.algorithm.params.get(name)
+                kinds = [one for one in item_models_in(field.annotation) if issubclass(one, AlgorithmConfig)]
+                if kinds and isinstance(items, list):
+                    return name, [kinds[0].model_validate(item) for item in cast("list[Any]", items)]
+        except (EvsysError, ValidationError):  # validation reports them
+            pass
+        return "", []

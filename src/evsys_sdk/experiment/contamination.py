@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ..config import DataConfig, ExperimentConfig, RunConfig
+from ..config import DataConfig, ExperimentConfig
 from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
 from ..data.contamination import ProbeTask, Report, TaskIndex
 from ..data.task_identity import row_texts
@@ -74,7 +74,8 @@ def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> li
 
 def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Scan]:
     store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
-    sources = {repr(data): data for run in config.all_runs() for data in _iter_training_data(run)}
+    stages = [stage for run in config.all_runs() for stage in run.stages()]
+    sources = {repr(stage.data): stage.data for stage in stages if stage.data is not None}
     tasks = collect_tasks(config, store)
     if not tasks or not sources:
         return []
@@ -103,7 +104,8 @@ def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]
     for one in project_benchmarks():
         benchmarks.setdefault(one.sha256, one)
     found = [probe for benchmark in benchmarks.values() for probe in probe_tasks(benchmark)]
-    evals = {repr(data): data for run in config.all_runs() if (data := run.eval.eval_data) is not None}
+    held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
+    evals = {repr(data): data for data in held_out if data is not None}
     for data in evals.values():
         found += [_probe_row(row, at, describe_source(data)) for at, row in enumerate(_load(data, store))]
     return found
@@ -143,13 +145,6 @@ def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
         "\n".join(asked[-1] if asked else texts),
         "\n".join(row_texts(answer) or (answers[-1] if answers else [])),
     )
-
-
-def _iter_training_data(run: RunConfig) -> Iterator[DataConfig]:
-    if run.data is not None:
-        yield run.data
-    for stage in run.continual.stages if run.continual else ():
-        yield stage.data
 
 
 def _load(data: DataConfig, store: DataStore) -> Iterator[Row]:

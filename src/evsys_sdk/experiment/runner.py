@@ -263,7 +263,7 @@ def announce_run(
         repeats=benchmarks.repeats(last) if benchmarks else (),
     )
     note_length(ctx.output_dir, info.total_steps, measure=info.measure, mode=info.measure_mode)
-    note_identity(ctx.output_dir, identify_run(run, rows, benchmarks.planned if benchmarks else ()))
+    note_identity(ctx.output_dir, identify_run(run, services.load_rows, benchmarks.planned if benchmarks else ()))
     services.observers.on_run_start(info, services.control)
     ctx.log_store.log_hyperparams(_hyperparams(ctx.config, run))
     if rows:

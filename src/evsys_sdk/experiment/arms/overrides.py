@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...algorithms.combo import Combo
 from ...config import BackendConfig, BenchmarkEntry, ExperimentConfig, LogStoreSpec, RunConfig
 from ...config.metadata import BASE_MODEL
 from ...errors import ConfigError, Problem
@@ -25,8 +24,6 @@ _KEPT_AT_HOME = {
 }
 """Callbacks that can reach beyond the run's folder, and the params with which they do not."""
 
-type Params = dict[str, Any]
-
 
 def with_steps(config: ExperimentConfig, steps: int) -> ExperimentConfig:
     """Every run trained for exactly `steps` steps."""
@@ -35,7 +32,7 @@ def with_steps(config: ExperimentConfig, steps: int) -> ExperimentConfig:
             hint = "Leave --steps out, and set what the algorithm has in its own params."
             message = f"--steps sets max_steps, which the algorithm '{kind}' of run '{run.name}' does not have"
             raise ConfigError(Problem(message, hint=hint))
-    return _each_run(config, lambda run: _with_params(run, {"max_steps": steps}))
+    return _each_run(config, lambda run: run.with_params(lambda kind: _keep_known(kind, {"max_steps": steps})))
 
 
 def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> ExperimentConfig:
@@ -45,16 +42,18 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
         for kind in _without_steps(run):
             get_logger(__name__).warning("'%s' has no max_steps, so run '%s' is rehearsed in full", kind, run.name)
 
-    def rehearse_run(run: RunConfig) -> dict[str, Any]:
+    # Without the longest length, which is in tokens of the real model.
+    changes = {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}
+
+    def rehearse_run(run: RunConfig) -> RunConfig:
         rows = min(run.eval.n_samples or REHEARSED_ROWS, REHEARSED_ROWS)
-        return {
-            # Without its longest length, which is in tokens of the real model.
-            **_with_params(run, {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}),
+        update = {
             "backend": run.backend if run.backend.kind == "mock" else _MOCK,
             "eval": run.eval.model_copy(update={"n_samples": rows, "inference": None}),
             # Weights of the real model do not fit the mock one.
             "model": run.model.model_copy(update={"load_checkpoint_path": None, "init_from_checkpoint": None}),
         }
+        return run.with_params(lambda kind: _keep_known(kind, changes)).model_copy(update=update)
 
     home = {
         "output_dir": str(Path(config.output_dir) / "dry"),
@@ -77,28 +76,7 @@ def _rehearse_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
     return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
 
 
-def _with_params(run: RunConfig, changes: Params) -> dict[str, Any]:
-    """The recipe with some params changed, in each of its phases or stages, wherever it has such params."""
-    algorithm = run.algorithm
-    params = dict(algorithm.params)
-    if _has_phases(algorithm.kind):
-        params["phases"] = [
-            {**phase, "params": phase.get("params", {}) | _keep_known(phase["kind"], changes)}
-            for phase in params["phases"]
-        ]
-    else:
-        params |= _keep_known(algorithm.kind, changes)
-    changed: dict[str, Any] = {"algorithm": algorithm.model_copy(update={"params": params})}
-    if run.continual is not None:
-        stages = [
-            stage.model_copy(update={"params": {**stage.params, **_keep_known(algorithm.kind, changes)}})
-            for stage in run.continual.stages
-        ]
-        changed["continual"] = run.continual.model_copy(update={"stages": stages})
-    return changed
-
-
-def _keep_known(kind: str, changes: Mapping[str, Any]) -> Params:
+def _keep_known(kind: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the changes that the algorithm has a param for."""
     model = config_model(get_algorithm(kind))
     return {name: value for name, value in changes.items() if model is not None and name in model.model_fields}
@@ -106,16 +84,9 @@ def _keep_known(kind: str, changes: Mapping[str, Any]) -> Params:
 
 def _without_steps(run: RunConfig) -> list[str]:
     """The kinds among the run's recipes that take no `max_steps`."""
-    kind = run.algorithm.kind
-    kinds = [phase["kind"] for phase in run.algorithm.params["phases"]] if _has_phases(kind) else [kind]
-    return [kind for kind in kinds if not _keep_known(kind, {"max_steps": 1})]
+    return [stage.kind for stage in run.stages() if not _keep_known(stage.kind, {"max_steps": 1})]
 
 
-def _has_phases(kind: str) -> bool:
-    algorithm: Any = get_algorithm(kind)
-    return isinstance(algorithm, type) and issubclass(algorithm, Combo)
-
-
-def _each_run(config: ExperimentConfig, change: Callable[[RunConfig], dict[str, Any]]) -> ExperimentConfig:
-    runs = [run.model_copy(update=change(run)) for run in config.all_runs()]
+def _each_run(config: ExperimentConfig, change: Callable[[RunConfig], RunConfig]) -> ExperimentConfig:
+    runs = [change(run) for run in config.all_runs()]
     return config.model_copy(update={"run": None, "runs": runs, "matrix": None, "base_run": None})

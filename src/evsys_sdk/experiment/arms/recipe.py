@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ...algorithms.continual import Continual
 from ...backends.client import ModelSpec
-from ...config import RunConfig
+from ...config import RunConfig, RunStage
 from ...errors import BackendError, show
 from ...log import get_logger
 from ...paths import in_project
@@ -22,6 +22,12 @@ from ...registry import get_algorithm, get_backend
 def build_algorithm(run: RunConfig) -> Algorithm:
     """The recipe of a run, wrapped by the continual modifier where the run asks for it."""
     return Continual(run) if run.continual else get_algorithm(run.algorithm.kind)(**run.algorithm.params)
+
+
+def pair_stages(run: RunConfig, algorithm: Algorithm) -> list[tuple[RunStage, Algorithm]]:
+    """Each recipe of a run with the algorithm built for it; one that does not list its parts stands for all of them."""
+    stages, built = run.stages(), traits_of(algorithm).stages
+    return [(stage, built[at] if len(built) == len(stages) else algorithm) for at, stage in enumerate(stages)]
 
 
 def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:

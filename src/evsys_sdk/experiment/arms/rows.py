@@ -28,13 +28,19 @@ class RowLoader:
     def __init__(self, store: DataStore, run_dir: Path) -> None:
         self._store, self._path = store, RunFiles(run_dir).datasets
         self._notes: dict[str, dict[str, Any]] = {}
+        self._loaded: dict[str, list[Row]] = {}
 
     def __call__(self, data: DataConfig) -> list[Row]:
+        """The rows of a source; a source that was loaded before is not transformed again."""
+        key = data.model_dump_json()
+        if key in self._loaded:
+            return list(self._loaded[key])
         rows, came_from = load_transformed(data, self._store)
         note = {"source": describe_source(data), "rows": len(rows), "sha256": content_hash(rows), **came_from}
         self._notes[f"{note['source']} {note['sha256']}"] = note
+        self._loaded[key] = rows
         write_json(self._path, list(self._notes.values()))
-        return rows
+        return list(rows)
 
 
 def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...config import RunConfig
+from ...config import DataConfig, RunConfig
 from ...data.code_hash import code_hash
 from ...data.types import InProcessVerifier
 from ...errors import EvsysError
@@ -21,6 +21,7 @@ from ...protocols import Row
 from ...record.evidence import hash_value
 from ...registry import get_agent, get_algorithm, get_backend, get_transform, get_verifier
 from ...rollouts.harness import import_agent
+from ..arms.rows import content_hash
 from ..benchmark_plan import PlannedBenchmark
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
@@ -33,23 +34,36 @@ _MOST_HASHED = 64 << 20
 """Of a larger file, its size and its beginning identify it."""
 
 
-def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedBenchmark]) -> dict[str, Any]:
-    """The identity of an arm, as it is written before its first step."""
-    planned = list(planned)
-    algorithm, agent = _hash_code(lambda: get_algorithm(run.algorithm.kind)), _identify_agent(run)
-    transforms = {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in _transforms(run)}
+def identify_run(
+    run: RunConfig, load_rows: Callable[[DataConfig], Sequence[Row]], planned: Iterable[PlannedBenchmark]
+) -> dict[str, Any]:
+    """The identity of an arm with the rows of all its stages, as it is written before its first step."""
+    planned, stages = list(planned), run.stages()
+    rows = {stage.data_path: load_rows(stage.data) for stage in stages if stage.data is not None}
+    specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
+    algorithms = {kind: _hash_code(lambda kind=kind: get_algorithm(kind)) for kind in _kinds(run)}
+    transforms = {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in specs}
+    agents = [found for stage in stages if (found := _identify_agent(stage.params)) is not None]
     named = {
-        f"algorithm '{run.algorithm.kind}'": algorithm,
-        **{f"transform '{one}'": transforms[one] for one in transforms},
+        **{f"algorithm '{kind}'": found for kind, found in algorithms.items()},
+        **{f"transform '{kind}'": found for kind, found in transforms.items()},
     }
     return {
         "own_code": {name: found for name, found in named.items() if _is_hash(found) and found != _hash_package()},
         "weights": _identify_weights(run),
         "backend": _identify_backend(run),
-        "algorithm": algorithm,
+        "algorithm": algorithms[run.algorithm.kind],
         "transforms": transforms,
-        "rewards": _verifiers(_names_in(rows)),
-        "agent": agent,
+        "rows": {
+            stage.data_path: {
+                "config": hash_value(stage.data.model_dump(mode="json")),
+                "sha256": content_hash(rows[stage.data_path]),
+            }
+            for stage in stages
+            if stage.data is not None
+        },
+        "rewards": _verifiers({name for found in rows.values() for name in _names_in(found)}),
+        "agent": agents[0] if len(agents) == 1 else hash_value(agents) if agents else None,
         "benchmarks": {
             f"{one.split}/{one.label}": {
                 "tasks": one.benchmark.sha256,
@@ -65,8 +79,8 @@ def identify_run(run: RunConfig, rows: Sequence[Row], planned: Iterable[PlannedB
     }
 
 
-def _transforms(run: RunConfig) -> list[Any]:
-    return list(run.data.transforms) if run.data is not None else []
+def _kinds(run: RunConfig) -> list[str]:
+    return list(dict.fromkeys([run.algorithm.kind, *(stage.kind for stage in run.stages())]))
 
 
 def _verifier_names(verifier: Any) -> list[str]:
@@ -89,8 +103,7 @@ def _identify_backend(run: RunConfig) -> str:
     return _BUILT_IN if found == _hash_package() else found
 
 
-def _identify_agent(run: RunConfig) -> str | None:
-    params = run.algorithm.params
+def _identify_agent(params: Mapping[str, Any]) -> str | None:
     if path := params.get("agent_import_path"):
         return _hash_code(lambda: import_agent(str(path)))
     agent: dict[str, Any] = params.get("agent") or {}

@@ -18,8 +18,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...algorithms.base import BaseAlgorithm, PlannedWork
-from ...algorithms.combo import Combo
-from ...algorithms.continual import Continual
 from ...algorithms.gepa_prompt import GepaPrompt
 from ...algorithms.on_policy import conversation_of
 from ...backends.client import ModelSpec
@@ -35,7 +33,7 @@ from ...registry import get_data_store
 from ...training.blocking import run_blocking
 from ...training.callback import Observers, RunControl
 from ...training.services import RunServices
-from ..arms.recipe import build_algorithm
+from ..arms.recipe import build_algorithm, pair_stages
 from ..arms.rows import load_transformed
 from ..benchmark_plan import plan_benchmarks
 
@@ -159,8 +157,13 @@ def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
     """Look at the rows of a run through its recipe's eyes."""
     store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
 
+    known: dict[str, list[Row]] = {}
+
     def load(data: DataConfig) -> list[Row]:
-        return load_transformed(data, store)[0]
+        key = data.model_dump_json()
+        if key not in known:
+            known[key] = load_transformed(data, store)[0]
+        return known[key]
 
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8
@@ -199,15 +202,13 @@ class _Look:
         return self.found
 
     def _stages(self) -> list[tuple[BaseAlgorithm | GepaPrompt, list[Row]]]:
-        """Every recipe of the run with its rows; none where the algorithm has a loop of its own."""
-        run, algorithm = self.run, build_algorithm(self.run)
-        if run.continual is not None and isinstance(algorithm, Continual):
-            return list(zip(algorithm.stages, [self.load(stage.data) for stage in run.continual.stages], strict=True))
-        rows = self.load(run.data) if run.data else []
-        if isinstance(algorithm, Combo):
-            each = [self.load(phase.data) if phase.data else rows for phase in algorithm.cfg.phases]
-            return list(zip(algorithm.stages, each, strict=True))
-        return [(algorithm, rows)] if isinstance(algorithm, BaseAlgorithm | GepaPrompt) else []
+        """Every recipe of the run with its rows; none where the algorithm has its own training loop."""
+        paired = pair_stages(self.run, build_algorithm(self.run))
+        return [
+            (recipe, self.load(stage.data) if stage.data else [])
+            for stage, recipe in paired
+            if isinstance(recipe, BaseAlgorithm | GepaPrompt)
+        ]
 
     def _plan(self, algorithm: BaseAlgorithm | GepaPrompt, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
         """What a recipe says that it would do with its rows; it is shown some of them."""
@@ -244,7 +245,10 @@ class _Look:
         run, steps = self.run, self.found.steps or 0
         if run.eval.enabled and run.eval.metrics:
             every: int | None = run.algorithm.params.get("eval_every")
-            held_out = [run.eval.eval_data or run.data] if run.continual is None else _stage_data(run)
+            held_out = [run.eval.eval_data or run.data]
+            if run.continual is not None:  # after each stage, its held-out rows and those of the stages before it
+                each = [stage.eval_data for stage in run.stages()]
+                held_out = [data for at in range(len(each)) for data in each[: at + 1]]
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
             seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
             prompts = [self._length(text_of(task.instruction)) for task in seen] or [0.0]
@@ -272,13 +276,6 @@ class _Look:
 
 async def _sample_nothing(*_: Any) -> Any:
     raise AssertionError("a plan rolls nothing out")
-
-
-def _stage_data(run: RunConfig) -> list[DataConfig]:
-    """What is scored over a continual run: after each stage, its held-out rows and those of the ones before."""
-    assert run.continual is not None
-    seen = [stage.eval_data for stage in run.continual.stages]
-    return [data for at in range(len(seen)) for data in seen[: at + 1] if data is not None]
 
 
 def _spread[T](items: Sequence[T], most: int) -> list[T]:

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...algorithms.base import BaseAlgorithm
-from ...algorithms.combo import Combo
-from ...algorithms.continual import Continual
 from ...config import DataConfig, ExperimentConfig, RunConfig
 from ...errors import EvsysError, Problem
 from ...eval.row_tasks import tasks_of_rows
 from ...protocols import Algorithm, DataStore, Row, traits_of
 from ...registry import get_data_store
-from ..arms.recipe import build_algorithm
+from ..arms.recipe import build_algorithm, pair_stages
 from ..plan.estimate import size_of_work
 from .models import look_at_model, model_problems
 from .recipes import StillClient, batch_problems, recipe_problems, verifier_problems
@@ -27,16 +25,6 @@ _NOT_FOR_ROWS = {"batch_size", "max_steps", "num_epochs", "learning_rate", "lora
 """Params that change nothing about which rows a recipe can learn from; axes of a matrix are mostly these."""
 _MOST_SECONDS = 6.0
 """How long rows are looked at altogether; what is left then is looked at by the runs themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A recipe with its rows, and where both stand in the config."""
-
-    algorithm: Algorithm
-    data: DataConfig
-    place: str
-    data_place: str
 
 
 @dataclass(slots=True)
@@ -96,12 +84,15 @@ class RunChecks:
         if store is None:
             return
         client = self._look_at_model(run, algorithm, place)
-        for stage in stages_of(run, algorithm, place):
-            pulled = self._pull(stage.data, stage.data_place, store)
-            recipe = getattr(stage.algorithm, "recipe", stage.algorithm)  # TRL trains by one of our recipes
+        for stage, built in pair_stages(run, algorithm):
+            if stage.data is None:
+                continue
+            at, data_at = f"{place}.{stage.path}", f"{place}.{stage.data_path}"
+            pulled = self._pull(stage.data, data_at, store)
+            recipe = getattr(built, "recipe", built)  # TRL trains by one of our recipes
             if pulled is not None and isinstance(recipe, BaseAlgorithm):
-                self.report.add(batch_problems(recipe, pulled, stage.place))
-                self._check_recipe(recipe, pulled, client, stage)
+                self.report.add(batch_problems(recipe, pulled, at))
+                self._check_recipe(recipe, pulled, client, at, data_at)
         self._check_evaluation(run, place, store)
 
     def _look_at_model(self, run: RunConfig, algorithm: Algorithm, place: str) -> StillClient:
@@ -110,7 +101,9 @@ class RunChecks:
             self._clients[key] = look_at_model(run, algorithm, self.report, place)
         return self._clients[key]
 
-    def _check_recipe(self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, stage: Stage) -> None:
+    def _check_recipe(
+        self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, place: str, data_place: str
+    ) -> None:
         params = recipe.cfg.model_dump(mode="json", exclude=_NOT_FOR_ROWS)
         # By id, because rows are too many to be compared; both are kept as long as this, so that no id comes again.
         if not self._is_new(
@@ -120,9 +113,7 @@ class RunChecks:
         if time.monotonic() > self._until:
             self._left_out += 1
             return
-        self.report.add(
-            recipe_problems(recipe, pulled, client, place=stage.place, data_place=stage.data_place, folder=self.folder)
-        )
+        self.report.add(recipe_problems(recipe, pulled, client, place=place, data_place=data_place, folder=self.folder))
 
     def _check_evaluation(self, run: RunConfig, place: str, store: DataStore) -> None:
         for data, at in _iter_evaluated(run, place) if run.eval.enabled and run.eval.metrics else ():
@@ -142,27 +133,11 @@ class RunChecks:
         return self.pulled[key]
 
 
-def stages_of(run: RunConfig, algorithm: Algorithm, place: str) -> Iterator[Stage]:
-    """Every recipe of a run with its rows."""
-    if run.continual is not None and isinstance(algorithm, Continual):
-        for index, (recipe, stage) in enumerate(zip(algorithm.stages, run.continual.stages, strict=True)):
-            at = f"{place}.continual.stages[{index}]"
-            yield Stage(recipe, stage.data, at if "batch_size" in stage.params else f"{place}.algorithm", f"{at}.data")
-    elif isinstance(algorithm, Combo):
-        for index, (recipe, phase) in enumerate(zip(algorithm.stages, algorithm.cfg.phases, strict=True)):
-            at = f"{place}.algorithm.params.phases[{index}]"
-            if (data := phase.data or run.data) is not None:
-                yield Stage(recipe, data, at, f"{at}.data" if phase.data else f"{place}.data")
-    elif run.data is not None:
-        yield Stage(algorithm, run.data, f"{place}.algorithm", f"{place}.data")
-
-
 def _iter_evaluated(run: RunConfig, place: str) -> Iterator[tuple[DataConfig, str]]:
     """What `run.eval` scores: held-out rows, or those of training where there are none."""
-    if run.continual is not None:
-        for index, stage in enumerate(run.continual.stages):
-            if stage.eval_data is not None:
-                yield stage.eval_data, f"{place}.continual.stages[{index}].eval_data"
+    for stage in run.stages():
+        if stage.eval_data is not None:
+            yield stage.eval_data, f"{place}.{stage.data_path.removesuffix('data')}eval_data"
     if run.eval.eval_data is not None:
         yield run.eval.eval_data, f"{place}.eval.eval_data"
     elif run.data is not None:

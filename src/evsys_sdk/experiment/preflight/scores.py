@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...algorithms.base import BaseAlgorithm
-from ...algorithms.combo import Combo
-from ...algorithms.continual import Continual
 from ...config import ExperimentConfig, Hypothesis, RunConfig, SuccessMetric
 from ...config.metadata import BASE_MODEL
 from ...errors import EvsysError, Problem, closest
 from ...eval.benchmark import ScoreSettings
-from ...protocols import Algorithm
+from ...protocols import Algorithm, traits_of
 from ...training.callback import EvalRecord
 from ..benchmark_plan import list_reported_metrics
 
@@ -92,8 +90,8 @@ def _add_evaluation(found: Reported, run: RunConfig) -> None:
 
 def _is_own(algorithm: Any) -> bool:
     """Whether any of the code that reports metrics is not the SDK's."""
-    if isinstance(algorithm, Combo | Continual):
-        return any(_is_own(stage) for stage in algorithm.stages)
+    if stages := traits_of(algorithm).stages:
+        return any(map(_is_own, stages))
     methods = ("build_batch", "step_metrics") if isinstance(algorithm, BaseAlgorithm) else ("train",)
     kind: Any = type(algorithm)  # pyright: ignore[reportUnknownVariableType]
     return any(getattr(kind, name).__module__.partition(".")[0] != _OWN for name in methods)
