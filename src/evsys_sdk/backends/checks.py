@@ -144,6 +144,13 @@ def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingPara
             f"context of {capabilities.context_length}. Lower max_tokens or shorten the prompt."
         )
     _check_stop(params.stop)
+    if params.top_logprobs:
+        check_top_k(params.top_logprobs, capabilities)
+    if (params.make_filter or params.top_logprobs) and not capabilities.filters:
+        raise BackendError(
+            f"the backend '{capabilities.backend}' cannot limit tokens or report alternatives while it samples. "
+            "Use mock or local, or leave top_logprobs and make_filter out."
+        )
 
 
 def check_top_k(k: int, capabilities: Capabilities) -> None:

@@ -7,7 +7,7 @@ so that a learning rate means the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -57,6 +57,18 @@ class AdamParams:
     """Largest norm of the gradient; 0 does not clip."""
 
 
+class TokenFilter(Protocol):
+    """Which tokens one sample may continue with, for instance those that a grammar allows."""
+
+    def allowed(self) -> Sequence[int] | Ints:
+        """The tokens that may come next; none ends the sample."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Note the token that was sampled."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample."""
@@ -73,6 +85,10 @@ class SamplingParams:
     stop: Sequence[str] | Sequence[int] | None = None
     """Stop after one of these texts or tokens, which stay in the sample; None stops at the end-of-text token, an empty
     list only at `max_tokens`."""
+    top_logprobs: int = 0
+    """Report this many of the most probable tokens at each place, from the pass that samples."""
+    make_filter: Callable[[], TokenFilter] | None = None
+    """Makes the filter of one sample; None allows all tokens. Log-probabilities are those without a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +99,8 @@ class Sample:
     logprobs: list[float]
     """Of each token, under the model at temperature 1."""
     stop_reason: Literal["stop", "length"]
+    top: TopLogprobs | None = None
+    """The most probable tokens at each place, if `top_logprobs` asked for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +129,8 @@ class TopLogprobs:
     """(N, K), most probable first."""
     logprobs: Floats
     """(N, K)"""
+    given: Floats | None = None
+    """Log-probabilities of the tokens that were scored, from the same pass, (N,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +154,8 @@ class Capabilities:
     """Whether a sampler keeps the weights it was made with."""
     seeds: bool = True
     """Whether the same sampling seed gives the same samples."""
+    filters: bool = False
+    """Whether samples can be limited by a `TokenFilter`, with alternatives from the pass that samples."""
 
 
 @runtime_checkable

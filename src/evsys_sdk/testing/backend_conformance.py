@@ -32,6 +32,7 @@ from .client_probes import (
     scale_weights,
     soften,
 )
+from .filter_conformance import FilterConformance
 from .reference_losses import REFERENCES, numerical_gradients, reference_loss
 
 
@@ -305,6 +306,8 @@ class SamplingConformance(ClientProbes):
         prompt = self.prompt(sampler)
         top, scored = sampler.topk_logprobs(prompt, k).result(), sampler.logprobs(prompt).result()
         assert top.tokens.shape == top.logprobs.shape == (len(prompt), k)
+        assert top.given is not None
+        np.testing.assert_allclose(top.given[1:], scored[1:], atol=self.logprob_tolerance)
         assert (np.diff(top.logprobs[1:], axis=1) <= 0).all()
         assert (np.exp(top.logprobs[1:]).sum(axis=1) <= 1 + 1e-3).all()
         for position, token in enumerate(prompt[1:], start=1):
@@ -370,5 +373,5 @@ class SamplingConformance(ClientProbes):
                 sampler.sample(prompt, 1, SamplingParams(max_tokens=2)).result()
 
 
-class BackendConformance(TrainingConformance, StateConformance, SamplingConformance):
+class BackendConformance(TrainingConformance, StateConformance, SamplingConformance, FilterConformance):
     """The whole contract."""

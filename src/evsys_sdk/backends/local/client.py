@@ -88,6 +88,7 @@ class LocalTrainingClient:
             losses=LOSSES,
             suggested_learning_rate=suggest_learning_rate(base.hidden_size),
             top_k_logprobs=min(base.vocab_size, _MOST_ALTERNATIVES),
+            filters=True,
         )
 
     @classmethod

@@ -78,6 +78,7 @@ class MockTrainingClient:
             losses=LOSSES,
             suggested_learning_rate=_SUGGESTED_LEARNING_RATE,
             top_k_logprobs=VOCABULARY,
+            filters=True,
         )
 
     def forward(
@@ -234,13 +235,15 @@ class MockSamplingClient:
         def score() -> TopLogprobs:
             best = np.full((len(ids), k), -1, np.int64)
             logprobs = np.full((len(ids), k), np.nan, np.float32)
+            given = np.full(len(ids), np.nan, np.float32)
             if len(ids) > 1:
                 run = model.forward(self._weights, [ids[:-1]])
                 rows = model.log_softmax(run.logits(self._weights))
                 # Stable: of tokens that are equally probable the lower number comes first, always.
                 best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
                 logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)
-            return TopLogprobs(best, logprobs)
+                given[1:] = np.take_along_axis(rows, ids[1:, None], axis=1)[:, 0]
+            return TopLogprobs(best, logprobs, given)
 
         return self._worker.submit("topk_logprobs", score)
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client import Sample, SamplingParams
+from ..client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ..seeds import stream_of, uniforms
 from . import model
 from .packing import Ints
@@ -46,6 +46,10 @@ class _Lane:
     stream: int
     logprobs: list[float] = field(default_factory=list[float])
     stopped: bool = False
+    filter: TokenFilter | None = None
+    top: list[Ints] = field(default_factory=list[Ints])
+    """The most probable tokens at each place."""
+    top_logprobs: list[NDArray[np.float64]] = field(default_factory=list[NDArray[np.float64]])
 
     @property
     def done(self) -> bool:
@@ -57,10 +61,20 @@ class _Lane:
         self.logprobs.append(logprob)
         sampled = self.tokens[self.prompt_length : self.length]
         self.stopped = any(sampled[-len(stop) :].tolist() == stop for stop in self.stops)
+        if self.filter is not None and not self.stopped:
+            self.filter.accept(token)
+            self.stopped = not len(self.filter.allowed())
+
+    def note_top(self, logprobs: NDArray[np.float64]) -> None:
+        # Stable: of tokens that are equally probable the lower number comes first.
+        best = np.argsort(-logprobs, kind="stable")[: self.params.top_logprobs]
+        self.top.append(best)
+        self.top_logprobs.append(logprobs[best])
 
     def sample(self) -> Sample:
         sampled = self.tokens[self.prompt_length : self.length].tolist()
-        return Sample(sampled, self.logprobs, "stop" if self.stopped else "length")
+        top = TopLogprobs(np.array(self.top), np.array(self.top_logprobs, np.float32)) if self.top else None
+        return Sample(sampled, self.logprobs, "stop" if self.stopped else "length", top)
 
 
 class Sampling:
@@ -126,16 +140,33 @@ def _advance(weights: Weights, lanes: Sequence[_Lane]) -> None:
     logprobs = model.log_softmax(run.logits(weights)).astype(np.float64)
     places = [lane.length - lane.prompt_length + 1 for lane in lanes]
     random = uniforms([lane.stream for lane in lanes], places)
-    chosen = choose(logprobs, [lane.params for lane in lanes], random).tolist()
+    chosen = choose(_filter(logprobs, lanes), [lane.params for lane in lanes], random).tolist()
     for row, (lane, token) in enumerate(zip(lanes, chosen, strict=True)):
+        if lane.params.top_logprobs:
+            lane.note_top(logprobs[row])
         lane.add(token, float(logprobs[row, token]))
+
+
+def _filter(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np.float64]:
+    """Minus infinity for the tokens that a filter does not allow."""
+    if all(lane.filter is None for lane in lanes):
+        return logprobs
+    found = logprobs.copy()
+    for row, lane in enumerate(lanes):
+        if lane.filter is not None:
+            found[row] = -np.inf
+            allowed = np.asarray(lane.filter.allowed(), np.int64)
+            found[row, allowed] = logprobs[row, allowed]
+    return found
 
 
 def _lane(request: Request, number: int) -> _Lane:
     length, params = len(request.prompt), request.params
     tokens = np.zeros(length + params.max_tokens, np.int64)
     tokens[:length] = request.prompt
-    return _Lane(tokens, length, length, params, _stops(params), stream_of(request.seed, number))
+    lane = _Lane(tokens, length, length, params, _stops(params), stream_of(request.seed, number))
+    lane.filter = params.make_filter() if params.make_filter else None
+    return lane
 
 
 def _stops(params: SamplingParams) -> list[list[int]]:

@@ -178,7 +178,7 @@ def prompt_table(response: Any, length: int, k: int) -> TopLogprobs:
     """The most probable tokens at each position of a prompt."""
     tokens, logprobs = np.full((length, k), -1, np.int64), np.full((length, k), np.nan, np.float32)
     if length == 1:
-        return TopLogprobs(tokens, logprobs)
+        return TopLogprobs(tokens, logprobs, prompt_row(response, length))
     top = response.topk_prompt_logprobs_np
     if top is None or top.token_ids.shape[1] < k:
         raise BackendError(f"{k} alternatives per position were asked for and the server gave none, or fewer.")
@@ -187,7 +187,7 @@ def prompt_table(response: Any, length: int, k: int) -> TopLogprobs:
     if len(found) != length - 1 or (found <= _MASKED).any():
         raise BackendError(f"the server gave alternatives for {len(found)} of {length - 1} positions.")
     tokens[1:], logprobs[1:] = top.token_ids[-(length - 1) :, :k], found
-    return TopLogprobs(tokens, logprobs)
+    return TopLogprobs(tokens, logprobs, prompt_row(response, length))
 
 
 def _full_length(found: Any, length: int) -> Floats:

@@ -99,11 +99,11 @@ class _Drawing:
         prompt, capabilities = request.prompt.tokens(), service.engine.capabilities(sampler.base_model)
         # at least 1: of a prompt that fills the context, the check below says what is wrong
         room = max(1, min(capabilities.context_length - len(prompt), service.settings.max_tokens))
-        params = _params(request.sampling_params, room)
+        params = replace(_params(request.sampling_params, room), top_logprobs=request.topk_sample_logprobs)
+        _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
         checks.check_sampling(prompt, request.num_samples, params, capabilities)
         asked = request.target_prompt_logprobs
         targets = PromptTargets.read(asked, len(prompt), capabilities) if asked is not None else None
-        _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
         return cls(
             sampler.client,
             request,
@@ -118,17 +118,20 @@ class _Drawing:
     async def answer(self) -> Response:
         request, prompt, client = self.request, self.prompt, self.client
         k, targets = request.topk_prompt_logprobs, self.targets
-        logprobs = await self._ask(lambda: client.logprobs(prompt)) if request.prompt_logprobs else None
         top = await self._ask(lambda: client.topk_logprobs(prompt, k)) if k else None
+        logprobs = None
+        if request.prompt_logprobs:  # from the same pass as the alternatives, where those are asked for
+            same = None if top is None else top.given
+            logprobs = await self._ask(lambda: client.logprobs(prompt)) if same is None else same
         whole = await self._ask(lambda: client.topk_logprobs(prompt, self.vocab_size)) if targets is not None else None
         drawn = await self.turns.run(self.session_id, request.num_samples, self._draw)
         if request.prompt_logprobs_last_n is not None and logprobs is not None:
             logprobs, top = _only_last(request.prompt_logprobs_last_n, logprobs, top)
         return sample_answer(
-            [continuation for continuation, _ in drawn],
+            drawn,
             prompt_logprobs=logprobs,
             top_prompt=top,
-            top_samples=[best for _, best in drawn if best is not None],
+            top_samples=[one.top for one in drawn if one.top is not None],
             targets=(targets, whole) if targets is not None and whole is not None else None,
         )
 
@@ -140,17 +143,12 @@ class _Drawing:
 
         return (await self.turns.run(self.session_id, 1, start))[0]
 
-    async def _draw(self, first: int, count: int) -> list[tuple[Continuation, TopLogprobs | None]]:
+    async def _draw(self, first: int, count: int) -> list[Continuation]:
         """Some of the samples, which are the same as if all were drawn at once."""
-        params, k = self.params, self.request.topk_sample_logprobs
+        params = self.params
         if params.seed is not None:
             params = replace(params, seed=seed_of_later(params.seed, first))
-        samples = await self.client.sample(self.prompt, count, params)
-        scored = [self.client.topk_logprobs([*self.prompt, *one.tokens], k) for one in samples] if k else []
-        # All are submitted before the first is awaited, so that the backend can take them together.
-        tops, start = [await operation for operation in scored], len(self.prompt)
-        best = [TopLogprobs(top.tokens[start:], top.logprobs[start:]) for top in tops]
-        return list(zip(samples, best or [None] * count, strict=True))
+        return await self.client.sample(self.prompt, count, params)
 
 
 def _check_logprobs(request: requests.Sample, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:

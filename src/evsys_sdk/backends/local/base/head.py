@@ -116,15 +116,19 @@ class Head:
         return found if self.scale == 1 else found.mul_(self.scale)
 
     @torch.no_grad()
-    def best(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The `k` most probable tokens at each position and their log-probabilities."""
+    def best(self, hidden: Tensor, k: int, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The `k` most probable tokens at each position, their log-probabilities, and those of the targets."""
         tokens: list[Tensor] = []
         logprobs: list[Tensor] = []
-        for part in hidden.split(self._rows_at_once()):
-            best = self.logits(part).log_softmax(dim=1).topk(k, dim=1)
+        given: list[Tensor] = []
+        rows = self._rows_at_once()
+        for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True):
+            found = self.logits(part).log_softmax(dim=1)
+            best = found.topk(k, dim=1)
             tokens.append(best.indices)
             logprobs.append(best.values)
-        return torch.cat(tokens), torch.cat(logprobs)
+            given.append(found.gather(1, wanted[:, None])[:, 0])
+        return torch.cat(tokens), torch.cat(logprobs), torch.cat(given)
 
     @property
     def _is_fused(self) -> bool:

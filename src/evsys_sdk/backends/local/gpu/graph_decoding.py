@@ -26,7 +26,7 @@ from ..base.loading import Base
 from ..base.lora import Adapter
 from ..base.products import Product
 from ..sampling.decoding import Decoder, KeyValueCache
-from ..sampling.lanes import Lane, advance, is_truncated, uniforms
+from ..sampling.lanes import Lane, advance, needs_logits, uniforms
 from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
 
@@ -288,7 +288,7 @@ class GraphDecoder(Decoder):
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
             self._prompts = _find_shared_prompts(lanes)
-        if any(is_truncated(lane.request.params) for lane in lanes):
+        if any(needs_logits(lane.request.params) for lane in lanes):
             graph = self._replay(self._inputs_of(lanes, ahead=0))
             advance(lanes, graph.logits[: len(lanes)].float())
             return

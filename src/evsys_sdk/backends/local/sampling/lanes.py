@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...client import Sample, SamplingParams
+from ...client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...seeds import stream_of
 from ...seeds import uniforms as uniforms_of
 from ..base.packing import Ints
@@ -113,10 +113,15 @@ class Lane:
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     stopped: bool = False
+    filter: TokenFilter | None = None
+    top: list[tuple[list[int], list[float]]] = field(default_factory=list[tuple[list[int], list[float]]])
+    """The most probable tokens at each place, and their log-probabilities."""
 
     @classmethod
     def of(cls, request: Request, number: int, stops: Stops) -> Lane:
-        return cls(request, number, stops, stream_of(request.seed, number))
+        lane = cls(request, number, stops, stream_of(request.seed, number))
+        lane.restart()
+        return lane
 
     @property
     def position(self) -> int:
@@ -146,22 +151,48 @@ class Lane:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.stopped = self.stops.ends(self.tokens)
+        if self.filter is not None and not self.stopped:
+            self.filter.accept(token)
+            self.stopped = not len(self.filter.allowed())
 
     def restart(self) -> None:
         """Forget what was sampled; the same stream gives it again."""
-        self.tokens, self.logprobs, self.stopped = [], [], False
+        self.tokens, self.logprobs, self.top, self.stopped = [], [], [], False
+        make = self.request.params.make_filter
+        self.filter = make() if make else None
 
     def sample(self) -> Sample:
-        return Sample(self.tokens, self.logprobs, "stop" if self.stopped else "length")
+        top = None
+        if self.top:
+            tokens, logprobs = zip(*self.top, strict=True)
+            top = TopLogprobs(np.array(tokens, np.int64), np.array(logprobs, np.float32))
+        return Sample(self.tokens, self.logprobs, "stop" if self.stopped else "length", top)
 
 
 def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
     """Choose the next token of each lane from its row of logits."""
     logprobs = logits.log_softmax(dim=1)
-    chosen = choose(logprobs, [lane.request.params for lane in lanes], uniforms(lanes))
+    chosen = choose(_filter(logprobs, lanes), [lane.request.params for lane in lanes], uniforms(lanes))
     values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+    for row, lane in enumerate(lanes):
+        if k := lane.request.params.top_logprobs:
+            best = logprobs[row].topk(k)
+            lane.top.append((best.indices.tolist(), best.values.tolist()))
     for lane, token, value in zip(lanes, chosen.tolist(), values, strict=True):
         lane.add(token, value)
+
+
+def _filter(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
+    """Minus infinity for the tokens that a filter does not allow."""
+    if all(lane.filter is None for lane in lanes):
+        return logprobs
+    found = logprobs.clone()
+    for row, lane in enumerate(lanes):
+        if lane.filter is not None:
+            allowed = torch.as_tensor(lane.filter.allowed(), dtype=torch.int64, device=logprobs.device)
+            found[row] = float("-inf")
+            found[row, allowed] = logprobs[row, allowed]
+    return found
 
 
 def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) -> Tensor:
@@ -198,6 +229,11 @@ def uniforms(lanes: Sequence[Lane], *, ahead: int = 0) -> Tensor:
     """The next random number of each lane, in [0, 1), or one `ahead` of it."""
     places = [len(lane.tokens) + 1 + ahead for lane in lanes]
     return torch.from_numpy(uniforms_of([lane.stream for lane in lanes], places))
+
+
+def needs_logits(params: SamplingParams) -> bool:
+    """Whether the logits of each step are looked at, and not only the token that is chosen."""
+    return is_truncated(params) or bool(params.top_logprobs) or params.make_filter is not None
 
 
 def is_truncated(params: SamplingParams) -> bool:

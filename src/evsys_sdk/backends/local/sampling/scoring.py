@@ -39,8 +39,9 @@ class ScoreRequest:
         """The answer for a text of which nothing can be scored, and what is filled in for longer ones."""
         if not self.k:
             return np.full(len(self.tokens), np.nan, np.float32)
-        shape = (len(self.tokens), self.k)
-        return TopLogprobs(np.full(shape, -1, np.int64), np.full(shape, np.nan, np.float32))
+        shape, nothing = (len(self.tokens), self.k), np.nan
+        given = np.full(len(self.tokens), nothing, np.float32)
+        return TopLogprobs(np.full(shape, -1, np.int64), np.full(shape, nothing, np.float32), given)
 
 
 def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, tokens_at_once: int) -> None:
@@ -85,12 +86,12 @@ def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, reques
 
 def _answer(base: Base, request: ScoreRequest, hidden: torch.Tensor) -> Any:
     answer = request.empty_answer()
+    wanted = torch.from_numpy(request.tokens[1:]).to(base.device)
     if request.k:
-        tokens, logprobs = base.head.best(hidden, request.k)
+        tokens, logprobs, given = base.head.best(hidden, request.k, wanted)
         answer.tokens[1:], answer.logprobs[1:] = tokens.cpu().numpy(), logprobs.cpu().numpy()
+        answer.given[1:] = given.cpu().numpy()
         return answer
-    targets = Targets(
-        torch.arange(len(hidden), device=base.device), torch.from_numpy(request.tokens[1:]).to(base.device)
-    )
+    targets = Targets(torch.arange(len(hidden), device=base.device), wanted)
     answer[1:] = base.head.score(hidden, targets, with_gradient=False).logprobs.cpu().numpy()
     return answer

@@ -1,0 +1,48 @@
+"""The part of a backend's contract that is about `SamplingParams.make_filter` and `top_logprobs`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ..backends.client import SamplingClient, SamplingParams, TrainingClient
+from .client_probes import ClientProbes
+
+
+class FilterConformance(ClientProbes):
+    """Tokens are limited, and alternatives are reported, by the pass that samples; others are not tested."""
+
+    def test_a_token_and_its_alternatives_come_from_one_pass(
+        self, sampler: SamplingClient, client: TrainingClient
+    ) -> None:
+        if not client.capabilities.filters:
+            pytest.skip("this backend reports no alternatives while it samples")
+        k = min(4, client.capabilities.top_k_logprobs)
+        prompt = list(sampler.tokenizer.encode("Once upon a time"))
+        sample = sampler.sample(prompt, 1, SamplingParams(8, temperature=0.0, stop=[], top_logprobs=k)).result()[0]
+        assert sample.top is not None
+        assert sample.top.tokens.shape == (8, k)
+        np.testing.assert_array_equal(sample.top.logprobs[:, 0], np.array(sample.logprobs, np.float32))
+
+    def test_a_filter_decides_which_tokens_are_sampled(self, sampler: SamplingClient, client: TrainingClient) -> None:
+        if not client.capabilities.filters:
+            pytest.skip("this backend does not limit tokens")
+        prompt = list(sampler.tokenizer.encode("Once upon a time"))
+        wanted = [prompt[0], prompt[-1], prompt[0]]
+        for temperature in (0.0, 1.0):
+            params = SamplingParams(9, temperature, seed=2, stop=[], make_filter=lambda: _Only(list(wanted)))
+            for sample in sampler.sample(prompt, 2, params).result():
+                assert (sample.tokens, sample.stop_reason) == (wanted, "stop")
+
+
+class _Only:
+    """A filter that allows one text."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._left = tokens
+
+    def allowed(self) -> list[int]:
+        return self._left[:1]
+
+    def accept(self, token: int) -> None:
+        self._left = self._left[1:]
