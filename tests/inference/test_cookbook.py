@@ -215,7 +215,7 @@ def test_tool_calls_that_the_renderer_would_drop_are_refused() -> None:
         ("b<call>bad</call><|im_end|>", {"content": "b<call>bad</call>"}),
         (
             "b<call>{}</call><|im_end|>",
-            {"content": "b", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"content": "b", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
         ),
     ],
 )

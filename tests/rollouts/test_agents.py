@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,18 +66,18 @@ async def test_chat_asks_once(make_task: MakeTask) -> None:
     assert len(policy.shown) == 1
 
 
-async def test_tools_are_described_called_and_answered(make_task: MakeTask) -> None:
+async def test_tools_are_offered_called_and_answered(make_task: MakeTask) -> None:
     policy = ScriptedPolicy(f"let me see {call('add', a=2, b=3)}{call('slow_add', a=1)}", "it is 5")
     messages = await tools_agent().run(make_task(), policy, NoEnvironment())
-    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "tool", "assistant"]
-    assert [message["content"] for message in messages[3:5]] == ["5", "101"]
-    assert "Add two numbers." in messages[0]["content"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [message["content"] for message in messages[2:4]] == ["5", "101"]
     assert [schema["function"]["name"] for schema in policy.tools[0]] == ["add", "slow_add"]
 
 
-async def test_the_introduction_can_be_left_out(make_task: MakeTask) -> None:
-    messages = await tools_agent(describe_tools=False).run(make_task(), ScriptedPolicy("done"), NoEnvironment())
-    assert messages[0]["role"] == "user"
+async def test_tools_of_a_task_are_offered_by_the_chat_agent(make_task: MakeTask) -> None:
+    policy, tool = ScriptedPolicy("hello"), {"type": "function", "function": {"name": "f"}}
+    await ChatAgent().run(replace(make_task(), tools=[tool]), policy, NoEnvironment())
+    assert policy.tools == [[tool]]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ async def test_a_call_that_cannot_be_made_is_answered_with_the_reason(
     text: str, answer: str, make_task: MakeTask
 ) -> None:
     messages = await tools_agent().run(make_task(), ScriptedPolicy(text, "done"), NoEnvironment())
-    assert answer in messages[3]["content"]
+    assert answer in messages[2]["content"]
     assert messages[-1]["content"] == "done"
 
 

@@ -236,6 +236,8 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
         "rollouts/truncated": float(sum(rollout.status == "truncated" for rollout in rollouts)),
         "rollouts/turns": sum(len(rollout.turns) for rollout in rollouts) / max(len(rollouts), 1),
         "rollouts/tokens": sum(turn.output_tokens for r in rollouts for turn in r.turns) / max(len(rollouts), 1),
+        "rollouts/off_template": sum(not turn.as_template for r in rollouts for turn in r.turns)
+        / max(sum(len(rollout.turns) for rollout in rollouts), 1),
         "time/rollouts_s": sum(rollout.seconds for rollout in rollouts),
     }
     return metrics | ({"reward/mean": sum(rewards) / len(rewards)} if rewards else {})

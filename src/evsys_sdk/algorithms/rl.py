@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from ..backends.checks import check_recipe
 from ..backends.datum import Datum
 from ..config.fields import NOT_SEARCHED, searched
-from ..rollouts.datums import rollout_datums
+from ..rollouts.datums import datum_metrics, rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
 from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
@@ -220,6 +220,8 @@ class RL(RolloutAlgorithm):
             for rollout, advantage in zip(scored, advantages, strict=True):
                 learnable.append(rollout_datums(rollout, advantage))
         metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)} | _spent_on(groups)
+        if learnable:
+            metrics |= datum_metrics(learnable)
         if self._base is not None and learnable:
             learnable, metrics["policy/kl_to_start"] = await self._with_kl_penalty(self._base, learnable)
         data = normalise_advantages(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens)

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ..data import ChatMessagesRow, HarborTask, InProcessVerifier, TargetFormat, detect_format, from_dict, parse_rows
-from ..data.types import Message, VerifierPayload
+from ..data.types import Message, ToolDefinition, VerifierPayload
 from ..errors import DataError
-from ..inference.conversation import message_text
+from ..inference.conversation import text_messages
 from ..inference.renderer import row_messages
 from ..protocols import Row
 
 EXACT = "exact_match"
 """The verifier of rows that name none: what stands in the answer tag, or else everything, is the target."""
+CALLS = "tool_calls_match"
+"""The verifier of rows whose target calls tools."""
 _TARGETS = ("answer", "tool_slug")
 
 
@@ -32,15 +34,19 @@ def tasks_of_rows(rows: Sequence[Row]) -> list[HarborTask]:
 
 
 def task_of(
-    task_id: str, messages: Sequence[Message], verifier: VerifierPayload, metadata: Mapping[str, Any] | None = None
+    task_id: str,
+    messages: Sequence[Message],
+    verifier: VerifierPayload,
+    metadata: Mapping[str, Any] | None = None,
+    tools: Sequence[ToolDefinition] = (),
 ) -> HarborTask:
     """The task of answering a conversation."""
     metadata = {key: value for key, value in (metadata or {}).items() if key != "context_messages"}
     *context, last = messages
     if set(last) != {"role", "content"} or last["role"] != "user":  # a tool's reply, say, which the context can hold
-        return HarborTask(task_id, "", verifier, {**metadata, "context_messages": list(messages)})
+        return HarborTask(task_id, "", verifier, {**metadata, "context_messages": list(messages)}, list(tools))
     shown = {"context_messages": context} if context else {}
-    return HarborTask(task_id, last["content"], verifier, {**metadata, **shown})
+    return HarborTask(task_id, last["content"], verifier, {**metadata, **shown}, list(tools))
 
 
 def target_of(task: HarborTask) -> str:
@@ -62,9 +68,14 @@ def _task_of_chat(chat: ChatMessagesRow, number: int) -> HarborTask:
     last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=0)
     target = next((chat.metadata[key] for key in _TARGETS if key in chat.metadata), None)
     if last and (target is None or last == len(messages) - 1):
-        messages, target = messages[:last], message_text(messages[last], last)
+        [answer] = text_messages(messages[last : last + 1])
+        messages, target = messages[:last], answer["content"]
+        if calls := answer.get("tool_calls"):  # what the calls are is the answer, not what is said around them
+            verifier = InProcessVerifier(CALLS, expected=[call["function"] for call in calls])
+            return task_of(f"row-{number}", messages, verifier, chat.metadata, chat.tools)
     if target is None:
         raise DataError(
             f"eval row {number} has no assistant turn, 'answer' or 'tool_slug' to compare with. Add one of them."
         )
-    return task_of(f"row-{number}", messages, InProcessVerifier(EXACT, expected=str(target)), chat.metadata)
+    verifier = InProcessVerifier(EXACT, expected=str(target))
+    return task_of(f"row-{number}", messages, verifier, chat.metadata, chat.tools)

@@ -9,6 +9,7 @@ what was seen: where a turn starts, the mark that ends it, and what follows that
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 from ..data.types import Message, ToolDefinition
 from ..errors import DataError
 from .renderer import Tokenizer, decode
+from .tool_parsers import ToolParser, find_parser
 
 _QUESTION: Message = {"role": "user", "content": "Which city?"}
 _ANSWER = "Paris"
@@ -77,6 +79,17 @@ class ChatTemplate:
         if written is not None and "{'city'" not in written:
             return False
         return self._write_call('{"city": "Paris"}') is not None
+
+    @cached_property
+    def tool_parser(self) -> ToolParser | None:
+        """What reads the calls that this template writes; None where it writes none, or in an unknown form."""
+        arguments = {"city": _ANSWER}
+        written = self._write_call(json.dumps(arguments) if self.wants_text else arguments)
+        try:
+            before = self([_QUESTION], generate=True)
+        except DataError:
+            before = ""
+        return None if written is None else find_parser(written.removeprefix(before), "get_weather", arguments)
 
     def _write_call(self, arguments: Any) -> str | None:
         # Nine letters and digits, which is all that the templates of Mistral take for an id.

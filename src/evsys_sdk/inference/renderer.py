@@ -23,7 +23,17 @@ from ..errors import DataError
 from ..log import get_logger
 from .conversation import Supervise, row_messages
 
-__all__ = ["Rendered", "Renderer", "Supervise", "Tokenizer", "decode", "get_renderer", "preview", "row_messages"]
+__all__ = [
+    "Extension",
+    "Rendered",
+    "Renderer",
+    "Supervise",
+    "Tokenizer",
+    "decode",
+    "get_renderer",
+    "preview",
+    "row_messages",
+]
 
 _log = get_logger(__name__)
 
@@ -49,6 +59,15 @@ class Rendered:
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.weights):
             raise DataError(f"{len(self.tokens)} tokens need as many weights, not {len(self.weights)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """The tokens between two answers of a conversation."""
+
+    tokens: list[int]
+    as_template: bool
+    """Whether the template itself would leave everything before them as it was, or for instance drop old thinking."""
 
 
 @runtime_checkable
@@ -79,11 +98,35 @@ class Renderer(Protocol):
         ...
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
-        """What the model is given to produce the next assistant turn."""
+        """What the model is given to produce the next assistant turn.
+
+        Tools that the format does not show are listed in the system message in Hermes form, with a warning.
+        """
         ...
 
-    def parse(self, tokens: Sequence[int]) -> Message:
-        """The assistant message that sampled tokens stand for, without the mark that ends it."""
+    @property
+    def tool_parser(self) -> str | None:
+        """Name of the parser that reads the model's tool calls, as vLLM names it; None where none is known."""
+        ...
+
+    def extend(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        start: int,
+        sampled: Sequence[int],
+        tools: Sequence[ToolDefinition] = (),
+    ) -> Extension | None:
+        """What follows the answer `messages[start - 1]`, sampled as `sampled`, up to the next answer.
+
+        None where the format cannot write the new messages by themselves.
+        """
+        ...
+
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
+        """The assistant message that sampled tokens stand for, without the mark that ends it.
+
+        With `tools`, calls are taken out of the text and into `tool_calls`, with objects as arguments.
+        """
         ...
 
 
@@ -165,8 +208,22 @@ class PromptedRenderer:
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
         return self.inner.prompt(self._add_prompt(messages), tools)
 
-    def parse(self, tokens: Sequence[int]) -> Message:
-        return self.inner.parse(tokens)
+    @property
+    def tool_parser(self) -> str | None:
+        return self.inner.tool_parser
+
+    def extend(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        start: int,
+        sampled: Sequence[int],
+        tools: Sequence[ToolDefinition] = (),
+    ) -> Extension | None:
+        prompted = self._add_prompt(messages)
+        return self.inner.extend(prompted, start + len(prompted) - len(messages), sampled, tools)
+
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
+        return self.inner.parse(tokens, tools)
 
     def _add_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if not self.system_prompt or (messages and messages[0].get("role") == "system"):

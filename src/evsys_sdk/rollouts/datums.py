@@ -1,7 +1,7 @@
 """Rollouts -> datums. The tokens trained on are the tokens sampled, and nothing else carries loss.
 
-Turns of one rollout become one datum where each turn's prompt begins with everything before it (the prefix property);
-otherwise, e.g. when a template rewrites earlier turns, each stretch becomes a datum of its own.
+Turns of one rollout become one datum where each turn's prompt begins with everything before it, which the token buffer
+of the policy sees to; a branch, such as a sub-agent or a history that the program rewrote, is a datum of its own.
 """
 
 from __future__ import annotations
@@ -21,16 +21,29 @@ def rollout_datums(rollout: Rollout, advantage: float) -> list[Datum]:
 
 
 def merge_turns(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Turns in stretches within which every prompt extends what came before it."""
+    """Turns in stretches within which every prompt extends what came before it; branches may take turns."""
     stretches: list[list[Turn]] = []
-    seen: list[int] = []
+    seen: list[list[int]] = []
     for turn in turns:
-        if stretches and turn.prompt_tokens[: len(seen)] == seen:
-            stretches[-1].append(turn)
-        else:
-            stretches.append([turn])
-        seen = [*turn.prompt_tokens, *turn.completion_tokens]
+        # The longest beginning: after a fork, the turn belongs to the branch that it continues.
+        fitting = [at for at, tokens in enumerate(seen) if turn.prompt_tokens[: len(tokens)] == tokens]
+        at = max(fitting, key=lambda at: len(seen[at]), default=len(stretches))
+        if at == len(stretches):
+            stretches.append([])
+            seen.append([])
+        stretches[at].append(turn)
+        seen[at] = [*turn.prompt_tokens, *turn.completion_tokens]
     return stretches
+
+
+def datum_metrics(rollouts: Sequence[Sequence[Datum]]) -> dict[str, float]:
+    """How much is trained for what was sampled, over the datums of each rollout."""
+    data = [datum for one in rollouts for datum in one]
+    sampled = sum(int((datum.weights > 0).sum()) for datum in data)
+    return {
+        "rollouts/datums_per_rollout": len(data) / max(len(rollouts), 1),
+        "rollouts/trained_per_sampled": sum(len(datum.tokens) + 1 for datum in data) / max(sampled, 1),
+    }
 
 
 def _datum(stretch: Sequence[Turn], advantage: float) -> Datum:

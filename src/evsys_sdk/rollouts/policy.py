@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 from ..backends.client import Sample, SamplingClient, SamplingParams
 from ..config.prices import TokenUsage
 from ..errors import BackendError, show
+from ..inference.token_buffer import TokenBuffer
 from .rollout import Message, Policy, TruncatedError, Turn
 
 if TYPE_CHECKING:
     from ..inference.renderer import Renderer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SamplerPolicy:
-    """A frozen sampler: its turns hold the exact tokens that were sampled, so that they can be trained on."""
+    """A frozen sampler in one rollout.
+
+    Its turns hold the exact tokens that were sampled, so that they can be trained on. A prompt that continues an
+    earlier answer begins with the tokens of that answer, and only new messages are tokenized.
+    """
 
     sampler: SamplingClient
     renderer: Renderer
@@ -27,9 +32,19 @@ class SamplerPolicy:
     context_length: int
     seed: int = 0
     """Together with the conversation it decides every sample."""
+    _buffer: TokenBuffer | None = None
+
+    @property
+    def buffer(self) -> TokenBuffer:
+        """The conversations of this rollout."""
+        if self._buffer is None:
+            self._buffer = TokenBuffer(self.renderer)
+        return self._buffer
 
     async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
-        prompt = self.renderer.prompt(messages)
+        offered = list(tools or ())
+        buffered = self.buffer.prompt(messages, offered)
+        prompt = buffered.tokens
         room = self.context_length - len(prompt)
         if room <= 0:
             raise ContextFullError(
@@ -44,8 +59,10 @@ class SamplerPolicy:
         )
         sample = _only_sample(await self.sampler.sample(prompt, 1, params))
         price = getattr(self.sampler, "cost_of", None)  # a sampler that is paid for knows what it costs
+        message = self.renderer.parse(sample.tokens, offered)
+        self.buffer.add(messages, offered, message, buffered, sample.tokens)
         return Turn(
-            message=self.renderer.parse(sample.tokens),
+            message=message,
             prompt_tokens=prompt,
             completion_tokens=sample.tokens,
             logprobs=sample.logprobs,
@@ -53,11 +70,12 @@ class SamplerPolicy:
             input_tokens=len(prompt),
             output_tokens=len(sample.tokens),
             cost_usd=price(TokenUsage(len(prompt), len(sample.tokens))) if price else None,
+            as_template=buffered.as_template,
         )
 
     def with_seed(self, *parts: object) -> SamplerPolicy:
-        """The same policy with a seed of its own, e.g. for one sample of one task at one step."""
-        return replace(self, seed=_derive_seed(self.seed, *parts))
+        """The same policy for one rollout: with a seed and a token buffer of its own."""
+        return replace(self, seed=_derive_seed(self.seed, *parts), _buffer=None)
 
 
 class ContextFullError(TruncatedError):

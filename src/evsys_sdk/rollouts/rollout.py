@@ -35,6 +35,8 @@ class Turn:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
+    as_template: bool = True
+    """Whether the model's chat template would have kept the conversation before it as it was sampled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import Field
 from ...backends.tinker.config import TinkerConfig
 from ...config.base import Strict
 from ...config.prices import Prices, TokenUsage
-from ...data.types import Message
+from ...data.types import Message, ToolDefinition
 from ...errors import ConfigError, Problem
 from ...record.run_files.checkpoints import locate_weights
 from ..client import ChatClient, Completion, check_request, cut_at_stop
@@ -68,13 +68,13 @@ class SampledChatClient(ChatClient):
         params = SamplingParams(max_tokens, temperature, seed=seed, stop=self._stops(stop))
         self.totals.count_request()
         try:
-            prompt = self._renderer.prompt(messages)
+            prompt = self._renderer.prompt(messages, tools or ())
             samples = await self._sampler.sample(prompt, n, params)
         except Exception:
             self.totals.count_failure()
             raise
         seconds = time.monotonic() - started
-        return [self._completion(sample, len(prompt), stop, seconds) for sample in samples]
+        return [self._completion(sample, len(prompt), stop, seconds, tools or ()) for sample in samples]
 
     def _stops(self, stop: Sequence[str] | None) -> Sequence[str] | Sequence[int]:
         """Where an answer ends: at the end of the turn, or at one of the given texts."""
@@ -87,8 +87,10 @@ class SampledChatClient(ChatClient):
         """Prices that the client itself was given."""
         return {}
 
-    def _completion(self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float) -> Completion:
-        message = self._renderer.parse(sample.tokens)
+    def _completion(
+        self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float, tools: Sequence[ToolDefinition]
+    ) -> Completion:
+        message = self._renderer.parse(sample.tokens, tools)
         text, was_cut = cut_at_stop(str(message["content"]), stop)
         usage = TokenUsage(prompt, len(sample.tokens))
         cost = self._charge(self.model, usage, self._own_prices())
@@ -103,7 +105,7 @@ class MockClient(SampledChatClient):
         inference: { kind: mock, params: { checkpoint: outputs/first/run/checkpoints/final/sampler } }
 
     It answers from the weights of a checkpoint, or, without one, from the untrained weights of its model's name. The
-    same seed gives the same answers. Tools are known to it only as far as the conversation describes them.
+    same seed gives the same answers.
     """
 
     name: ClassVar[str] = "mock"

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from ...data import hermes
@@ -22,7 +23,8 @@ from ...log import get_logger
 from ..chat_format import ChatFormat, ChatTemplate
 from ..control_tokens import ControlTokens, cut
 from ..conversation import Supervise, find_supervised_turns, split_thinking, text_messages, without_empty_thinking
-from ..renderer import Rendered, Tokenizer, decode
+from ..renderer import Extension, Rendered, Tokenizer, decode
+from ..tool_parsers import PARSERS, ToolParser, parse_message
 
 _log = get_logger(__name__)
 
@@ -30,6 +32,8 @@ CHAT_TEMPLATE = "chat_template"
 WITH_HERMES = "chat_template+hermes"
 """Its name with tools that are listed in Hermes form, for templates that show none."""
 
+_FOUND = "answer-7f3a91"
+"""Stands for an answer whose place in a rendered conversation is looked for."""
 _CONTEXT = 64
 """Characters before a piece that can change its tokens: more than the longest control token has."""
 
@@ -66,6 +70,21 @@ class _Conversation:
     def turns(self, end: int) -> list[_Turn]:
         """The assistant's turns among the first messages."""
         return [self._turn(index) for index in range(end) if self.messages[index]["role"] == "assistant"]
+
+    def extension(self, start: int) -> tuple[str, str, bool] | None:
+        """The answer before `start`, what follows it up to the next one, and whether the template keeps the rest."""
+        turn, whole = self._turn(start - 1), self.before(len(self.messages))
+        if turn.stands_in(whole):
+            return turn.said, whole[len(turn.before) + len(turn.said) :], True
+        # The template rewrites history. What it writes after a turn is the same after an answer that is easy to find.
+        found = replace(self, messages=list(self.messages))
+        found.messages[start - 1] = {**self.messages[start - 1], "content": _FOUND}
+        answer = self._write(found.messages[:start]).rpartition(_FOUND)
+        following = found.before(len(self.messages)).rpartition(_FOUND)
+        said, _ = self._sampled_part(answer[2])
+        if not answer[1] or not following[1] or not following[2].startswith(said):
+            return None
+        return said, following[2][len(said) :], False
 
     def _write(self, messages: Sequence[Message]) -> str:
         return self.template(messages, tools=self.tools)
@@ -145,6 +164,12 @@ class ChatTemplateRenderer:
         supervise: Supervise = "all_assistant",
         tools: Sequence[ToolDefinition] = (),
     ) -> list[Rendered]:
+        if tools and not self._own_tools and not self._template.shows_tools:
+            raise DataError(
+                f"the chat template of this model shows no tools, and {len(tools)} are given. Use a model whose "
+                f"template does, set model.renderer_name to {WITH_HERMES} to list them in the system message, or "
+                "remove the tools."
+            )
         conversation = self._read(messages, tools)
         wanted = find_supervised_turns(conversation.messages, supervise)
         turns = conversation.turns(wanted[-1] + 1)
@@ -160,15 +185,61 @@ class ChatTemplateRenderer:
         pieces = self._pieces(conversation.before(size), conversation.turns(size))
         return [token for encoded in self._encode_pieces(piece for piece, _ in pieces) for token in encoded]
 
-    def parse(self, tokens: Sequence[int]) -> Message:
+    @property
+    def tool_parser(self) -> str | None:
+        parser = self._parser()
+        return None if parser is None else parser.name
+
+    def extend(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        start: int,
+        sampled: Sequence[int],
+        tools: Sequence[ToolDefinition] = (),
+    ) -> Extension | None:
+        # In Hermes form the system message that lists the tools is one more.
+        conversation = self._read(messages, tools)
+        found = conversation.extension(start + len(conversation.messages) - len(messages))
+        if found is None:
+            return None
+        said, suffix, as_template = found
+        marks = self._format
+        end = "" if self._is_closed(sampled) else marks.close
+        tokens = self._encode(end + suffix, (said if not end else "x")[-_CONTEXT:])
+        return Extension(tokens, as_template)
+
+    def _is_closed(self, sampled: Sequence[int]) -> bool:
+        """Whether sampled tokens end with the mark that ends a turn."""
+        marks = self._format
+        if marks.stop_texts:
+            text = decode(self._tokenizer, sampled).rstrip()
+            return any(text.endswith(mark) for mark in marks.stop_texts)
+        return bool(sampled) and self._template.is_control(sampled[-1])
+
+    def _parser(self) -> ToolParser | None:
+        listed = self._own_tools or not self._template.shows_tools
+        return PARSERS["hermes"] if listed else self._template.tool_parser
+
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
+        parser = self._parser() if tools else None
+        text = self._said(tokens, keep_marks=parser is not None)
+        if parser is not None:
+            # By the tokens, too: some marks of calls are control tokens, which are left out of plain text.
+            message = parse_message(text, parser, tools, salt=str(len(tokens)))
+            if "tool_calls" in message:
+                return message
+            text = self._said(tokens)
+        return {"role": "assistant", "content": without_empty_thinking(text)}
+
+    def _said(self, tokens: Sequence[int], *, keep_marks: bool = False) -> str:
+        """The text of an answer; with `keep_marks`, control tokens inside it are part of the text."""
         marks = self._format
         end = next((at for at, token in enumerate(tokens) if token in marks.stop_tokens), len(tokens))
-        text = decode(self._tokenizer, tokens[:end], skip_special_tokens=True)
+        text = decode(self._tokenizer, tokens[:end], skip_special_tokens=not keep_marks)
         for mark in marks.stop_texts:
             text = text.partition(mark)[0]
         blank = marks.close[: len(marks.close) - len(marks.close.lstrip())]
-        text = marks.prefill + text.removesuffix(blank).removeprefix(marks.indent)
-        return {"role": "assistant", "content": without_empty_thinking(text)}
+        return marks.prefill + text.removesuffix(blank).removeprefix(marks.indent)
 
     def _sequence(self, last: _Turn, turns: Sequence[_Turn], supervised: Collection[int]) -> Rendered:
         """Everything up to and including the turn `last`, with loss on the supervised turns."""
@@ -200,14 +271,10 @@ class ChatTemplateRenderer:
     def _read(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition]) -> _Conversation:
         """The conversation with everything guarded that would become structure."""
         conversation = text_messages(messages)
-        if self._own_tools:
+        if self._own_tools or (tools and not self._template.shows_tools):
+            if not self._own_tools:
+                _warn_listed()
             conversation, tools = hermes.as_plain_text(conversation, tools), ()
-        elif tools and not self._template.shows_tools:
-            raise DataError(
-                f"the chat template of this model shows no tools, and {len(tools)} are given. Use a model whose "
-                f"template does, set model.renderer_name to {WITH_HERMES} to list them in the system message, or "
-                "remove the tools."
-            )
         for index, message in enumerate(conversation):
             # Only the mark: the text behind it is that of the end-of-text token, which can be guarded.
             for mark in self._format.stop_texts[:1]:
@@ -247,6 +314,16 @@ class ChatTemplateRenderer:
             if tokens[: len(start)] == start:
                 return tokens[len(start) :]
         return self._template.encode(text)
+
+
+@cache
+def _warn_listed() -> None:
+    """Say once that tools are not shown in the model's own form."""
+    _log.warning(
+        "the chat template of this model shows no tools; they are listed in the system message in Hermes form. "
+        "Set model.renderer_name to %s to train on rows with tools in the same form.",
+        WITH_HERMES,
+    )
 
 
 def _common_start(texts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -30,7 +30,7 @@ from ..conversation import (
     text_messages,
     without_empty_thinking,
 )
-from ..renderer import Rendered, Tokenizer
+from ..renderer import Extension, Rendered, Tokenizer
 
 _log = get_logger(__name__)
 
@@ -108,7 +108,26 @@ class CookbookRenderer:
             ) from None
         return list(shown), messages[len(system) :]
 
-    def parse(self, tokens: Sequence[int]) -> Message:
+    tool_parser = None
+    """The package reads calls itself."""
+
+    def extend(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        start: int,
+        sampled: Sequence[int],
+        tools: Sequence[ToolDefinition] = (),
+    ) -> Extension | None:
+        answer = {**messages[start - 1], "content": "x"}
+        for number, last in enumerate((messages[start - 1], answer)):  # with another answer, history may stay as it was
+            before = self.render([*messages[: start - 1], last], "last_assistant", tools)[0].tokens
+            whole = self.prompt([*messages[: start - 1], last, *messages[start:]], tools)
+            if whole[: len(before)] == before:
+                end = [] if sampled and sampled[-1] in self.stop else [one for one in self.stop[:1] if one in before]
+                return Extension([*end, *whole[len(before) :]], as_template=number == 0)
+        return None
+
+    def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
         end = next((at for at, token in enumerate(tokens, 1) if token in self.stop), len(tokens))
         with self._refusals():
             message, _ = self._renderer.parse_response(list(tokens[:end]))
@@ -233,7 +252,11 @@ def _plain_message(message: Mapping[str, Any]) -> Message:
         content += "" if call.raw_text in content else call.raw_text
     found: Message = {"role": "assistant", "content": without_empty_thinking(content)}
     if message.get("tool_calls"):
-        found["tool_calls"] = [call.model_dump(exclude_none=True) for call in message["tool_calls"]]
+        calls = [call.model_dump(exclude_none=True) for call in message["tool_calls"]]
+        with suppress(DataError):  # arguments as objects; broken ones stay as they were written
+            [plain] = text_messages([{**found, "tool_calls": calls}])
+            calls = plain["tool_calls"]
+        found["tool_calls"] = calls
     return found
 
 

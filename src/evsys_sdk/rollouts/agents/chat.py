@@ -16,5 +16,5 @@ class ChatAgent:
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
         messages = opening(task)
-        turn = await policy.act(messages)
+        turn = await policy.act(messages, tools=task.tools or None)
         return [*messages, turn.message]

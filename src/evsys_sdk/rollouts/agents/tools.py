@@ -1,7 +1,7 @@
 """A multi-turn harness that lets the policy call Python functions.
 
-The policy calls a tool by writing `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; an answer without a call
-ends the conversation. A call that cannot be made is answered with the reason, so that the policy can learn to make it
+The tools are offered to the policy, which shows them in the model's own form; an answer without a call ends the
+conversation. A call that cannot be made is answered with the reason, so that the policy can learn to make it
 properly.
 """
 
@@ -39,8 +39,6 @@ class ToolsAgent:
         """Functions as `package.module:function`; their signature and docstring become the schema."""
         max_turns: int = Field(default=8, ge=1)
         """How often the policy may act."""
-        describe_tools: bool = True
-        """Whether a system message lists the tools; turn it off when the instruction does."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -48,7 +46,7 @@ class ToolsAgent:
         self._schemas = [tool_schema(tool) for tool in self._tools.values()]
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
-        messages = [*self._introduction(), *opening(task)]
+        messages = opening(task)
         for _ in range(self.cfg.max_turns):
             turn = await policy.act(messages, tools=self._schemas)
             messages.append(turn.message)
@@ -57,13 +55,6 @@ class ToolsAgent:
                 return messages
             messages += [call.make_answer(await self._call(call)) for call in calls]
         raise TruncatedError(f"the policy had no answer after {self.cfg.max_turns} turns")
-
-    def _introduction(self) -> list[Message]:
-        if not self.cfg.describe_tools:
-            return []
-        lines = [json.dumps(schema["function"]) for schema in self._schemas]
-        how = 'Call a tool by writing <tool_call>{"name": "...", "arguments": {...}}</tool_call>.'
-        return [{"role": "system", "content": "\n".join(["Tools:", *lines, how])}]
 
     async def _call(self, call: ToolCall) -> str:
         tool = self._tools.get(call.name)
