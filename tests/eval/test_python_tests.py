@@ -64,6 +64,106 @@ async def test_code_is_judged_by_its_tests(
     assert (await judged(place, completion, tests, **params)).reward == earned
 
 
+CHECK = "def check(candidate):\n    assert candidate(1, 1) == 2\n    assert candidate(2, 3) == 5"
+FORMATS = {
+    "HumanEval": CHECK,
+    "HumanEval with metadata": "METADATA = {'author': 'x'}\n\n" + CHECK,
+    "HumanEval with its call": CHECK + "\n\ncheck(add)",
+    "pytest class": "class TestAdd:\n    def test_it(self):\n        assert add(1, 1) == 2",
+    "pytest class with set-up": (
+        "class TestAdd:\n    def setup_method(self, method): self.one = 1\n"
+        "    def test_it(self):\n        assert add(self.one, 1) == 2"
+    ),
+    "pytest parametrize": (
+        "import pytest\n@pytest.mark.parametrize('a, b, c', [(1, 1, 2), (2, 3, 5)])\n"
+        "def test_it(a, b, c):\n    assert add(a, b) == c"
+    ),
+    "pytest approx": "import pytest\ndef test_it():\n    assert add(0.1, 0.2) == pytest.approx(0.3)",
+    "pytest raises": (
+        "import pytest\ndef test_it():\n    assert add(1, 1) == 2\n"
+        "    with pytest.raises(TypeError, match='unsupported'):\n        add(1, 'a')"
+    ),
+    "main guard": "def main():\n    assert add(1, 1) == 2\nif __name__ == '__main__':\n    main()",
+    "unittest with a main guard": CASE.format(2) + "\nif __name__ == '__main__':\n    unittest.main()",
+    "a condition that raises": "if add(1, 1) != 2:\n    raise ValueError('wrong')",
+    "numbers in a loop": "for a in range(3):\n    assert add(a, 1) == a + 1",
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+async def test_formats_of_tests_run_as_they_are_meant(place: FolderEnvironment, format: str) -> None:
+    for code, earned in (("return a + b", 1.0), ("return 7", 0.0), ("raise ValueError", 0.0)):
+        found = await judged(place, f"```python\ndef add(a, b):\n    {code}\n```", [FORMATS[format]])
+        assert found.reward == earned, found.info
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "def helper():\n    assert add(1, 1) == 2",
+        "class Case:\n    def test_it(self):\n        assert add(1, 1) == 2",
+        "assert True",
+        "for item in []:\n    assert add(1, 1) == item",
+        "add(1, 1)\nif False:\n    assert add(1, 1) == 2",
+        "import unittest\n@unittest.skip('')\n" + CASE.format(2).partition("\n")[2],
+    ],
+)
+async def test_a_test_that_asserts_nothing_about_the_solution_is_not_passed(
+    place: FolderEnvironment, test: str
+) -> None:
+    assert (await judged(place, ADD, [test])).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "test", ["add(1, 1)", "print(add(1, 1))", "def test_it():\n    yield add(1, 1) == 2\n    assert 0"]
+)
+async def test_a_test_that_any_code_passes_is_an_error_of_the_task(place: FolderEnvironment, test: str) -> None:
+    with pytest.raises(EvalError, match=r"any code would pass|would never run"):
+        await judged(place, ADD, [test])
+
+
+IMITATIONS = {
+    "pytest": ("import pytest\nassert guess(1) == pytest.approx(42)", "approx"),
+    "numpy": ("import numpy\nassert numpy.allclose(guess(1), 42)", "allclose"),
+    "np": ("assert np.allclose(guess(1), 42)", "allclose"),
+    "helpers": ("from helpers import same\nassert same(guess(1), 42)", "same"),
+    "math": ("assert math.isclose(guess(1), 42)", "isclose"),
+}
+
+
+@pytest.mark.parametrize("name", IMITATIONS)
+async def test_a_solution_supplies_no_module_to_the_tests(place: FolderEnvironment, name: str) -> None:
+    test, function = IMITATIONS[name]
+    code = (
+        "import sys, types\nclass Yes:\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n"
+        f"fake = types.ModuleType({name!r})\nfake.{function} = lambda *a, **k: True\nsys.modules[{name!r}] = fake\n"
+        f"{name} = fake\nopen('{name}.py', 'w').write('{function} = lambda *a, **k: True')\ndef guess(n): return True"
+    )
+    assert (await judged(place, f"```python\n{code}\n```", [test])).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("code", "test"),
+    [
+        (
+            "import __main__\n__main__.Server._load = lambda s, c: [('__builtins__', {}), ('guess', 0)]",
+            "assert guess == 1",
+        ),
+        (
+            "class G:\n    def __enter__(s): return s\n    def __exit__(s, *e): return True\ndef guess(n): return G()",
+            "with guess(1) as g:\n    assert g is None",
+        ),
+        ("def guess(n): raise StopIteration", "for one in map(guess, [1, 2]):\n    assert one == 42\nassert True"),
+        ("def guess(n): raise StopIteration", "assert list(map(guess, [1])) == []"),
+        ("def guess(n): raise GeneratorExit", "assert list(guess(n) for n in [1]) == [42]"),
+        ("def guess(n): return iter(())", "for one in guess(1):\n    assert one == 42"),
+    ],
+)
+async def test_a_solution_cannot_leave_a_test_early(place: FolderEnvironment, code: str, test: str) -> None:
+    found = await judged(place, f"```python\n{code}\n```", [test])
+    assert found.reward == 0.0, found.info
+
+
 @pytest.mark.parametrize(
     "trick",
     [
@@ -92,14 +192,16 @@ async def test_a_flood_of_output_does_not_hide_the_verdict(place: FolderEnvironm
 
 
 async def test_reasons_are_reported(place: FolderEnvironment) -> None:
-    found = await judged(place, ADD, ["assert add(1, 1) == 2", "assert add(1, 1) == 3, 'one and\\none'", "add()"])
+    found = await judged(
+        place, ADD, ["assert add(1, 1) == 2", "assert add(1, 1) == 3, 'one and\\none'", "assert add()"]
+    )
     assert found.info["passed"] == 1
     assert found.info["failures"]["1"] == "AssertionError: one and\none"
     assert found.info["failures"]["2"].startswith("TypeError: add() missing 2 required")
 
 
 async def test_tests_that_are_not_done_in_time_have_failed(place: FolderEnvironment) -> None:
-    tests = ["assert add(1, 1) == 2", "while True: pass"]
+    tests = ["assert add(1, 1) == 2", "while True: assert add(1, 1)"]
     found = await judged(place, ADD, tests, timeout_s=3.0, partial_credit=True)
     assert (found.reward, found.info["timed_out"]) == (0.5, True)
 

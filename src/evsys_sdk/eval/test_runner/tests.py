@@ -4,10 +4,13 @@ Its only argument is a folder with `job.json` and the program of the solution. T
 runs, no other process can look into this one, and what it reports goes to a pipe that only it holds.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # It handles values of any type, on the Python of any sandbox.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import ctypes
 import json
@@ -24,15 +27,21 @@ if TYPE_CHECKING:
 
 PR_SET_DUMPABLE = 4
 ALIASES = {"np": "numpy", "pd": "pandas"}
+NOT_THEIRS = {"numpy", "pandas", "scipy", "sympy", "sklearn", "torch", "matplotlib", "hypothesis", "requests", "mock"}
+"""Libraries by which tests compare; with those of the standard library, they are never the solution's."""
 
 
 class Finder:
-    """Modules that this process does not have are the solution's: what lies in the working folder."""
+    """The module `solution`, and where the policy left files to be tested, modules that do not exist here."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, *, only_solution: bool) -> None:
+        self._channel, self._only_solution = channel, only_solution
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        # `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
+        known = NOT_THEIRS.union(getattr(sys, "stdlib_module_names", ()))
+        if name != "solution" and (self._only_solution or name.partition(".")[0] in known):
+            return None
         try:
             proxy = self._channel.ask("import", name)
             know(proxy, name)
@@ -49,69 +58,217 @@ class Finder:
         proxy = spec.loader_state
         module = types.ModuleType(spec.name)
         module.__getattr__ = lambda name: getattr(proxy, name)  # pyright: ignore[reportAttributeAccessIssue]
-        module.__all__ = [name for name in dir(proxy) if not name.startswith("_")]  # pyright: ignore[reportAttributeAccessIssue]
+        module.__all__ = [name for name in dir(proxy) if _may_be_theirs(name)]  # pyright: ignore[reportAttributeAccessIssue]
         return module
 
     def exec_module(self, module: Any) -> None:
         pass
 
 
+def _may_be_theirs(name: Any) -> bool:
+    return isinstance(name, str) and name.isidentifier() and name[0] != "_" and not hasattr(builtins, name)
+
+
 def names_for_tests(defined: Any) -> dict[str, Any]:
-    """What the solution defines, as tests see it. A module is never the solution's word for one that exists here."""
+    """What the solution defines, as tests see it. Modules are imported here, or are not there at all."""
     space: dict[str, Any] = {}
     for name, value in defined:
-        # `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
-        module = ALIASES.get(name) or (name if name in getattr(sys, "stdlib_module_names", ()) else None)
-        if module is None and isinstance(value, Proxy) and value._kind == "module":
-            module = value._name
-        if module is not None:
-            value = _import_own(module, otherwise=value)
-        know(value, str(name))
-        space[str(name)] = value
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+            continue
+        is_module = isinstance(value, Proxy) and value._kind == "module"
+        known = name in ALIASES or name in NOT_THEIRS or name in getattr(sys, "stdlib_module_names", ())
+        if known or is_module:
+            try:
+                value = __import__(ALIASES.get(name, name))
+            except ImportError:
+                continue
+        know(value, name)
+        space[name] = value
     return space
 
 
-def _import_own(module: str, *, otherwise: Any) -> Any:
-    try:
-        __import__(module)
-    except ImportError:
-        return otherwise
-    return sys.modules[module]
-
-
-def find_shadowed(test: str, space: dict[str, Any]) -> set[str]:
+def find_shadowed(tree: Any, space: dict[str, Any]) -> set[str]:
     """Builtin names that the solution defines anew and that a test uses without having said where from."""
     redefined = {name for name in space if hasattr(builtins, name)}
     if not redefined:
         return redefined
-    import ast
-
-    names = [node for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)]
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return redefined & {name.id for name in names if isinstance(name.ctx, ast.Load)}
 
 
-def run_test(test: str, solution: dict[str, Any]) -> None:
-    """Run the statements of a test, then the test functions and test cases that it defines."""
-    if taken := sorted(find_shadowed(test, solution)):
+class Assertions(ast.NodeTransformer):
+    """Counts the assertions of a test that are executed: a test without any has tested nothing."""
+
+    NAME = "__evsys_asserted__"
+
+    def __init__(self) -> None:
+        self.executed = 0
+
+    def count(self) -> None:
+        self.executed += 1
+
+    def visit(self, node: Any) -> Any:
+        asserts = isinstance(node, ast.stmt) and self._asserts(node)
+        self.generic_visit(node)
+        if not asserts:
+            return node
+        counted = ast.parse(self.NAME + "()").body[0]
+        return [ast.fix_missing_locations(ast.copy_location(counted, node)), node]
+
+    def _asserts(self, node: Any) -> bool:
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return False
+        inside = [one for name in ("body", "orelse", "finalbody") for one in getattr(node, name, [])]
+        inside += [one for handler in getattr(node, "handlers", []) for one in handler.body]
+        if inside:
+            items = [item.context_expr for item in getattr(node, "items", [])]
+            return any(isinstance(one, ast.Raise) for one in inside) or any(map(_is_assertion, items))
+        return any(_is_assertion(one) for one in ast.walk(node))
+
+
+def _is_assertion(node: Any) -> bool:
+    name = getattr(getattr(node, "func", None), "attr", None) or getattr(getattr(node, "func", None), "id", "")
+    return isinstance(node, ast.Call) and (name.startswith("assert") or name == "raises")
+
+
+def run_test(test: str, solution: dict[str, Any], channel: Channel, entry: str) -> None:
+    """Run the statements of a test, then the functions, classes and `check` that it defines and does not call."""
+    tree, assertions = ast.parse(test, "test.py"), Assertions()
+    if taken := sorted(find_shadowed(tree, solution)):
         raise NotPlain(
             "the solution redefines {}, which the test uses; import it from `solution`".format(", ".join(taken))
         )
-    space = dict(solution, __name__="tests")
+    calls = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    # A script: what stands behind `if __name__ == "__main__"` is part of the test.
+    space = dict(solution, __name__="__main__", **{Assertions.NAME: assertions.count})
+    if "unittest" in test:  # its cases are run below, and not by a function that would end this process
+        __import__("unittest").main = lambda *_, **__: None
+    asked = channel.asked
     NotPlain.raised.clear()
-    exec(compile(test, "test.py", "exec"), space)
-    unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
+    exec(compile(assertions.visit(tree), "test.py", "exec"), space)
     for name, found in list(space.items()):
-        if name in solution and found is solution[name]:
+        if isinstance(found, Proxy) or (name in solution and found is solution[name]):
             continue
-        if unittest and isinstance(found, type) and issubclass(found, unittest.TestCase):
-            outcome = unittest.TestResult()
-            unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
-            if not outcome.wasSuccessful():
-                raise AssertionError((outcome.failures + outcome.errors)[0][1].strip().rpartition("\n")[2])
-        elif name.startswith("test") and not isinstance(found, Proxy):
-            found()
+        if isinstance(found, type):
+            _run_class(found)
+        elif name.startswith("test") and name not in calls:
+            _run_cases(found)
+        elif name == "check" and "check" not in calls and isinstance(found, types.FunctionType):
+            if entry not in solution:
+                raise NameError(f"the solution does not define {entry or 'a function'}, which check() tests")
+            found(solution[entry])
     if NotPlain.raised:
         raise NotPlain(NotPlain.raised[0])
+    if not assertions.executed or channel.asked == asked:
+        raise NotPlain("the test executed no assertion about the solution")
+
+
+def _run_class(found: Any) -> None:
+    unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
+    if unittest and issubclass(found, unittest.TestCase):
+        outcome = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
+        if outcome.failures or outcome.errors or outcome.skipped or outcome.unexpectedSuccesses:
+            told = [one[1] for one in outcome.failures + outcome.errors + outcome.skipped] or ["unexpected success"]
+            raise AssertionError(told[0].strip().rpartition("\n")[2])
+    elif found.__name__.startswith("Test"):
+        for name in [name for name in dir(found) if name.startswith("test")]:
+            one = found()
+            getattr(one, "setup_method", lambda *_: None)(*_wanted(one, "setup_method", name))
+            try:
+                _run_cases(getattr(one, name))
+            finally:
+                getattr(one, "teardown_method", lambda *_: None)(*_wanted(one, "teardown_method", name))
+
+
+def _wanted(one: Any, hook: str, name: str) -> list[Any]:
+    """The method under test, if a hook takes it as an argument."""
+    code = getattr(getattr(one, hook, None), "__code__", None)
+    return [getattr(one, name)] if code and code.co_argcount > 1 else []
+
+
+def _run_cases(function: Any) -> None:
+    """Call a test function, once for every combination of its parameters."""
+    cases: list[dict[str, Any]] = [{}]
+    for names, values in getattr(function, "parameters", []):
+        new = [{one: value[at] if len(names) > 1 else value for at, one in enumerate(names)} for value in values]
+        cases = [dict(old, **one) for old in cases for one in new]
+    for case in cases:
+        function(**case)
+
+
+def make_pytest() -> Any:
+    """What tests use of pytest, in place of a library that the sandbox may lack and the solution may imitate."""
+    module: Any = types.ModuleType("pytest")
+
+    class Raises:
+        def __init__(self, expected: Any, match: Any = None) -> None:
+            self.expected, self.match, self.value = expected, match, None
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, kind: Any, value: Any, trace: Any) -> bool:
+            assert kind is not None, f"DID NOT RAISE {self.expected}"
+            self.type, self.value = kind, value
+            if not issubclass(kind, self.expected) or isinstance(value, NotPlain):
+                return False
+            text = str(value)
+            assert self.match is None or __import__("re").search(self.match, text), f"{text!r} does not match"
+            return True
+
+    def raises(expected: Any, function: Any = None, *args: Any, match: Any = None, **given: Any) -> Any:
+        if function is None:
+            return Raises(expected, match)
+        with Raises(expected) as caught:
+            function(*args, **given)
+        return caught
+
+    def parametrize(names: Any, values: Any, **_: Any) -> Any:
+        split = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
+
+        def mark(function: Any) -> Any:
+            function.parameters = [*getattr(function, "parameters", []), (split, list(values))]
+            return function
+
+        return mark
+
+    def fail(reason: str = "") -> Any:
+        raise AssertionError(reason)
+
+    module.raises, module.approx, module.fail, module.skip, module.main = raises, Approx, fail, fail, lambda *_: 0
+    module.mark = types.SimpleNamespace(parametrize=parametrize)
+    return module
+
+
+class Approx:
+    """A number, or numbers in a list, a tuple or a dict, up to a tolerance."""
+
+    def __init__(self, expected: Any, rel: Any = None, abs: Any = None, nan_ok: bool = False) -> None:
+        self._expected, self._nan_ok = expected, nan_ok
+        self._rel, self._abs = (1e-6 if rel is None and abs is None else rel or 0.0), (1e-12 if abs is None else abs)
+
+    def __eq__(self, other: Any) -> bool:
+        return self._is_close(other, self._expected)
+
+    def _is_close(self, one: Any, expected: Any) -> bool:
+        if isinstance(one, Proxy):
+            return one._refuse("cannot be compared with a number")  # pyright: ignore[reportPrivateUsage]
+        if isinstance(expected, dict):
+            same = isinstance(one, dict) and one.keys() == expected.keys()
+            return same and all(self._is_close(one[key], expected[key]) for key in expected)
+        if isinstance(expected, (list, tuple)):
+            same = isinstance(one, (list, tuple)) and len(one) == len(expected)
+            return same and all(map(self._is_close, one, expected))
+        if not isinstance(one, (int, float, complex)) or not isinstance(expected, (int, float, complex)):
+            return bool(one == expected)
+        if one != one or expected != expected:
+            return self._nan_ok and one != one and expected != expected
+        return one == expected or abs(one - expected) <= max(self._rel * abs(expected), self._abs) != float("inf")
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 def failure(run: Callable[..., Any], *given: Any) -> str:
@@ -156,11 +313,12 @@ def main(folder: str) -> None:
     os.chdir(job["cwd"] or ".")
     channel = Channel(program)
     # Behind all others: the solution answers only for modules that do not exist here.
-    sys.meta_path.append(Finder(channel))
+    sys.meta_path.append(Finder(channel, only_solution=bool(job["code"])))
+    sys.modules["pytest"] = make_pytest()
     space: dict[str, Any] = {}
     broken = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))
     for number, test in enumerate(job["tests"]):
-        wrong = broken or failure(run_test, test, space)
+        wrong = broken or failure(run_test, test, space, channel, job["entry"])
         report(test=number, failure=wrong[:500])
     channel.end()
 

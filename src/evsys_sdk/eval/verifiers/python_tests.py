@@ -2,10 +2,11 @@
 
     {fn_name: python_tests, expected: ["assert add(2, 2) == 4", "assert add(-1, 1) == 0"]}
 
-A test is Python source: statements, `test_*` functions or `unittest` cases. Code and tests run in two processes: the
-tests call the solution's functions and get plain data back, which they compare out of the solution's reach. Objects of
-the solution's own classes can be used and their methods called, but are never equal to plain data. Code of a model is
-never run on this machine: without an environment there is no score.
+A test is Python source: statements, `test_*` functions and `Test*` classes of pytest, `unittest` cases, or a function
+`check(candidate)` as in HumanEval. One that executes no assertion about the solution has failed. Code and tests run in
+two processes: the tests call the solution's functions and get plain data back, which they compare out of the solution's
+reach. Objects of the solution's own classes can be used and their methods called, but are never equal to plain data.
+Code of a model is never run on this machine: without an environment there is no score.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ast
 import json
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -26,6 +28,8 @@ from ..test_runner import program
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...rollouts.environment import Environment, ExecResult
 
 
@@ -48,6 +52,8 @@ class PythonTestsParams(Strict):
     """Whether the reward is the share of tests that pass; otherwise all must."""
     python: str = Field(default="python3", min_length=1)
     """Command that starts Python in the sandbox."""
+    entry_point: str | None = None
+    """Function that a `check(candidate)` of the tests is called with; by default the last that the code defines."""
     cwd: str | None = None
     """Folder of the sandbox in which the tests run; by default its working folder."""
 
@@ -69,7 +75,9 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
         end_processes: Any = getattr(environment, "kill_processes", None)
         if end_processes is not None:  # what the policy left running could get at the tests before they run
             await end_processes()
-        folder = await _write_job(environment, {"code": self._code(completion), "tests": tests, "cwd": self.cfg.cwd})
+        code = self._code(completion)
+        entry = self.cfg.entry_point or _last_function(code)
+        folder = await _write_job(environment, {"code": code, "tests": tests, "entry": entry, "cwd": self.cfg.cwd})
         # -I: neither the working folder nor the environment, where the policy may have left modules, is looked at.
         command = f"exec {self.cfg.python} -I {folder}/tests.py {folder}"
         done = await environment.exec(command, timeout_s=self.cfg.timeout_s)
@@ -125,6 +133,13 @@ def check_tests(target: Any) -> list[str]:
     return tests
 
 
+def _last_function(code: str) -> str:
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        functions = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        return functions[-1] if functions else ""
+    return ""
+
+
 async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
     """Put the programs and what they work on into a new folder of the sandbox."""
     files = {"tests.py": program("tests"), "solution.py": program("solution"), "job.json": json.dumps(job)}
@@ -135,7 +150,7 @@ async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
     return folder
 
 
-_UNKNOWN_HERE = {"pytest.fixture", "pytest.mark.parametrize", "unittest.mock", "inspect"}
+_UNKNOWN_HERE = {"pytest.fixture", "unittest.mock", "inspect"}
 
 
 def problems_in(tests: list[str]) -> list[str]:
@@ -154,16 +169,10 @@ def problems_in(tests: list[str]) -> list[str]:
 
 def _problems(tree: ast.Module) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            needed = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
-            if needed > 0:
-                why = "has parameters, and there are no fixtures here. Give them values in the test"
-                found.append((node.lineno, f"{node.name} {why}."))
-            if isinstance(node, ast.AsyncFunctionDef):
-                found.append((node.lineno, f"{node.name} is async and would never run. Call asyncio.run inside it."))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(("test", "check")):
+            found += [(node.lineno, f"{node.name} {why}") for why in _function_problems(node, node in tree.body)]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             named = [f"{module}.{alias.name}" for module in modules for alias in node.names] + modules
             for name in sorted(_UNKNOWN_HERE.intersection(named)):
@@ -172,4 +181,26 @@ def _problems(tree: ast.Module) -> list[tuple[int, str]]:
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in _UNKNOWN_HERE:
             why = "needs a test runner that these tests do not have. Write plain functions"
             found.append((node.lineno, f"{ast.unparse(node)} {why}."))
+    if not any(map(_asserts, ast.walk(tree))):
+        found.append((1, "there is no assertion, so any code would pass. Write assert statements."))
     return found
+
+
+def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: bool) -> Iterator[str]:
+    """Why a test function would not run, or not to its end."""
+    needed = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+    is_parametrized = any("parametrize" in ast.unparse(one) for one in node.decorator_list)
+    if at_top and needed > 0 and not is_parametrized and node.name.startswith("test"):
+        yield "has parameters, and there are no fixtures here. Give them values in the test."
+    if isinstance(node, ast.AsyncFunctionDef):
+        yield "is async and would never run. Call asyncio.run inside it."
+    inside = [one for statement in node.body for one in ast.walk(statement)]
+    if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inside):
+        yield "is a generator and would never run. Remove the yield."
+
+
+def _asserts(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        return name.startswith("assert") or name == "raises"
+    return isinstance(node, ast.Assert | ast.Raise)
