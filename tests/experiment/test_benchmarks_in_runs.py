@@ -30,12 +30,14 @@ from evsys_sdk import (
     register_verifier,
 )
 from evsys_sdk.algorithms.sft import SFT
-from evsys_sdk.config import Metadata
+from evsys_sdk.backends.mock.backend import MockBackend
+from evsys_sdk.config import BackendConfig, Metadata
 from evsys_sdk.errors import EvalError
 from evsys_sdk.experiment import ExperimentResult
 from evsys_sdk.experiment.arms.overrides import rehearsal
 from evsys_sdk.experiment.benchmark_plan import plan_benchmarks
 from evsys_sdk.experiment.run_benchmarks import RunBenchmarks
+from evsys_sdk.registry import REGISTRIES, register_backend
 from evsys_sdk.training.batch import TrainingBatch
 from evsys_sdk.training.callback import Callback, RunControl
 
@@ -280,6 +282,22 @@ def test_baselines_are_scored_once_for_all_runs_and_never_chosen() -> None:
     [other] = [path for name, path in journals.items() if "other" in name]
     assert len(other.read_bytes().splitlines()) == 6
     assert scored_steps("baseline", "outputs/e/r__seed42") == [0, 0]
+
+
+def test_a_base_model_without_a_seed_is_scored_once_for_all_seeds() -> None:
+    class Fixed(MockBackend):
+        name = "fixed"
+        seeded_base = False
+
+    with REGISTRIES["backend"].isolated():
+        register_backend("fixed")(Fixed)
+        changed = config({**TEST, "models": ["base"]}, n_repeats=2)
+        runs = [one.model_copy(update={"backend": BackendConfig(kind="fixed")}) for one in changed.all_runs()]
+        result = Experiment(changed.model_copy(update={"run": None, "runs": runs})).run()
+    assert len(result.runs) == 2
+    assert all("baseline/test/words/base/pass@1" in trained.metrics for trained in result.runs)
+    [journal] = Path("outputs/e/.baselines").glob("*.jsonl")
+    assert len(journal.read_bytes().splitlines()) == 6
 
 
 def test_a_baseline_that_fails_harms_nobody_and_is_reported() -> None:

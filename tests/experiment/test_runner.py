@@ -270,32 +270,32 @@ def test_a_full_disk_fails_the_run_with_a_clear_error_and_leaves_earlier_checkpo
 def test_a_disk_that_takes_no_result_fails_the_arm_and_the_others_go_on(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evsys_sdk.experiment import runner
+    from evsys_sdk.experiment import observation
 
-    write = runner.write_result
+    write = observation.write_result
 
     def only_b(run_dir: Path, *rest: Any, **more: Any) -> None:
         if run_dir.name == "a":
             raise OSError(28, "No space left on device")
         write(run_dir, *rest, **more)
 
-    monkeypatch.setattr(runner, "write_result", only_b)
+    monkeypatch.setattr(observation, "write_result", only_b)
     result = run(runs=[{"name": "a"}, {"name": "b"}])
     assert [found.status for found in result.runs] == ["failed", "completed"]
     assert "No space left" in str(result.runs[0].error)
 
 
 def test_a_run_folder_that_cannot_be_made_fails_its_arm_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evsys_sdk.experiment import runner
+    from evsys_sdk.experiment import observation
 
-    begin = runner.begin_run
+    begin = observation.begin_run
 
     def not_for_a(run_dir: Path, config: dict[str, Any]) -> int:
         if run_dir.name == "a":
             raise PermissionError(13, "Permission denied", str(run_dir))
         return begin(run_dir, config)
 
-    monkeypatch.setattr(runner, "begin_run", not_for_a)
+    monkeypatch.setattr(observation, "begin_run", not_for_a)
     result = run(runs=[{"name": "a"}, {"name": "b"}])
     assert [found.status for found in result.runs] == ["failed", "completed"]
     assert "Permission denied" in str(result.runs[0].error)

@@ -28,8 +28,9 @@ from ..spend.ledger import open_ledger
 from ..spend.meter import meter_for
 from ..training.callback import Callback, RunControl
 from .arms.arm import Arm
+from .arms.results import fail_run
 from .record_dir import write_result
-from .runner import ArmOptions, fail_run, run_arm
+from .runner import ArmOptions, run_arm
 
 TIMEOUT = "timeout"
 _GRACE_S = 1.0

@@ -22,6 +22,8 @@ class MockBackend:
     name: ClassVar[str] = "mock"
     without_effect: ClassVar[frozenset[str]] = frozenset({"lora_rank"})
     """Params of recipes that are recorded only: there is no adapter here."""
+    seeded_base: ClassVar[bool] = True
+    """The weights before training are drawn from the seed, so that each seed has another untrained model."""
 
     class Config(Strict):
         """Params of `backend.kind: mock`."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from ...errors import BackendError, EvsysError, blame_user_code
+from ...log import get_logger
 from ...protocols import RunNotes, RunResult, RunStatus
 from .arm import Arm
 
@@ -190,3 +193,15 @@ class ExperimentResult:
             "best_score": self.best_score,
             "conclusion": self.conclusion,
         }
+
+
+def fail_run(run_id: str, error: Exception) -> RunResult:
+    """The result of a run that raised: one sentence for expected errors, place and traceback for bugs."""
+    get_logger(__name__).info("run '%s' failed: %s", run_id, error)
+    expected = isinstance(error, EvsysError | OSError)
+    # The same arm may succeed when it is tried again, but not if its config, its data or its loss is wrong.
+    retryable = isinstance(error, BackendError) or not isinstance(error, EvsysError)
+    notes = RunNotes(traceback=None if expected else traceback.format_exc(), retryable=retryable or None)
+    place = "" if expected else blame_user_code(error)
+    at = f" (at {place})" if place else ""
+    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}{at}", notes=notes)

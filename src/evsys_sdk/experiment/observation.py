@@ -1,0 +1,181 @@
+"""What is recorded about a run while it trains, apart from the run itself: `with observe_run(arm, options)`.
+
+Inside, everything spent through the client is metered, rollouts are recorded and diagnosed, trained-on tasks and
+foreign weights are noted, and the identity of the arm is written before its first step. At the end the result is
+completed and stored; an error inside the block becomes a failed result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import ExperimentConfig, RunConfig
+from ..data.task_identity import row_texts
+from ..errors import TrainingError
+from ..paths import in_project
+from ..protocols import Algorithm, Row, RunContext, RunResult, traits_of
+from ..record.events import load_events, note_loaded_weights, note_trained_tasks, read_trained_tasks
+from ..record.folders import begin_run, note_identity, note_length
+from ..record.run_files.checkpoints import CheckpointLog
+from ..spend.metered_client import MeteredClient
+from ..training.callback import Observers, RunInfo
+from ..training.diagnosis import Diagnosis
+from ..training.rollout_recorder import RolloutRecorder
+from ..training.services import services_of
+from ..training.trained_tasks import TrainedTasks
+from .arms.arm import Arm
+from .arms.results import fail_run
+from .audit.identity import identify_run
+from .audit.replaced_code import find_replaced_code
+from .record_dir import write_result
+from .run_benchmarks import RunBenchmarks
+
+if TYPE_CHECKING:
+    from .runner import ArmOptions
+
+
+@contextmanager
+def observe_run(arm: Arm, options: ArmOptions) -> Generator[RunObservation]:
+    """Observe the run inside the block; afterwards its result is complete and on disk."""
+    observed, owner = RunObservation(arm, options), os.getpid()
+    try:
+        yield observed
+    except SystemExit as error:
+        wish = TrainingError(f"the code of the run called sys.exit({error.code!r}). Raise an error instead.")
+        observed.result = fail_run(arm.name, wish)
+    except Exception as error:
+        observed.result = fail_run(arm.name, error)
+    if os.getpid() != owner:
+        os._exit(1)  # a fork that the run's code made and did not end; the record belongs to its parent
+    observed.finish()
+
+
+class RunObservation:
+    """Everything that watches one run."""
+
+    def __init__(self, arm: Arm, options: ArmOptions) -> None:
+        self.arm, self.options = arm, options
+        self.observers = Observers([])
+        self.result = RunResult(arm.name, "failed", error="the run did not end")
+        self._trained: TrainedTasks | None = None
+
+    @property
+    def run(self) -> RunConfig:
+        return self.arm.run
+
+    @property
+    def run_dir(self) -> Path:
+        return self.options.run_dir
+
+    def begin(self) -> int:
+        """Open the run's folder and make the observers; returns the number of this attempt."""
+        attempt = begin_run(self.run_dir, self.run.model_dump(mode="json"))
+        for make in self.options.callbacks:
+            self.observers.add(make())
+        if self.options.meter is not None:
+            self.observers.add(self.options.meter)
+        self.observers.add(RolloutRecorder(self.run.rollouts))
+        self.observers.add(Diagnosis())
+        return attempt
+
+    def meter(self, handles: dict[str, Any]) -> dict[str, Any]:
+        """Put a client among the handles through which nothing is spent uncounted."""
+        client, meter = handles.get("training_client"), self.options.meter
+        return handles if meter is None or client is None else {**handles, "training_client": meter.watch(client)}
+
+    def start(self, ctx: RunContext, algorithm: Algorithm, benchmarks: RunBenchmarks | None) -> RunInfo:
+        """Watch the client, write the identity of the run, and announce what is about to happen to all observers."""
+        services, rows = services_of(ctx), ctx.extras["train_rows"]
+        if isinstance(services.client, MeteredClient):
+            self._detect_foreign_weights(services.client)
+            if benchmarks is not None:
+                self._detect_trained_tasks(services.client, benchmarks, resumed=services.attempt > 1)
+        last = CheckpointLog.in_dir(self.run_dir).last() if services.resume else None
+        info = replace(
+            self._describe(ctx.config, algorithm, rows),
+            steps_done=last.next_step if last else 0,
+            repeats=benchmarks.repeats(last) if benchmarks else (),
+        )
+        note_length(self.run_dir, info.total_steps, measure=info.measure, mode=info.measure_mode)
+        planned = benchmarks.planned if benchmarks else ()
+        note_identity(self.run_dir, identify_run(self.run, services.load_rows, planned))
+        self.observers.on_run_start(info, services.control)
+        ctx.log_store.log_hyperparams(_hyperparams(ctx.config, self.run))
+        if rows:
+            self.observers.on_data(rows)
+        return info
+
+    def finish(self) -> None:
+        """Complete the result with what was observed, and store it."""
+        result, meter = self.result, self.options.meter
+        if self._trained is not None:
+            result.notes.trained_on = self._trained.summarise()
+        result.notes.findings = self.observers.findings() or None
+        result.notes.replaced_code = find_replaced_code() or None
+        self.observers.on_run_end(result)
+        self.observers.close()
+        if meter is not None:
+            result.notes.spend = meter.spent().to_dict()
+        # Stored last: a run with a result is over, and everything else about it is on disk.
+        try:
+            write_result(self.run_dir, result, hparams=self.run.model_dump(mode="json"))
+        except Exception as error:  # a run that cannot be recorded has failed; the other arms continue
+            self.result = fail_run(result.run_id, error)
+
+    def _describe(self, config: ExperimentConfig, algorithm: Algorithm, rows: Sequence[Row]) -> RunInfo:
+        hypothesis, traits = config.metadata.hypothesis, traits_of(algorithm)
+        return RunInfo(
+            experiment=config.name,
+            run_id=self.arm.name,
+            run_dir=self.run_dir,
+            config=self.run.model_dump(mode="json"),
+            total_steps=traits.max_steps if traits.planned_steps is None else traits.planned_steps(rows),
+            hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
+            measure=traits.selection_metric,
+            measure_mode=traits.selection_mode,
+        )
+
+    def _detect_trained_tasks(self, client: MeteredClient, benchmarks: RunBenchmarks, *, resumed: bool) -> None:
+        """Note every task of the benchmarks that is trained on, in this attempt or in one before it."""
+        run_dir = self.run_dir
+        asked = {
+            f"{one.split}/{one.label}": {
+                task.task_id: "\n".join(row_texts(task.instruction)) for task in one.benchmark.tasks
+            }
+            for one in benchmarks.planned
+        }
+        known = read_trained_tasks(load_events(run_dir.parent)).get(run_dir.name) if resumed else None
+        self._trained = TrainedTasks(asked, client.tokenizer, known=known, tell=partial(note_trained_tasks, run_dir))
+        client.hear = self._trained.look
+
+    def _detect_foreign_weights(self, client: MeteredClient) -> None:
+        """Note weights that the client loads and that neither the config names nor this run has saved."""
+        model, run_dir, saved = self.run.model, self.run_dir, client.saved
+        own = [run_dir, *filter(None, (model.init_from_checkpoint, model.load_checkpoint_path))]
+        places = [in_project(place).resolve() for place in own]
+
+        def check(ref: str) -> None:
+            known = ref in saved or any(in_project(ref).resolve().is_relative_to(place) for place in places)
+            if not known and ref not in {one.state for one in CheckpointLog.in_dir(run_dir).read()}:
+                note_loaded_weights(run_dir, ref)
+
+        client.hear_load = check
+
+
+def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:
+    return {
+        "experiment": config.name,
+        "run": run.name,
+        "model": run.model.name,
+        "backend": run.backend.kind,
+        "algorithm": run.algorithm.kind,
+        **run.algorithm.params,
+        "seed": run.seed,
+        "tags": run.tags,
+    }

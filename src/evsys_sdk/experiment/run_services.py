@@ -1,0 +1,129 @@
+"""What a recipe may ask of its run: the stores, the model, and what scores it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import ExperimentConfig, RunConfig
+from ..errors import BackendError
+from ..eval.run_eval import RunEvaluator
+from ..eval.verifier import verify_with
+from ..inference.renderer import get_renderer
+from ..protocols import Algorithm, Backend, DataStore, LogStore, Row, RunResult
+from ..registry import get_data_store, get_log_store
+from ..training.blocking import run_blocking
+from ..training.callback import Observers
+from ..training.services import RunServices, Selection
+from .arms.observed_log_store import LogStoreCallback, ObservedLogStore, fill_log_dir
+from .arms.rows import RowLoader, content_hash
+from .benchmark_plan import plan_benchmarks, selection
+from .run_benchmarks import RunBenchmarks
+
+if TYPE_CHECKING:
+    from .runner import ArmOptions
+
+
+def open_stores(config: ExperimentConfig, run_dir: Path, observers: Observers) -> tuple[DataStore, LogStore]:
+    """Where rows come from and where metrics go; the log store and the observers receive the same metrics."""
+    data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
+    log_store: LogStore = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
+    observers.add(LogStoreCallback(log_store))
+    return data_store, ObservedLogStore(log_store, observers)
+
+
+def offer_services(
+    run: RunConfig,
+    handles: dict[str, Any],
+    observers: Observers,
+    options: ArmOptions,
+    load_rows: RowLoader,
+    attempt: int,
+) -> RunServices:
+    """The services of a run without those that score it."""
+    client = handles.get("training_client")
+    return RunServices(
+        observers=observers,
+        control=options.control,
+        verify=verify_with(),
+        load_rows=load_rows,
+        client=client,
+        renderer=None if client is None else get_renderer(client.tokenizer, run.model.renderer_name),
+        seed=run.seed,
+        attempt=attempt,
+        resume=options.resume,
+    )
+
+
+def add_evaluator(
+    run: RunConfig, rows: Sequence[Row], services: RunServices
+) -> tuple[RunEvaluator | None, RunServices]:
+    """Have the recipe score the rows of `run.eval`, where the backend trains through a client."""
+    if services.client is None or services.renderer is None:
+        return None, services
+    evaluator = RunEvaluator(run.eval, services.client, services.renderer, services.observers, services.load_rows, rows)
+    metric = evaluator.selection_metric
+    return evaluator, replace(
+        services,
+        evaluate=evaluator if evaluator.wanted else None,
+        score_stage=evaluator.score_stage if evaluator.scores_stages else None,
+        selection=None if metric is None else Selection(metric),
+    )
+
+
+def add_benchmarks(
+    config: ExperimentConfig,
+    run: RunConfig,
+    algorithm: Algorithm,
+    backend: Backend,
+    services: RunServices,
+    run_dir: Path,
+) -> tuple[RunBenchmarks | None, RunServices]:
+    """Load the benchmarks of the experiment and have the loop score those that are due during training."""
+    if not config.metadata.benchmark:
+        return None, services
+    if services.client is None or services.renderer is None:
+        raise BackendError(
+            f"the backend '{run.backend.kind}' gives no training_client, so that metadata.benchmark cannot be scored. "
+            "Return one from prepare(), or remove the benchmarks."
+        )
+    planned = plan_benchmarks(config.metadata, algorithm, seed=run.seed)
+    benchmarks = RunBenchmarks(
+        planned,
+        services.client,
+        services.renderer,
+        services.observers,
+        run_dir,
+        services.attempt,
+        _identify_base(run, backend),
+    )
+    chosen = selection(planned, config.metadata)
+    return benchmarks, replace(
+        services,
+        scoring=benchmarks.background_scoring(),
+        selection=services.selection if chosen is None else Selection(*chosen),
+    )
+
+
+def _identify_base(run: RunConfig, backend: Backend) -> str:
+    """Which untrained model this is; it has no seed, except on a backend that draws its weights from one."""
+    model = content_hash([run.model.model_dump(mode="json")])[:8]
+    name = f"{getattr(backend, 'name', run.backend.kind)} {run.model.name} {model}"
+    return f"{name} {run.seed}" if getattr(backend, "seeded_base", False) else name
+
+
+def score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: RunResult) -> None:
+    """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
+    if result.status != "completed":
+        return
+    if evaluator is None:
+        if run.eval.enabled and run.eval.metrics:
+            result.notes.unscored = f"the backend '{run.backend.kind}' gives no training_client to sample from"
+        return
+    missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
+    if missing and evaluator.failure is None:
+        result.metrics |= run_blocking(lambda: evaluator(int(result.metrics.get("steps", 0))))
+    if evaluator.failure is not None:
+        result.notes.unscored = evaluator.failure
