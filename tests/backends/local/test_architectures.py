@@ -187,8 +187,8 @@ class Reference:
         for name, (a, b) in adapter.weights.items():
             a, b = a.detach().double().requires_grad_(), b.detach().double().requires_grad_()
             self.parameters += [a, b]
-            weight, added = self._model.get_parameter(f"{name}.weight"), adapter.scale * (b @ a)
-            self._replaced[f"{name}.weight"] = weight + (added.T if adapter.transposed else added)
+            key, added = name if a.ndim == 3 else f"{name}.weight", adapter.scale * (b @ a)
+            self._replaced[key] = self._model.get_parameter(key) + (added.T if adapter.transposed else added)
 
     def logprobs(self, tokens: Any) -> Any:
         """After each token, of all tokens."""
@@ -358,17 +358,6 @@ def test_an_adapter_that_peft_has_made_for_gpt2_can_be_started_from(tmp_path: Pa
         logits = model.eval()(input_ids=torch.from_numpy(datum.tokens)[None]).logits[0]
     expected = logits.log_softmax(-1).gather(1, torch.from_numpy(datum.target_tokens)[:, None])[:, 0]
     np.testing.assert_allclose(client.forward([datum]).result().logprobs[0], expected.numpy(), atol=1e-3)
-
-
-def test_an_adapter_of_experts_is_refused_by_its_kind(tmp_path: Path, make_client: MakeClient) -> None:
-    folder = build(tmp_path / "model", "qwen3_moe", **EXPERTS)
-    ref = Path(make_client(name=folder).sampler("a").result().ref)
-    (ref / "manifest.json").unlink()  # as PEFT would have saved it
-    config = json.loads((ref / "adapter_config.json").read_text())
-    config["target_parameters"] = ["mlp.experts.gate_up_proj"]
-    (ref / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(BackendError, match=r"not plain LoRA \(target_parameters\)"):
-        make_client(name=folder, run_dir=tmp_path / "other", init_from_checkpoint=str(ref))
 
 
 def test_positions_that_change_their_meaning_with_length_limit_the_context(

@@ -32,7 +32,8 @@ class LocalConfig(Strict):
     lora_alpha: float = Field(default=32.0, gt=0)
     """Adapters count this much divided by their rank, so that a learning rate suits every rank."""
     lora_targets: list[str] | None = Field(default=None, min_length=1)
-    """Linear layers to adapt, e.g. [q_proj, v_proj]; by default all but the output layer."""
+    """Linear layers to adapt, e.g. [q_proj, v_proj]; by default all but the output layer and the experts of a mixture.
+    "*" is all of them, experts.gate_up_proj and experts.down_proj are the experts."""
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of an adapter's inputs that is left out at random while training."""
     tokens_at_once: int | None = Field(default=None, ge=1)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,15 +31,16 @@ from ...errors import BackendError, show
 from ...files import atomic_write, write_json
 from ...record.run_files.checkpoints import locate_weights
 from ..checkpoint_name import MANIFEST, check_free
-from .base.lora import Adapter, Switch
+from .base.experts import EXPERT_PARAMETERS
+from .base.lora import Adapter, Switch, is_meant
 
 FORMAT: Final = 1
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 OPTIMIZER = "optimizer.safetensors"
 _PREFIX = "base_model.model."
 _REMEDY = "Use an earlier checkpoint of the run."
-_UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "target_parameters")
-"""What PEFT may say of an adapter that we do not have; the last one adapts the experts of a mixture."""
+_UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern")
+"""What PEFT may say of an adapter that we do not have."""
 
 _PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
 """Ways to begin an adapter that leave the base as it is."""
@@ -114,10 +116,31 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 def _peft_tensors(adapter: Adapter) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
+    keys = _peft_names(adapter.weights)
     for name, (a, b) in adapter.weights.items():
-        tensors[f"{_PREFIX}{name}.lora_A.weight"] = a
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = b
+        if a.ndim == 3:  # PEFT lays the experts' rows below each other in A, and their columns between each other in B
+            a, b = a.flatten(0, 1), b.permute(1, 2, 0).flatten(1)
+        tensors[f"{_PREFIX}{keys[name]}.lora_A.weight"] = a
+        tensors[f"{_PREFIX}{keys[name]}.lora_B.weight"] = b
     return tensors
+
+
+def _peft_names(names: Collection[str]) -> dict[str, str]:
+    """What PEFT calls the layers: it wraps a module of experts once for each parameter, the first one innermost."""
+    found: dict[str, str] = {}
+    for name in names:
+        module, _, parameter = name.rpartition(".")
+        if not _is_experts(name):
+            found[name] = name
+            continue
+        place = EXPERT_PARAMETERS.index(parameter)
+        outer = sum(f"{module}.{other}" in names for other in EXPERT_PARAMETERS[place + 1 :])
+        found[name] = module + ".base_layer" * outer
+    return found
+
+
+def _is_experts(name: str) -> bool:
+    return name.endswith(tuple(f".experts.{parameter}" for parameter in EXPERT_PARAMETERS))
 
 
 def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
@@ -129,7 +152,8 @@ def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
         "lora_alpha": adapter.alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": sorted(adapter.weights),
+        "target_modules": sorted(name for name in adapter.weights if not _is_experts(name)),
+        "target_parameters": sorted(filter(_is_experts, adapter.weights)) or None,
         "fan_in_fan_out": adapter.transposed,
         "inference_mode": True,
     }
@@ -145,22 +169,29 @@ def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device
         raise BackendError(f"{folder} holds an adapter of a kind that is not plain LoRA ({kind}). Use a LoRA adapter.")
     rank, alpha = (_number(folder, config, key) for key in ("r", "lora_alpha"))
     weights: dict[str, tuple[Tensor, Tensor]] = {}
+    adapted = config.get("target_parameters") or []
+    of_experts = [name for name in switch.layers if _is_experts(name) and any(is_meant(name, one) for one in adapted)]
+    names = {key: name for name, key in _peft_names(of_experts).items()}
     for key in tensors:
-        name = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
         if not key.endswith(".lora_A.weight"):
             continue
-        b = tensors.get(f"{_PREFIX}{name}.lora_B.weight")
+        stored = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
+        name = names.get(stored, stored)
+        a, b = tensors[key], tensors.get(f"{_PREFIX}{stored}.lora_B.weight")
         layer = switch.layers.get(name)
-        if layer is None or b is None or (b.shape[0], tensors[key].shape[1]) != tuple(layer.weight.shape):
+        if layer is None or b is None or (b.shape[0], a.shape[1]) != (layer.out_features, layer.in_features):
             raise BackendError(
                 f"{folder} does not fit this model: its adapter for the layer {name} has no counterpart of the same "
                 "shape. Set model.name to the model that it was trained on."
             )
-        if not tensors[key].shape[0] == b.shape[1] == rank:
+        experts = math.prod(layer.experts)
+        if not a.shape[0] == b.shape[1] == rank * experts:
             raise BackendError(
-                f"{folder}: the layer {name} has rank {tensors[key].shape[0]}, its config says {rank:g}."
+                f"{folder}: the layer {name} has rank {a.shape[0] / experts:g}, its config says {rank:g}."
             )
-        weights[name] = (tensors[key].float().to(device), b.float().to(device))
+        if layer.experts:
+            a, b = a.unflatten(0, (experts, -1)), b.unflatten(1, (-1, experts)).permute(2, 0, 1).contiguous()
+        weights[name] = (a.float().to(device), b.float().to(device))
     if not weights or 2 * len(weights) != len(tensors):
         raise BackendError(f"{folder / ADAPTER} holds other tensors than lora_A and lora_B. Use a LoRA adapter.")
     order = [name for name in switch.layers if name in weights]

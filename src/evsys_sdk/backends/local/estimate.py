@@ -13,6 +13,7 @@ really happens when memory runs out is dealt with where it happens. `fitting` de
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from ...errors import BackendError
 from .base.families import FUSED
 from .base.head import _VALUES_AT_ONCE
-from .base.lora import Switch, install, target_layers
+from .base.lora import Linear, Switch, install, target_layers
 from .memory import GIB
 
 # As in `fused_layers`, which needs a base.
@@ -38,8 +39,8 @@ class Sizes:
 
     architecture: str
     parameters: int
-    linears: dict[str, tuple[int, int]]
-    """Layers that can be adapted: how many values each gives and takes."""
+    linears: dict[str, Linear]
+    """Layers that can be adapted, without memory behind them."""
     layers: int
     hidden: int
     queries: int
@@ -63,8 +64,8 @@ class Sizes:
         text = config.get_text_config()
         parameters = sum(parameter.numel() for parameter in model.parameters())
         switch = install(model, skip=[module for module in [model.get_output_embeddings()] if module is not None])
-        linears = {name: (linear.out_features, linear.in_features) for name, linear in switch.layers.items()}
-        outputs = sum(out for out, _ in linears.values())
+        linears = switch.layers
+        outputs = sum(linear.out_features for linear in linears.values() if not linear.experts)
         heads = _first(text, ("num_attention_heads", "n_head"), 1)
         hidden = _first(text, ("hidden_size", "n_embd", "d_model"), 1)
         width = _first(text, ("head_dim",), max(1, hidden // heads))
@@ -87,11 +88,12 @@ class Sizes:
     def adapter(self, rank: int, targets: Sequence[str] | None) -> tuple[int, int]:
         """How many numbers an adapter has, and how many the weights have that it changes."""
         try:
-            names = target_layers(Switch(layers=dict.fromkeys(self.linears)), targets)  # pyright: ignore[reportArgumentType]
+            names = target_layers(Switch(layers=self.linears), targets)
         except BackendError:  # raised again, where the layers really are
-            names = list(self.linears)
-        shapes = [self.linears[name] for name in names]
-        return rank * sum(out + in_ for out, in_ in shapes), sum(out * in_ for out, in_ in shapes)
+            names = target_layers(Switch(layers=self.linears), None)
+        chosen = [self.linears[name] for name in names]
+        numbers = sum(math.prod(one.experts) * (one.out_features + one.in_features) for one in chosen)
+        return rank * numbers, sum(one.weight.numel() for one in chosen)
 
 
 def _of_experts(text: Any) -> int:

@@ -25,6 +25,7 @@ from ....log import get_logger
 from .. import memory
 from ..estimate import Sizes
 from . import attention, families, hybrids, probing
+from .experts import find_experts
 from .head import Head
 from .lora import Switch, install
 from .products import Product
@@ -209,7 +210,8 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
             base.vocab_size,
         )
     if probing.is_mixture(model):
-        log.info("adapters of %s leave its experts as they are, and change the layers around them", key.model)
+        how = "name them in backend.params.lora_targets" if find_experts(model) else "they cannot be adapted"
+        log.info("adapters of %s leave its experts as they are unless asked to (%s)", key.model, how)
     return base
 
 

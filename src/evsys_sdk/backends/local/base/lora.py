@@ -3,7 +3,7 @@
 Every linear layer of the base is replaced once by a `LoRALinear`, which looks up what is switched on at the moment:
 nothing, an adapter in training, or weights with an adapter already added in. So several runs share one base, and
 changing from one to another costs nothing. Masters are float32 whatever the base is stored in. The experts of a
-mixture stay as they are.
+mixture are adapted where the targets name them; each expert then has matrices of its own.
 
     switch = install(model)                       # once per base
     adapter = Adapter.create(switch, rank=32, alpha=32, targets=None, seed=0)
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....errors import BackendError, closest
+from .experts import EXPERT_PARAMETERS, find_experts, route_experts
 
 _EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 
@@ -36,9 +37,9 @@ class LoRAPart:
     """What an adapter adds to one linear layer: x -> scale * B(A(x))."""
 
     a: Tensor
-    """(rank, in)"""
+    """(rank, in), or (experts, rank, in)"""
     b: Tensor
-    """(out, rank)"""
+    """(out, rank), or (experts, out, rank)"""
     scale: float
     dropout: float = 0.0
     generator: torch.Generator | None = None
@@ -53,18 +54,23 @@ class Linear:
     """A frozen linear layer of the base: x -> xW' + b."""
 
     weight: Tensor
-    """(out, in)"""
+    """(out, in), or (experts, out, in)"""
     bias: Tensor | None
     transposed: bool = False
     """Whether the base stores its weight as (in, out), as GPT-2 does; `weight` is then a view of that."""
 
     @property
     def in_features(self) -> int:
-        return self.weight.shape[1]
+        return self.weight.shape[-1]
 
     @property
     def out_features(self) -> int:
-        return self.weight.shape[0]
+        return self.weight.shape[-2]
+
+    @property
+    def experts(self) -> tuple[int, ...]:
+        """How many experts it holds; empty where it is an ordinary layer."""
+        return tuple(self.weight.shape[:-2])
 
     @classmethod
     def of(cls, module: nn.Module) -> Linear | None:
@@ -181,6 +187,9 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
         parent, _, last = name.rpartition(".")
         switch.layers[name] = linear
         setattr(model.get_submodule(parent), last, LoRALinear(name, linear, switch))
+    for name, module in find_experts(model).items():
+        switch.layers |= {f"{name}.{part}": Linear(getattr(module, part), None) for part in EXPERT_PARAMETERS}
+        route_experts(name, module, switch)
     if not switch.layers:
         raise BackendError(
             f"{type(model).__name__} has no linear layer that an adapter could be added to. "
@@ -213,8 +222,10 @@ class Adapter:
             linear = switch.layers[name]
             # As PEFT begins: Kaiming's uniform distribution with a of sqrt(5) has exactly this bound.
             bound = 1 / math.sqrt(linear.in_features)
-            a = (torch.rand(rank, linear.in_features, generator=generator, dtype=torch.float32) * 2 - 1) * bound
-            weights[name] = (a.to(device), torch.zeros(linear.out_features, rank, device=device, dtype=torch.float32))
+            shape = (*linear.experts, rank, linear.in_features)
+            a = (torch.rand(shape, generator=generator, dtype=torch.float32) * 2 - 1) * bound
+            b = torch.zeros(*linear.experts, linear.out_features, rank, device=device, dtype=torch.float32)
+            weights[name] = (a.to(device), b)
         return cls(rank, alpha, weights, any(switch.layers[name].transposed for name in names))
 
     @property
@@ -250,17 +261,22 @@ class Adapter:
         merged: dict[str, Change] = {}
         for name, (a, b) in self.weights.items():
             weight = switch.layers[name].weight
-            merged[name] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
+            if weight.ndim == 2:
+                merged[name] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
+                continue
+            merged[name] = added = torch.empty_like(weight)
+            for number, expert in enumerate(weight):  # one by one: all of them in float32 are twice the layer
+                added[number] = torch.addmm(expert.float(), b[number], a[number], alpha=self.scale)
         return merged
 
 
 def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
-    """The layers that an adapter changes; a target is the end of a name or a pattern, and None means all of them."""
+    """The layers that an adapter changes; a target is the end of a name or a pattern, None means all but experts."""
     if targets is None:
-        return list(switch.layers)
-    chosen = dict.fromkeys(name for name in switch.layers if any(_is_meant(name, target) for target in targets))
+        return [name for name, linear in switch.layers.items() if not linear.experts]
+    chosen = dict.fromkeys(name for name in switch.layers if any(is_meant(name, target) for target in targets))
     for target in targets:
-        if not any(_is_meant(name, target) for name in switch.layers):
+        if not any(is_meant(name, target) for name in switch.layers):
             known = sorted({name.rpartition(".")[2] for name in switch.layers})
             guess = closest(target, known)
             hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(known)}."
@@ -268,5 +284,6 @@ def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
     return list(chosen)
 
 
-def _is_meant(name: str, target: str) -> bool:
+def is_meant(name: str, target: str) -> bool:
+    """Whether a target names a layer."""
     return name == target or name.endswith(f".{target}") or fnmatch.fnmatch(name, target)

@@ -1,0 +1,100 @@
+"""LoRA on the experts of a mixture: a pair of small matrices for each expert, applied to the rows that it is given.
+
+transformers keeps the experts of a layer as two parameters, `gate_up_proj` and `down_proj`, (experts, out, in) each.
+Where a change of one of them is switched on, rows are sorted by expert and multiplied group by group: by torch's
+grouped product on a GPU, in a loop elsewhere. Without a change the model's own code runs.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from .lora import Change, LoRAPart, Switch
+
+EXPERT_PARAMETERS = ("gate_up_proj", "down_proj")
+"""In the order in which PEFT nests its wrappers: the first is the innermost."""
+_ALIGNED = 8
+"""Widths that the grouped product takes are multiples of this."""
+
+
+def find_experts(model: nn.Module) -> dict[str, Any]:
+    """The modules whose experts can be adapted, by name."""
+    return {name: module for name, module in model.named_modules() if _has_plain_experts(module)}
+
+
+def _has_plain_experts(module: Any) -> bool:
+    if not all(getattr(getattr(module, name, None), "ndim", 0) == 3 for name in EXPERT_PARAMETERS):
+        return False
+    unlike = ("is_transposed", "has_bias", "has_post_expert_norm")
+    plain = getattr(module, "has_gate", False) and getattr(module, "is_concatenated", True)
+    return plain and hasattr(module, "_apply_gate") and not any(getattr(module, name, False) for name in unlike)
+
+
+def route_experts(name: str, module: Any, switch: Switch) -> None:
+    """Have a module apply whatever change is switched on for its experts."""
+    module.forward = functools.partial(_forward, name, module, switch, module.forward)
+
+
+def _forward(
+    name: str,
+    module: Any,
+    switch: Switch,
+    own: Callable[..., Tensor],
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    changes = [switch.active.get(f"{name}.{parameter}") for parameter in EXPERT_PARAMETERS]
+    if changes == [None, None]:
+        return own(hidden_states, top_k_index, top_k_weights)
+    chosen = top_k_index.flatten()
+    order = chosen.argsort(stable=True)
+    counts = torch.bincount(chosen, minlength=len(module.gate_up_proj))
+    groups = _Groups(counts, hidden_states.dtype)
+    rows = hidden_states[order // top_k_index.shape[1]]
+    inner = module._apply_gate(groups.linear(rows, module.gate_up_proj, changes[0]))
+    found = groups.linear(inner, module.down_proj, changes[1])
+    found = found * top_k_weights.flatten()[order][:, None].to(found.dtype)
+    # Back into the order of the tokens and added up there, which is the same each time; adding by index is not.
+    return found[order.argsort()].view(*top_k_index.shape, -1).sum(1).to(hidden_states.dtype)
+
+
+class _Groups:
+    """Rows that lie next to each other, a group for each expert."""
+
+    def __init__(self, counts: Tensor, dtype: torch.dtype) -> None:
+        self._ends = counts.cumsum(0).to(torch.int32)
+        self._grouped = counts.is_cuda and dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm")
+        self._sizes: list[int] | None = None if self._grouped else counts.tolist()
+
+    def linear(self, x: Tensor, weight: Tensor, change: Change | None) -> Tensor:
+        """Each group times the weight of its expert, (experts, out, in), with a change of it."""
+        if change is None or isinstance(change, Tensor):
+            return self._product(x, weight if change is None else change)
+        low = self._product(_drop(x, change), change.a.to(x.dtype))
+        return self._product(x, weight) + change.scale * self._product(low, change.b.to(x.dtype))
+
+    def _product(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self._grouped and not any(width % _ALIGNED for width in weight.shape[1:]):
+            return torch._grouped_mm(x, weight.transpose(1, 2), offs=self._ends)
+        if self._sizes is None:
+            self._sizes = list(self._ends.diff(prepend=self._ends.new_zeros(1)).tolist())
+        # Unbound once: the gradient of a single index would be as large as the whole, for every expert.
+        pieces = zip(x.split(self._sizes), weight.unbind(0), strict=True)
+        return torch.cat([F.linear(rows, own) for rows, own in pieces if len(rows)])
+
+
+def _drop(x: Tensor, part: LoRAPart) -> Tensor:
+    if not part.dropout:
+        return x
+    kept = torch.rand(x.shape, generator=part.generator, device=x.device, dtype=torch.float32) >= part.dropout
+    return x * kept.to(x.dtype) / (1 - part.dropout)
