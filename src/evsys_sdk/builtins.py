@@ -127,6 +127,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "chat": Builtin("rollouts.agents.chat:ChatAgent"),
         "tools": Builtin("rollouts.agents.tools:ToolsAgent"),
         "bash": Builtin("rollouts.agents.bash:BashAgent"),
+        "program": Builtin("rollouts.agents.program:ProgramAgent"),
         "terminus_2": Builtin("rollouts.harbor.native:Terminus2", extra="harbor"),
     },
     "inference_client": {

@@ -21,6 +21,7 @@ from ..registry import get_agent, get_environment
 from ..user_code import default_limit_s, user_code
 from .environment import Environment
 from .harbor.native import ForeignAgent, is_harbor_agent, refuse_inline
+from .relay import socket_folder
 from .rollout import Agent
 
 
@@ -60,15 +61,28 @@ def build_harness(
     # A mistake in the config is said now, not by each rollout.
     what = f"agent '{agent_import_path or agent_spec.kind}'"
     build_extension(agent_class, agent_params, what=what, path="agent.params")
+    environment_params = _for_gateway(agent_class, environment_spec)
     named = {"import_path": agent_import_path, "params": agent_params} if agent_params else agent_import_path
     return Harness(
         agent=lambda: agent_class(**agent_params),
-        environment=lambda: environment_class(**environment_spec.params),
+        environment=lambda: environment_class(**environment_params),
         description={
             "agent": named if agent_import_path else agent_spec.model_dump(mode="json"),
             "environment": environment_spec.model_dump(mode="json"),
         },
     )
+
+
+def _for_gateway(agent_class: Any, spec: EnvironmentSpec) -> dict[str, Any]:
+    """The params of an environment, with what a program in it needs to reach the policy."""
+    if not getattr(agent_class, "needs_gateway", False):
+        return spec.params
+    if spec.kind == "none":
+        hint = "Set environment: { kind: bwrap }."
+        raise ConfigError(Problem("agent 'program' needs an environment to run in", path="environment", hint=hint))
+    if spec.kind != "bwrap":
+        return spec.params
+    return {**spec.params, "read_only": [*spec.params.get("read_only", ()), str(socket_folder())]}
 
 
 def check_environment(spec: EnvironmentSpec | None) -> None:

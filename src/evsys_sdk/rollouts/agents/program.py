@@ -1,0 +1,153 @@
+"""Any program as the harness: it asks for a model over HTTP, and the model is the policy that is being trained.
+
+    agent: { kind: program, params: { command: "claude -p {instruction}", api: messages } }
+    environment: { kind: bwrap }
+
+The program runs in the task's environment and finds the policy by the variables that its client reads
+(`OPENAI_BASE_URL`, `ANTHROPIC_BASE_URL` and their keys). Nothing of it is changed: the gateway records the tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shlex
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.chat import text_of
+from ...data.types import HarborTask
+from ..environment import Environment, ExecResult, SandboxError
+from ..gateway import MODEL, Budget, Gateway
+from ..relay import RELAY, new_socket
+from ..rollout import AgentResult, Message, Policy, TruncatedError, opening
+
+_PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+_LONGEST_S = 7 * 24 * 3600.0
+"""The engine ends a program that takes too long; the environment's own limit for commands is for other commands."""
+_PLACEHOLDER = re.compile(r"\{(instruction|base_url|api_key|model)\}")
+_SHOWN = 4000
+
+
+class ProgramAgent:
+    """Runs a command in the environment and lets it ask the policy over HTTP."""
+
+    name: ClassVar[str] = "program"
+    needs_gateway: ClassVar[bool] = True
+
+    class Config(Strict):
+        """Parameters of `program`."""
+
+        command: str = Field(min_length=1)
+        """Shell command; `{instruction}` is the task's text as one word, `{base_url}`, `{api_key}` and `{model}` say
+        where the policy is."""
+        api: Literal["chat", "messages", "responses"] | None = None
+        """What the program speaks: OpenAI's chat completions, Anthropic's messages or OpenAI's responses; by default
+        any of them."""
+        env: dict[str, str] = {}
+        """More variables of the program, with the same placeholders."""
+        files: dict[str, str] = {}
+        """Files that the program needs: path -> content, with the same placeholders."""
+        max_turns: int = Field(default=200, ge=1)
+        """How many answers the program may ask for; then the rollout is truncated."""
+        max_tokens: int | None = Field(default=None, ge=1)
+        """How many tokens may be sampled in all; then the rollout is truncated."""
+        reward: Literal["verifier", "exit_code"] = "verifier"
+        """Where the reward comes from: the task's verifier, or 1 for exit code 0 and else 0."""
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = self.Config(**params)
+
+    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> AgentResult:
+        cfg = self.cfg
+        recorder = _Conversations(policy)
+        inside = environment.name == "bwrap"
+        paths = [_PATHS[cfg.api]] if cfg.api else []
+        budget = Budget(cfg.max_turns, cfg.max_tokens)
+        async with Gateway(recorder, budget, paths=paths, socket=new_socket() if inside else None) as gateway:
+            url = await _start_relay(gateway, environment) if inside else gateway.url
+            result = await self._run(task, gateway, url, environment)
+        if not recorder.messages:
+            raise SandboxError(
+                f"the program exited with {result.exit_code} and never asked the policy: {_end(result)}. "
+                "Check agent.params.command, and that the program reads the variables of its api."
+            )
+        reward = float(result.exit_code == 0) if cfg.reward == "exit_code" else None
+        info = {"exit_code": result.exit_code, "stdout": result.stdout[-_SHOWN:], "stderr": result.stderr[-_SHOWN:]}
+        return AgentResult(recorder.messages, reward, info)
+
+    async def _run(self, task: HarborTask, gateway: Gateway, url: str, environment: Environment) -> ExecResult:
+        instruction = "\n\n".join(text_of(message.get("content")) for message in opening(task))
+        values = {"instruction": instruction, "base_url": f"{url}/v1", "api_key": gateway.credential, "model": MODEL}
+        quoted = {name: shlex.quote(value) for name, value in values.items()}
+        for path, content in self.cfg.files.items():
+            await environment.write_file(path, _fill(content, values))
+        own = {name: _fill(value, values) for name, value in self.cfg.env.items()}
+        env = _variables(url, gateway.credential) | {"EVSYS_INSTRUCTION": instruction} | own
+        command = asyncio.ensure_future(
+            environment.exec(_fill(self.cfg.command, quoted), timeout_s=_LONGEST_S, env=env)
+        )
+        spent = asyncio.ensure_future(gateway.exhausted.wait())
+        try:
+            await asyncio.wait({command, spent}, return_when=asyncio.FIRST_COMPLETED)
+            if spent.done() and not command.done():
+                raise TruncatedError(f"the program has spent its budget of {self.cfg.max_turns} answers or of tokens")
+            return await command
+        finally:
+            for task_ in (command, spent):
+                task_.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await asyncio.gather(command, spent, return_exceptions=True)
+
+
+class _Conversations:
+    """Passes on to the policy and keeps the conversation that went furthest; sub-agents have shorter ones."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.messages: list[Message] = []
+
+    async def act(self, messages: Any, *, tools: Any = None) -> Any:
+        turn = await self._policy.act(messages, tools=tools)
+        if len(messages) + 1 >= len(self.messages):
+            self.messages = [*messages, turn.message]
+        return turn
+
+
+async def _start_relay(gateway: Gateway, environment: Environment) -> str:
+    """Let the sandbox's own loopback lead to the gateway; gives the address inside."""
+    await environment.write_file("/tmp/.evsys-relay.py", RELAY)
+    wait = "for _ in $(seq 200); do test -s /tmp/.evsys-port && break; sleep 0.05; done; cat /tmp/.evsys-port"
+    relay = f"python3 -I -S /tmp/.evsys-relay.py {gateway.socket} /tmp/.evsys-port"
+    started = await environment.exec(f"{relay} > /tmp/.evsys-relay.log 2>&1 & {wait}", timeout_s=60.0)
+    if not started.stdout.strip().isdigit():
+        log = await environment.exec("cat /tmp/.evsys-relay.log", timeout_s=10.0)
+        raise SandboxError(
+            f"the way from the sandbox to the policy cannot be opened: {log.stdout.strip() or started}. "
+            "It needs python3 in the sandbox."
+        )
+    return f"http://127.0.0.1:{started.stdout.strip()}"
+
+
+def _variables(url: str, credential: str) -> dict[str, str]:
+    return {
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": credential,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": credential,
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+    }
+
+
+def _fill(text: str, values: dict[str, str]) -> str:
+    # In one pass: an instruction may itself hold what looks like a placeholder.
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
+
+
+def _end(result: ExecResult) -> str:
+    return (result.stderr.strip() or result.stdout.strip() or "it printed nothing")[-300:]

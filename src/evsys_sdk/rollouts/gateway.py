@@ -1,0 +1,267 @@
+"""The policy of one rollout behind the APIs that programs speak: chat completions, Anthropic messages, responses.
+
+A gateway lives as long as one rollout, on loopback and, for a sandbox without a network, on a Unix socket. Requests
+carry the rollout's own credential; every answer is a turn of the recorder, with the tokens that were sampled.
+
+    async with Gateway(recorder, budget=Budget(max_turns=50)) as gateway:
+        env = {"OPENAI_BASE_URL": f"{gateway.url}/v1", "OPENAI_API_KEY": gateway.credential}
+
+How answers are sampled is the recipe's to say: temperature, top_p and max_tokens of a request have no effect. What
+would change the distribution of the policy (a forced call, a schema) is refused. An equal request gets the answer that
+was given before, because clients ask again after a lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import h11  # comes with httpx
+
+from ..errors import DataError
+from ..inference.conversation import message_text
+from ..inference.messages import ToolCall
+from ..inference.protocols import CHAT_EXCHANGES, describe_error
+from ..inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused
+from ..log import get_logger
+from .rollout import Policy, TruncatedError, Turn
+
+MODEL = "policy"
+"""The name under which programs ask for it; any other is answered as well."""
+_LONGEST_BODY = 64 * 1024 * 1024
+_COUNT_PATH = "/v1/messages/count_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a program may ask for; the engine limits its time."""
+
+    max_turns: int = 200
+    """Answers."""
+    max_tokens: int | None = None
+    """Sampled tokens of all answers together."""
+
+
+class Gateway:
+    """A server for one rollout."""
+
+    def __init__(
+        self, policy: Policy, budget: Budget | None = None, *, paths: Sequence[str] = (), socket: Path | None = None
+    ) -> None:
+        self._policy = policy
+        self._budget = budget or Budget()
+        self._paths = tuple(paths) or tuple(CHAT_EXCHANGES)
+        self.socket = socket
+        self.credential = f"evsys-{secrets.token_urlsafe(24)}"
+        self.url = ""
+        """Without the `/v1` that OpenAI's clients want."""
+        self.exhausted = asyncio.Event()
+        """Set when the budget is spent; nothing is answered any more."""
+        self._turns = self._tokens = 0
+        self._answers: dict[bytes, asyncio.Task[Turn]] = {}
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self._servers.append(server)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        if self.socket is not None:
+            self._servers.append(await asyncio.start_unix_server(self._connect, self.socket))
+            os.chmod(self.socket, 0o666)  # the user inside a sandbox is another one; the credential keeps others out
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.close()
+        for task in [*self._connections, *self._answers.values()]:
+            task.cancel()
+        await asyncio.gather(*self._connections, *self._answers.values(), return_exceptions=True)
+        if self.socket is not None:
+            self.socket.unlink(missing_ok=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._connections.add(task)
+        try:
+            await _Connection(reader, writer, self._respond).run()
+        except (ConnectionError, h11.ProtocolError, asyncio.IncompleteReadError) as error:
+            get_logger(__name__).debug("a connection to the gateway ended: %s", error)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _respond(self, request: h11.Request, body: bytes) -> _Response:
+        path = request.target.decode("ascii", "replace").partition("?")[0].rstrip("/")
+        try:
+            self._check(request)
+            if path == "/v1/models":
+                listed = {"id": MODEL, "object": "model", "type": "model", "created": 0, "owned_by": "evsys"}
+                return _Response.of(200, {"object": "list", "data": [listed], "has_more": False})
+            kind = CHAT_EXCHANGES.get(path.removesuffix("/count_tokens") if path == _COUNT_PATH else path)
+            if kind is None or request.method != b"POST" or kind.path not in self._paths:
+                raise RequestRefused(f"there is no {path} here. Use {', '.join(self._paths)}.", status=404)
+            exchange = kind.read(_read_object(body))
+            if path == _COUNT_PATH:  # an estimate: only the policy knows the tokens of a prompt
+                return _Response.of(200, {"input_tokens": len(body) // 4})
+            turn = await self._answer(exchange.query)
+        except RequestRefused as refused:
+            return _Response.of(
+                refused.status, describe_error(path, refused.status, str(refused), refused.param, refused.code)
+            )
+        except TruncatedError as error:
+            problem = describe_error(path, 400, f"prompt is too long: {error}", "messages", "context_length_exceeded")
+            return _Response.of(400, problem)
+        except DataError as error:
+            return _Response.of(400, describe_error(path, 400, str(error), "messages"))
+        except Exception as error:  # the recorder keeps it, and the engine says what became of the rollout
+            get_logger(__name__).debug("the policy failed", exc_info=error)
+            return _Response.of(503, describe_error(path, 503, "the policy failed."))
+        return _write(exchange, turn)
+
+    def _check(self, request: h11.Request) -> None:
+        headers = {name.lower(): value for name, value in request.headers}
+        given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+        if not hmac.compare_digest(given, self.credential.encode()):
+            raise RequestRefused("the credential is not that of this rollout.", status=401)
+
+    async def _answer(self, query: ChatQuery) -> Turn:
+        _refuse_unsupported(query)
+        key = hashlib.blake2b(json.dumps([query.messages, query.tools], sort_keys=True, default=str).encode()).digest()
+        task = self._answers.get(key)
+        if task is None:
+            self._spend()
+            task = self._answers[key] = asyncio.create_task(self._act(query))
+            task.add_done_callback(lambda done: self._forget_failure(key, done))
+        # Shielded: a client that hangs up and asks again gets the answer that is under way.
+        return await asyncio.shield(task)
+
+    def _forget_failure(self, key: bytes, done: asyncio.Task[Turn]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            self._answers.pop(key, None)  # asked again, it may be answered
+
+    def _spend(self) -> None:
+        budget = self._budget
+        is_over = self._turns >= budget.max_turns or (
+            budget.max_tokens is not None and self._tokens >= budget.max_tokens
+        )
+        if is_over:
+            self.exhausted.set()
+            raise RequestRefused("the budget of this rollout is spent.", status=403, code="budget_spent")
+        self._turns += 1
+
+    async def _act(self, query: ChatQuery) -> Turn:
+        turn = await self._policy.act(query.messages, tools=query.tools or None)
+        self._tokens += turn.output_tokens
+        return turn
+
+
+def _refuse_unsupported(query: ChatQuery) -> None:
+    asked = {
+        "tool_choice": bool(query.forced),
+        "response_format": query.output_schema is not None,
+        "stop": bool(query.stops),
+        "n": query.samples != 1,
+        "logprobs": query.logprobs is not None,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise RequestRefused(
+                f"{name} is not supported here: the answer is what the policy samples. Leave it out.", param=name
+            )
+
+
+def _write(exchange: Exchange[ChatQuery], turn: Turn) -> _Response:
+    message = turn.message
+    calls = [
+        ToolCall(
+            str(call.get("id") or ""),
+            str(call["function"]["name"]),
+            json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            {},
+        )
+        for call in message.get("tool_calls") or ()
+    ]
+    reason = "length" if turn.stop_reason == "length" else "tool_calls" if calls else "stop"
+    replies = [Reply(message_text(message, 0), reason, turn.output_tokens, calls)]
+    if exchange.query.stream:
+        return _Response(200, b"text/event-stream", b"".join(exchange.replay(replies, turn.input_tokens)))
+    return _Response.of(200, exchange.answer(replies, turn.input_tokens))
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    try:
+        fields: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestRefused("the body is not JSON.", code="invalid_json") from None
+    if not isinstance(fields, dict):
+        raise RequestRefused("the body must be a JSON object.")
+    return cast("dict[str, Any]", fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    status: int
+    kind: bytes
+    body: bytes
+
+    @classmethod
+    def of(cls, status: int, value: Any) -> _Response:
+        return cls(status, b"application/json", json.dumps(value, ensure_ascii=False).encode())
+
+
+class _Connection:
+    """One client's requests, one after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, respond: Any) -> None:
+        self._reader, self._writer, self._respond = reader, writer, respond
+        self._wire = h11.Connection(h11.SERVER)
+
+    async def run(self) -> None:
+        while True:
+            request = await self._next()
+            if not isinstance(request, h11.Request):
+                return
+            body = await self._body()
+            response = await self._respond(request, body)
+            await self._send(response)
+            if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
+                return
+            self._wire.start_next_cycle()
+
+    async def _next(self) -> Any:
+        while (found := self._wire.next_event()) is h11.NEED_DATA:
+            if self._wire.they_are_waiting_for_100_continue:
+                self._writer.write(self._wire.send(h11.InformationalResponse(status_code=100, headers=[])))
+            self._wire.receive_data(await self._reader.read(65536))
+        return found
+
+    async def _body(self) -> bytes:
+        parts, size = list[bytes](), 0
+        while isinstance(part := await self._next(), h11.Data):
+            parts.append(bytes(part.data))
+            size += len(part.data)
+            if size > _LONGEST_BODY:
+                raise h11.RemoteProtocolError("the body is too long")
+        return b"".join(parts)
+
+    async def _send(self, response: _Response) -> None:
+        headers = [(b"content-type", response.kind), (b"content-length", str(len(response.body)).encode())]
+        for event in (
+            h11.Response(status_code=response.status, headers=headers),
+            h11.Data(data=response.body),
+            h11.EndOfMessage(),
+        ):
+            self._writer.write(self._wire.send(event) or b"")
+        await self._writer.drain()
